@@ -1,0 +1,100 @@
+"""Typed records from plain dictionaries, with one-line errors that name the key, the value and the way out."""
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fedweave.errors import BadInput, choose
+
+T = TypeVar("T")
+
+
+def construct(cls: type[T], block: object, key: str, **given: object) -> T:
+    """An instance of dataclass `cls` from the mapping `block`; `given` fields are set by the caller and not by users.
+
+    A class may carry `bounds: {field: (lowest, highest)}`, None meaning no bound.
+
+    Raises:
+        BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
+    """
+    if not isinstance(block, Mapping):
+        raise BadInput(f"{key}: {block!r} is not a mapping of settings")
+    hints = get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in given}
+    for name, value in block.items():
+        if name not in fields:
+            choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
+        check_value(value, hints[name], f"{key}.{name}")
+        check_bounds(value, getattr(cls, "bounds", {}).get(name), f"{key}.{name}")
+    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and n not in block]
+    if missing:
+        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {cls.__name__}")
+    return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **given)
+
+
+def check_value(value: object, hint: Any, key: str) -> None:
+    """Refuse `value` unless it has the annotated type.
+
+    Raises:
+        BadInput: naming `key`, the value and the type or the choices.
+    """
+    if get_origin(hint) is ClassVar:
+        raise BadInput(f"{key}: cannot be set")
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint) or isinstance(value, bool) != any(isinstance(c, bool) and c is value for c in get_args(hint)):
+            choose(str(value), [str(c) for c in get_args(hint)], key)
+            raise BadInput(f"{key}: {value!r} has the wrong type; write it as text in quotes")
+        return
+    if not _fits(value, hint):
+        raise BadInput(f"{key}: {value!r} is not {_named(hint)}")
+
+
+def check_bounds(value: object, bounds: tuple[float | None, float | None] | None, key: str) -> None:
+    """Refuse a number outside `bounds`.
+
+    Raises:
+        BadInput: naming `key`, the value and the range.
+    """
+    if bounds is None or not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    low, high = bounds
+    if (low is not None and value < low) or (high is not None and value > high):
+        span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
+        raise BadInput(f"{key}: {value!r} is out of range; it must be {span}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is Any:
+        return True
+    if origin in (list, tuple):
+        inner = get_args(hint)[0] if get_args(hint) else Any
+        return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
+    return isinstance(value, origin or hint)
+
+
+def _named(hint: Any) -> str:
+    names = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text", dict: "a mapping", list: "a list",
+             tuple: "a list", type(None): "null"}
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_named(option) for option in get_args(hint))
+    if origin in (list, tuple) and get_args(hint):
+        return f"a list, each entry {_named(get_args(hint)[0])}"
+    return names.get(origin or hint, str(hint))
+
+
+def _coerced(value: object, hint: Any) -> object:
+    if hint is float and isinstance(value, int):
+        return float(value)
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value

@@ -1,0 +1,208 @@
+"""The one driver of all methods: start, one round, evaluation, newcomers, and a generator of reports.
+
+It knows the protocol, the executors and the schedule, never a method.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.executors import Executor
+from fedweave.federation import ClientData, Cohort, Federation
+from fedweave.protocol import ClientState, Method, Server, Stage, Start
+from fedweave.schedule import INITIAL, SERVER, cohort, participants, viewers
+from fedweave.task import trimmed
+from fedweave.trees import Tree
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is besides its method and data.
+
+    Attributes:
+        rounds: T.
+        seed: of participation, minibatches, dropout and initialisation.
+        participation: fraction (≤ 1) or number (> 1) of clients a round.
+        every: rounds between evaluations; the last round is always evaluated.
+        newcomers: how many clients (the last ones) are absent at first.
+        join_round: the round before which they join; 0 means nobody is absent.
+    """
+
+    rounds: int
+    seed: int = 0
+    participation: float = 1.0
+    every: int = 1
+    newcomers: int = 0
+    join_round: int = 0
+
+
+class State(NamedTuple):
+    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
+
+    round: int
+    server: Server
+    clients: ClientState
+
+
+class Report(NamedTuple):
+    """What one round did.
+
+    Attributes:
+        round: rounds done so far, from 1.
+        bytes_down, bytes_up: traffic of this round over all participants.
+        seconds: time of the round without evaluation.
+        loss: mean training loss of the participants.
+        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
+        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        state: the state after the round.
+        method: the method of this stage.
+    """
+
+    round: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    loss: float
+    scores: dict[str, dict[str, Tensor]]
+    models: dict[str, Tree]
+    state: State
+    method: Method
+
+
+def describe(method: Method, federation: Federation, seed: int, executor: Executor) -> Start:
+    """What the server knows before round 0: the common initial model and the clients' enrolment."""
+    model = _initial(method, federation, seed)
+    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor)
+    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation)
+
+
+def _initial(method: Method, federation: Federation, seed: int) -> Tree:
+    device = federation.ids.device
+    return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
+
+
+def _enrol(method: Method, model: Tree, federation: Federation, positions: Tensor, seed: int, executor: Executor) -> Tree:
+    # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
+    who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
+    return executor.each(lambda data: method.enrol(model, data), (), who)
+
+
+def begin(method: Method, federation: Federation, seed: int, executor: Executor) -> State:
+    """The state before round 0."""
+    start = describe(method, federation, seed, executor)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
+    return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
+
+
+def train(method: Method, state: State, who: Cohort, executor: Executor) -> tuple[Tree, Tree, Tree]:
+    """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
+    ids = who.positions.to(who.federation.ids.device)
+    shared, own = method.download(state.server, ids)
+
+    def update(own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return method.client_update(shared, own, client, data)
+
+    return shared, own, executor.each(update, (own, trees.take(state.clients, ids)), who)
+
+
+def one_round(method: Method, state: State, federation: Federation, settings: Settings, executor: Executor,
+              shadow: bool = False) -> tuple[State, Report, Tree]:
+    """One synchronous round: download, local training, aggregation.
+
+    Args:
+        shadow: also train the absent clients, on copies, so that "post" models of everybody exist.
+
+    Returns:
+        the new state, a report without scores, and the "post" models [N, ...] (those of the participants only without `shadow`).
+    """
+    begun = time.perf_counter()
+    positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
+    who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round)
+    shared, own, updates = train(method, state, who, executor)
+    ids = positions.to(federation.ids.device)
+    down, up = method.traffic(shared, own, updates.upload, len(positions))
+    server = method.aggregate(state.server, ids, updates.upload, federation.sizes[ids])
+    after = State(state.round + 1, server, trees.put(state.clients, ids, updates.client))
+    loss = float(updates.loss.mean())
+    report = Report(after.round, down, up, time.perf_counter() - begun, loss, {}, {}, after, method)
+    absent = sorted({*range(federation.clients)} - {*positions.tolist()})
+    models = updates.model
+    if shadow and absent:
+        others = cohort(federation, torch.tensor(absent), method.training, method.epochs, settings.seed, state.round)
+        rest = train(method, state, others, executor)[2].model
+        order = torch.argsort(torch.cat([positions, torch.tensor(absent)]))
+        models = trees.take(trees.concat([models, rest]), order)
+    return after, report, models
+
+
+def evaluate(method: Method, state: State, federation: Federation, settings: Settings, executor: Executor,
+             post: Tree | None = None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
+    """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
+    who = viewers(federation, settings.seed, state.round)
+    ids = torch.arange(federation.clients, device=federation.ids.device)
+    shared, own = method.download(state.server, ids)
+    pre = executor.each(lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who)
+    models = {"pre": pre} if post is None else {"pre": pre, "post": post}
+
+    def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
+        val, test = trimmed(data.val), trimmed(data.test)
+        outputs = method.predict(model, data, torch.cat([val, test]))
+        return {"val": method.task.score(outputs[: len(val)], data, val),
+                "test": method.task.score(outputs[len(val):], data, test, shared_test=True)}
+
+    return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
+
+
+def onboard(method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor) -> State:
+    """Let the last `newcomers` clients of `federation` join a running federation."""
+    n = federation.clients
+    model = _initial(method, federation, seed)
+    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor)
+    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation)
+    joined = trees.broadcast(method.join(model), newcomers)
+    return State(state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined]))
+
+
+def run(method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None) -> Iterator[Report]:
+    """All rounds of a run, one report each; `resume` continues after its round, bit for bit.
+
+    Yields:
+        a `Report` a round, with scores at evaluation points.
+    """
+    stages = method.stages(settings.rounds)
+    total = sum(stage.rounds for stage in stages)
+    present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
+    state = resume or begin(stages[0].method, present, settings.seed, executor)
+    while state.round < total:
+        stage, opens = _stage(stages, state.round)
+        state = _hand_over(stage, state, present, settings.seed, executor) if opens else state
+        if settings.join_round and state.round == settings.join_round:
+            state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor)
+        crowd = present if settings.join_round > state.round else federation
+        due = (state.round + 1) % settings.every == 0 or state.round + 1 == total
+        state, report, post = one_round(stage.method, state, crowd, settings, executor, shadow=due)
+        if due:
+            scores, models = evaluate(stage.method, state, crowd, settings, executor, post)
+            report = report._replace(scores=scores, models=models)
+        yield report
+
+
+def _stage(stages: list[Stage], round: int) -> tuple[Stage, bool]:
+    """The stage of `round`, and whether this round opens it with a handover."""
+    first = 0
+    for stage in stages:
+        if round < first + stage.rounds:
+            return stage, round == first and stage.handover is not None
+        first += stage.rounds
+    raise IndexError(f"round {round} lies behind the last stage")
+
+
+def _hand_over(stage: Stage, state: State, federation: Federation, seed: int, executor: Executor) -> State:
+    start = describe(stage.method, federation, seed, executor)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
+    return state._replace(server=server)

@@ -1,0 +1,186 @@
+"""Families of methods: what a server keeps, and what a client keeps. A leaf combines one of each.
+
+Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), `GeneratedModels` (learnables φ from
+which every client's model is generated). Clients: `SplitClient` (a private part of the model, by parameter name).
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import weave
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.solvers import Fit, Solver, pull_back
+from fedweave.trees import Params, Tree
+
+
+class SplitClient(Method):
+    """The client trains what it receives together with its private part, uploads the one and keeps the other.
+
+    BatchNorm buffers are always private: a received model overwrites trainable parameters only.
+    """
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Names that never leave the client, besides BatchNorm buffers; by default none."""
+        return ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """All names that stay: private parameters and BatchNorm buffers."""
+        return (*self.private, *self.task.buffers)
+
+    def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
+        """Local training of `model`; `received` is the part that came from the server."""
+        return self.descend(model, data)
+
+    def feedback(self, received: Params, data: ClientData) -> Tree:
+        """Extra uploads computed on the model as received; by default none."""
+        return {}
+
+    def join(self, model: Params) -> ClientState:
+        return trees.only(model, self.kept)
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        model = self.personalize(shared, own, client, data)
+        fit = self.fit(model, trees.without(model, self.kept), data)
+        upload = {"model": trees.without(fit.model, self.kept), **self.feedback(model, data)}
+        return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**shared, **own, **client}
+
+
+class GlobalModel(Method):
+    """The server keeps one model (the part that is not private) and averages uploads by training set size."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> tuple[str, ...]:
+        """Names that the server does not have."""
+
+    def init(self, start: Start) -> Server:
+        return {"model": trees.without(start.model, self.kept)}
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        return server["model"], {}
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        return {"model": trees.weighted_mean(uploads["model"], weights)}
+
+
+class ClientModels(Method):
+    """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
+
+    State: {"models": [N, ...], "seen": bool [N], "round": rounds so far}.
+    """
+
+    @abstractmethod
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        """Mixture weights [L, P, N]: row = participant, column = source."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> tuple[str, ...]:
+        """Names that the server does not have."""
+
+    def init(self, start: Start) -> Server:
+        models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
+        return {"models": models, "seen": torch.zeros(start.clients, dtype=torch.bool), "round": torch.zeros((), dtype=torch.int64)}
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        layers = [*self.task.layers.values()]
+        return {}, {"mixture": weave(self.weights(server, ids), server["models"], layers), "active": server["seen"][ids]}
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        return {"models": trees.put(server["models"], ids, uploads["model"]), "round": server["round"] + 1,
+                "seen": server["seen"].index_fill(0, ids, True)}
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        fresh = {"models": trees.broadcast(trees.without(start.model, self.kept), newcomers),
+                 "seen": server["seen"].new_zeros(newcomers)}
+        return {**trees.tree_map(lambda a, b: torch.cat([a, b]), {k: server[k] for k in fresh}, fresh), "round": server["round"]}
+
+    def collaboration(self, server: Server) -> Tensor | None:
+        return self.weights(server, torch.arange(len(server["seen"])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedModels(Method):
+    """The server keeps learnables φ and fixed state, generates every client's model and learns from how it was trained.
+
+    State: {"phi": φ, "optimizer": its state, "fixed": data such as last models or a graph}.
+
+    Attributes:
+        server_sign: "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
+            papers print it.
+    """
+
+    server_sign: Literal["descent", "literal"] = "descent"
+
+    @property
+    @abstractmethod
+    def server_solver(self) -> Solver:
+        """The optimiser of φ."""
+
+    @abstractmethod
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        """(φ, fixed) before round 0."""
+
+    @abstractmethod
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default unchanged."""
+        return fixed
+
+    def cotangent(self, start: Params, uploads: Tree) -> Params:
+        """∂ surrogate loss / ∂θ̄ [P, ...]; by default θ̄ − θ, the gradient of ½ Σ ‖θ̄ − θ‖²."""
+        return trees.sub(start, uploads["model"])
+
+    def constrain(self, phi: Tree) -> Tree:
+        """Project φ after a step; by default the identity."""
+        return phi
+
+    def init(self, start: Start) -> Server:
+        phi, fixed = self.begin(start)
+        return {"phi": phi, "optimizer": self.server_solver.init(_flat(phi)), "fixed": fixed}
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        with torch.no_grad():
+            return {}, self.generate(server["phi"], server["fixed"], ids)
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        start = self.download(server, ids)[1]
+        gradient = pull_back(lambda phi: self.generate(phi, server["fixed"], ids), server["phi"], self.cotangent(start, uploads))
+        sign = 1.0 if self.server_sign == "descent" else -1.0
+        signed = {name: sign * value for name, value in _flat(gradient).items()}
+        phi, optimizer = self.server_solver.step(_flat(server["phi"]), signed, server["optimizer"])
+        return {"phi": self.constrain(_nested(phi)), "optimizer": optimizer,
+                "fixed": self.remember(server["fixed"], ids, start, uploads)}
+
+
+def _flat(tree: Tree, prefix: str = "") -> Params:
+    """A nested dictionary as one level, keys joined by '/'."""
+    out: Params = {}
+    for key, value in tree.items():
+        out.update(_flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return out
+
+
+def _nested(params: Params) -> Tree:
+    """The inverse of `_flat`."""
+    tree: Tree = {}
+    for key, value in params.items():
+        *path, leaf = key.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return tree

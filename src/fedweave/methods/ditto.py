@@ -1,0 +1,51 @@
+"""Ditto (Li et al., ICML 2021, arXiv:2012.04221).
+
+Server keeps one model g (2P on the wire, as FedAvg); every client also keeps a personal model v. Per round v takes s epochs
+of v ← v − lr (∇F(v) + λ (v − g)), then w is trained from g by plain local training and uploaded. v is deployed.
+"""
+
+from dataclasses import dataclass
+
+from fedweave import trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Update
+from fedweave.solvers import proximal
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(GlobalModel):
+    """A personal model beside the global one, pulled towards it.
+
+    Attributes:
+        lam: λ, strength of the pull; 0 is local training.
+        personal_epochs: s, epochs of the personal model per round.
+    """
+
+    lam: float = 1.0
+    personal_epochs: int = 5
+
+    label = "Ditto"
+    point = "pre"
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    @property
+    def epochs(self) -> int:
+        return max(self.personal_epochs, self.training.epochs)
+
+    def join(self, model: Params) -> ClientState:
+        return {"personal": model, "buffers": trees.only(model, self.kept)}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        pulled = proximal(self.task.objective(data), shared, self.lam)
+        personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self.personal_epochs))
+        fit = self.descend({**shared, **client["buffers"]}, data)
+        state = {"personal": personal.model, "buffers": trees.only(fit.model, self.kept)}
+        return Update({"model": trees.without(fit.model, self.kept)}, state, personal.model, personal.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return client["personal"]

@@ -1,0 +1,63 @@
+"""FedAMP (Huang et al., AAAI 2021, arXiv:2007.03797).
+
+Server keeps the last model of every client and sends u_i = Σ_j ξ_ij θ_j with ξ_ij = (α_K/σ) exp(−‖θ_i − θ_j‖²/σ) for j ≠ i
+and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client continues from its own θ_i with the loss F + (λ / 2α_K) ‖w − u_i‖² and uploads θ_i
+(2P). No penalty in a client's first round, where u_i is undefined.
+
+Deviation: the penalty is squared and differentiated. `detached` reproduces TsingZ0/PFLlib, where it is a constant.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.families import ClientModels
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Server, Update
+from fedweave.solvers import proximal
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAMP(ClientModels):
+    """Attentive message passing between clients' models.
+
+    Attributes:
+        alpha: α_K, step size of the server's gradient step.
+        lam: λ, strength of the pull towards u_i.
+        sigma: σ, scale of squared distances.
+        detached: leave the penalty's gradient out.
+    """
+
+    alpha: float = 100.0
+    lam: float = 1.0
+    sigma: float = 10000.0
+    detached: bool = False
+
+    label = "FedAMP"
+    point = "pre"
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        thetas = trees.flat(server["models"])
+        xi = self.alpha / self.sigma * torch.exp(-torch.cdist(thetas[ids], thetas).square() / self.sigma)
+        rows = torch.arange(len(ids), device=xi.device)
+        xi[rows, ids] = 0.0
+        xi[rows, ids] = 1.0 - xi.sum(1)
+        return xi.expand(len(self.task.layers), -1, -1)
+
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"]
+        fit = self.descend(client, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
+        return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return client

@@ -1,0 +1,21 @@
+"""FedBN (Li et al., ICLR 2021, arXiv:2102.07623).
+
+FedAvg over everything but BatchNorm: scale, shift and statistics stay with the client. Layers are found by module type,
+not by a substring of their names as in the public code (med-air/FedBN). Undefined for models without BatchNorm.
+"""
+
+from dataclasses import dataclass
+
+from fedweave.families import GlobalModel, SplitClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBN(SplitClient, GlobalModel):
+    """FedAvg with private batch normalisation."""
+
+    label = "FedBN"
+    needs = frozenset({"batch_norm"})
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        return self.task.norms

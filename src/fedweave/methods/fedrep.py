@@ -1,0 +1,41 @@
+"""FedRep (Collins et al., ICML 2021, arXiv:2102.07078).
+
+Server keeps the body B; the head H stays with the client (2|B| on the wire). A round trains H for τ epochs with B frozen,
+then B for E epochs with H frozen.
+
+Deviation from the public code (lgcollins/FedRep), as in FedAGHN's comparison: epochs instead of iterations, no momentum
+unless the run's optimiser has it.
+"""
+
+from dataclasses import dataclass
+
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.federation import ClientData
+from fedweave.solvers import Fit
+from fedweave.trees import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(SplitClient, GlobalModel):
+    """A shared body with private heads, trained in turn.
+
+    Attributes:
+        head_epochs: τ, epochs of head training before the body's.
+    """
+
+    head_epochs: int = 5
+
+    label = "FedRep"
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        return self.task.head
+
+    @property
+    def epochs(self) -> int:
+        return self.head_epochs + self.training.epochs
+
+    def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
+        body = tuple(name for name in self.task.params if name not in self.task.head)
+        headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
+        return self.descend(headed.model, data, body, epochs=slice(self.head_epochs, self.epochs))

@@ -1,0 +1,86 @@
+"""kNN-Per (Marfoq et al., ICML 2022, arXiv:2111.09360).
+
+Server and wire as FedAvg (2P). Personal is a memory of the training rows' penultimate features z_j: the prediction is
+λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the feature width.
+λ is chosen per client on a grid of 0.01 by validation accuracy.
+
+`rule="pfedgraph"` is the reading of MediaBrain-SJTU/pFedGraph: weights exp(−‖z − z_j‖²) summed per class and passed through
+a softmax over classes, λ fixed (`mix`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Update
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnnPer(GlobalModel):
+    """FedAvg with a local nearest-neighbour memory.
+
+    Attributes:
+        k: neighbours.
+        scale: s, the kernel's width in units of the feature dimension.
+        mix: λ when it is fixed; negative chooses it by validation.
+        rule: "original" or "pfedgraph".
+    """
+
+    k: int = 10
+    scale: float = 1.0
+    mix: float = -1.0
+    rule: Literal["original", "pfedgraph"] = "original"
+
+    label = "kNN-Per"
+    point = "pre"
+    needs = frozenset({"classes"})
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def join(self, model: Params) -> ClientState:
+        return trees.only(model, self.kept)
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        fit = self.descend({**shared, **client}, data)
+        kept = trees.only(fit.model, self.kept)
+        return Update({"model": trees.without(fit.model, self.kept)}, kept, self._memory(fit.model, data), fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return self._memory({**shared, **client}, data)
+
+    def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
+        near, own = self._votes(model, data, rows)
+        return model["mix"] * near + (1.0 - model["mix"]) * own
+
+    def _memory(self, model: Params, data: ClientData) -> Tree:
+        stored = {"model": model, "features": self.task.features(model, data, data.train),
+                  "labels": self.task.targets(data, data.train.clamp(min=0)), "real": data.train >= 0}
+        near, own = self._votes(stored, data, data.val)
+        return {**stored, "mix": self._best_mix(near, own, data)}
+
+    def _best_mix(self, near: Tensor, own: Tensor, data: ClientData) -> Tensor:
+        if self.mix >= 0:
+            return torch.full_like(near[0, 0], self.mix)
+        grid = torch.linspace(0, 1, 101, dtype=near.dtype, device=near.device)
+        hits = (grid[:, None, None] * near + (1 - grid)[:, None, None] * own).argmax(-1) == self.task.targets(data, data.val.clamp(min=0))
+        return grid[(hits & (data.val >= 0)).sum(-1).argmax()]
+
+    def _votes(self, memory: Tree, data: ClientData, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Class distributions [B, C] of the neighbours and of the model."""
+        logits = self.task.predict(memory["model"], data, rows)
+        z = self.task.features(memory["model"], data, rows)
+        distance = torch.cdist(z, memory["features"]).square().masked_fill(~memory["real"], torch.inf)
+        nearest, which = distance.topk(min(self.k, distance.shape[1]), largest=False)
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        onehot = (memory["labels"][which][..., None] == classes).to(logits.dtype)
+        if self.rule == "original":
+            return (torch.softmax(-nearest / (z.shape[-1] * self.scale), -1)[..., None] * onehot).sum(-2), logits.softmax(-1)
+        return torch.softmax((torch.exp(-nearest)[..., None] * onehot).sum(-2), -1), logits.softmax(-1)

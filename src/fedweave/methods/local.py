@@ -1,0 +1,39 @@
+"""Local training: every client trains its own model and never communicates.
+
+Server keeps nothing; nothing crosses the wire. The floor every personalized method has to beat.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Method):
+    """Each client on its own, for the same number of rounds and epochs as everybody else."""
+
+    label = "Local"
+    point = "pre"
+
+    def init(self, start: Start) -> Server:
+        return {}
+
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        return {}, {}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        fit = self.descend(client, data)
+        return Update({}, fit.model, fit.model, fit.loss)
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        return server
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return client

@@ -1,0 +1,56 @@
+"""Client models by name. A new one is a `ClientModel` in a file of this folder and a line in `MODELS`."""
+
+import inspect
+from typing import Any
+
+from fedweave.errors import BadInput, choose
+from fedweave.models.base import ClientModel, layers, parameter_count
+from fedweave.models.cnn import AghnCNN, LeNet16, Moon, Moon3, SmallCNN
+from fedweave.models.gcn import GCN, gcn_norm
+from fedweave.models.gru import GRU
+from fedweave.models.mlp import MLP, TptMLP
+from fedweave.models.resnet import ResNet18
+
+MODELS: dict[str, type[ClientModel]] = {
+    "mlp": MLP,
+    "tpt_mlp": TptMLP,
+    "aghn_cnn": AghnCNN,
+    "lenet16": LeNet16,
+    "moon": Moon,
+    "moon3": Moon3,
+    "small_cnn": SmallCNN,
+    "resnet18": ResNet18,
+    "gru": GRU,
+    "gcn": GCN,
+}
+
+
+def options(name: str) -> dict[str, Any]:
+    """Option names and defaults of the model called `name`."""
+    parameters = inspect.signature(MODELS[choose(name, MODELS, "model.name")].__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:
+    """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
+
+    Raises:
+        BadInput: for an unknown name or option, or a shape the model cannot take.
+    """
+    known = options(name)
+    for option in given:
+        if not known:
+            raise BadInput(f"model.{option}: unknown; {name} has no options")
+        choose(option, known, f"model ({name}): option")
+    return MODELS[name](tuple(shape), outputs, **given)
+
+
+__all__ = [
+    "MODELS",
+    "ClientModel",
+    "build",
+    "gcn_norm",
+    "layers",
+    "options",
+    "parameter_count",
+]

@@ -1,0 +1,89 @@
+"""What client models share: the features/head split, named layers, and a batch norm that can be mapped."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Inputs = Any
+"""A batch [B, ...], or for graph clients the tuple (x [V, F], edges [2, E], weight [E])."""
+
+
+class ClientModel(nn.Module, ABC):
+    """A network that clients train: `forward` is the head applied to `features`.
+
+    Subclasses take `(shape, outputs, *, ...options)`. A key means training (batch statistics, dropout), no
+    key means evaluation; `self.training` plays no part. All of it runs under `torch.func.functional_call` and
+    `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
+    updated in place.
+    """
+
+    head: ClassVar[tuple[str, ...]]
+    """Names of the modules that map features to outputs, in order."""
+
+    @abstractmethod
+    def features(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Penultimate representation [B, D]; `mask` [B] marks the real rows of a padded batch."""
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Outputs [B, C] from features [B, D]: the head alone."""
+        for name in self.head:
+            h = self.get_submodule(name)(h)
+        return h
+
+    def forward(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Outputs [B, C] of a batch of B inputs."""
+        return self.classify(self.features(x, key=key, mask=mask))
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation of [B, C, h, w] whose mode is the key and whose statistics can skip padded rows.
+
+    Training on a padded batch equals native training on its real rows, running statistics included. The
+    running buffers are updated in place; there is no batch counter because the momentum is fixed.
+    """
+
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.register_buffer("num_batches_tracked", None)
+
+    def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
+        if key is not None and mask is not None:
+            return self._masked(x, mask.to(x.dtype)[:, None, None, None])
+        mean, var = self.running_mean, self.running_var
+        return F.batch_norm(x, mean, var, self.weight, self.bias, key is not None, self.momentum, self.eps)
+
+    def _masked(self, x: Tensor, rows: Tensor) -> Tensor:
+        count = rows.sum() * x.shape[2] * x.shape[3]
+        safe = count.clamp(min=1)
+        mean = (x * rows).sum((0, 2, 3)) / safe
+        centred = x - mean[:, None, None]
+        var = (centred.square() * rows).sum((0, 2, 3)) / safe
+        # A batch without any real row leaves the running statistics alone.
+        momentum = self.momentum * (count > 0).to(x.dtype)
+        unbiased = var.detach() * safe / (safe - 1).clamp(min=1)
+        self.running_mean.add_(momentum * (mean.detach() - self.running_mean))
+        self.running_var.add_(momentum * (unbiased - self.running_var))
+        scale = self.weight * torch.rsqrt(var + self.eps)
+        return centred * scale[:, None, None] + self.bias[:, None, None]
+
+
+def layers(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Layer name -> its parameter names; a layer is one module that owns parameters (weight and bias)."""
+    owned: dict[str, tuple[str, ...]] = {}
+    for name, _ in model.named_parameters():
+        layer = name.rpartition(".")[0]
+        owned[layer] = (*owned.get(layer, ()), name)
+    return owned
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trainable scalars: batch normalisation's scale and shift count, buffers do not."""
+    return sum(p.numel() for p in model.parameters())

@@ -1,0 +1,80 @@
+"""Encoder-decoder of gated recurrent units for traffic series (Meng et al., CNFGNN, arXiv:2106.05223)."""
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from fedweave.models.base import ClientModel
+
+
+class GRUCell(nn.Module):
+    """One step of a gated recurrent unit in matrix products: the fused kernel cannot be mapped over clients.
+
+    Names, shapes, gate order (reset, update, new) and initialisation are those of torch.nn.GRUCell.
+    """
+
+    def __init__(self, fan_in: int, hidden: int) -> None:
+        super().__init__()
+        bound = 1.0 / sqrt(hidden)
+        self.weight_ih = nn.Parameter(torch.empty(3 * hidden, fan_in).uniform_(-bound, bound))
+        self.weight_hh = nn.Parameter(torch.empty(3 * hidden, hidden).uniform_(-bound, bound))
+        self.bias_ih = nn.Parameter(torch.empty(3 * hidden).uniform_(-bound, bound))
+        self.bias_hh = nn.Parameter(torch.empty(3 * hidden).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """Next state [B, H] from an input [B, fan_in] and the state [B, H]."""
+        return self.step(nn.functional.linear(x, self.weight_ih, self.bias_ih), h)
+
+    def step(self, projected: Tensor, h: Tensor) -> Tensor:
+        """`forward` from the input's projection W_ih x + b_ih [B, 3H]."""
+        reset_x, update_x, new_x = projected.chunk(3, -1)
+        reset_h, update_h, new_h = nn.functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
+        update = torch.sigmoid(update_x + update_h)
+        new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
+        return new + update * (h - new)
+
+
+class Readout(nn.Linear):
+    """A linear map to one number, without the last axis."""
+
+    def __init__(self, fan_in: int) -> None:
+        super().__init__(fan_in, 1)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """[..., D] -> [...]."""
+        return super().forward(h).squeeze(-1)
+
+
+class GRU(ClientModel):
+    """Sequence to sequence: the encoder reads T_in steps, the decoder reads its own forecasts for T_out.
+
+    `shape` is (T_in, features), features being (value,) or (value, time), and `outputs` is T_out. Input
+    [B, T_in + T_out, features]: of the forecast steps the time is read, the value column never is, so it may
+    hold anything. Output [B, T_out]. 26,177 parameters with 64 units and two features.
+    """
+
+    head = ("fc",)
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int = 64) -> None:
+        super().__init__()
+        self.history, features = shape
+        self.horizon = outputs
+        self.encoder = GRUCell(features, hidden)
+        self.decoder = GRUCell(features, hidden)
+        self.fc = Readout(hidden)
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Decoder states [B, T_out, H]; they depend on the head, through which the forecasts are fed back."""
+        del key, mask
+        past = x[:, : self.history]
+        projected = nn.functional.linear(past, self.encoder.weight_ih, self.encoder.bias_ih)
+        h = torch.zeros_like(projected[:, 0, : self.encoder.weight_hh.shape[-1]])
+        for step in projected.unbind(1):
+            h = self.encoder.step(step, h)
+        token, states = past[:, -1], []
+        for t in range(self.horizon):
+            h = self.decoder(token, h)
+            states.append(h)
+            token = torch.cat([self.fc(h)[:, None], x[:, self.history + t, 1:]], dim=1)
+        return torch.stack(states, dim=1)

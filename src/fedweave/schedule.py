@@ -1,0 +1,85 @@
+"""Who takes part, and which rows at which local step: tensors that are functions of (seed, round, client)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave import keys
+from fedweave.federation import Cohort, Federation
+
+# Names of the streams hanging on a run's seed.
+SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client spends one round.
+
+    Attributes:
+        batch_size: B, or 0 for the client's whole training set in one batch.
+        epochs: E passes over the training rows; ignored when `steps` is given.
+        steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
+        drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
+    """
+
+    batch_size: int = 32
+    epochs: int = 1
+    steps: int = 0
+    drop_last: bool = False
+
+
+def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:
+    """Positions of the clients sampled in `round`, ascending: a fraction (≤ 1) or a number (> 1) of them, at least one."""
+    n = len(ids)
+    count = int(participation) if participation > 1 else max(1, int(np.ceil(participation * n - 1e-9)))
+    if count >= n:
+        return torch.arange(n)
+    # Scores hang on identities, so that relabelling the clients relabels the sample.
+    scores = np.array([keys.stream(seed, SAMPLING, round, int(i)).random() for i in ids])
+    return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
+
+
+def client_plan(rows: np.ndarray, training: Training, epochs: int, *stream: int) -> np.ndarray:
+    """One client's minibatches [E, S, B], rows of −1 are padding; reshuffled every pass over `rows`."""
+    m = len(rows)
+    if training.batch_size == 0:
+        return np.broadcast_to(rows, (epochs, training.steps or 1, m))
+    size = training.batch_size
+    generator = keys.stream(*stream)
+    per_pass = m // size if training.drop_last and m >= size else -(-m // size)
+    steps = training.steps or per_pass
+    if epochs == 0:
+        return np.empty((0, steps, size), dtype=np.int64)
+    passes = [_one_pass(generator.permutation(rows), size, per_pass) for _ in range(-(-epochs * steps // per_pass))]
+    return np.concatenate(passes)[: epochs * steps].reshape(epochs, steps, size)
+
+
+def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
+    padded = np.full(batches * size, -1, dtype=np.int64)
+    kept = shuffled[: batches * size]
+    padded[: len(kept)] = kept
+    return padded.reshape(batches, size)
+
+
+def cohort(federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int) -> Cohort:
+    """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
+    plans = []
+    for position in positions.tolist():
+        rows = federation.train[position].cpu().numpy()
+        plans.append(client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position])))
+    shape = tuple(max(p.shape[d] for p in plans) for d in (1, 2))
+    padded = np.full((len(plans), epochs, *shape), -1, dtype=np.int64)
+    for i, p in enumerate(plans):
+        padded[i, :, : p.shape[1], : p.shape[2]] = p
+    base = keys.key(seed, DROPOUT, round)
+    return Cohort(federation, positions, torch.from_numpy(padded), keys.fold(base, federation.ids[positions.to(federation.ids.device)].cpu()), round)
+
+
+def viewers(federation: Federation, seed: int, round: int, testing: bool = True) -> Cohort:
+    """All clients with an empty plan: for evaluation, enrolment without training, newcomers' state."""
+    n = federation.clients
+    base = keys.key(seed, DROPOUT, round)
+    return Cohort(federation, torch.arange(n), torch.empty((n, 0, 0, 0), dtype=torch.int64),
+                  keys.fold(base, federation.ids.cpu()), round, testing)

@@ -1,0 +1,295 @@
+"""params.yaml as typed records, and the catalogue of studies that writes it.
+
+A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set, one block per method, the papers'
+values). `expand` makes the full params.yaml of a study; `load` reads and checks one.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from fedweave.config import construct
+from fedweave.errors import BadInput, choose
+
+STUDIES = Path("studies")
+PARAMS = Path("params.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """Budget and local optimiser of a task.
+
+    Attributes:
+        rounds: T.
+        epochs, steps, batch_size: local work per round; `steps` replaces epochs, batch_size 0 is the whole training set.
+        participation: fraction (≤ 1) or number (> 1) of clients per round.
+        optimizer, lr, momentum, weight_decay, clip: the clients' solver.
+        executor, chunk: how clients are mapped; never changes a result beyond rounding.
+        device: "auto" takes a GPU where there is one.
+        newcomers, join_round: how many clients join late, and before which round.
+        checkpoint: rounds between checkpoints, 0 for none.
+    """
+
+    rounds: int
+    lr: float
+    epochs: int = 1
+    steps: int = 0
+    batch_size: int = 32
+    participation: float = 1.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    executor: Literal["auto", "loop", "batched"] = "auto"
+    chunk: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    newcomers: int = 0
+    join_round: int = 0
+    checkpoint: int = 25
+
+    bounds: ClassVar = {"rounds": (1, None), "lr": (0, None), "epochs": (1, None), "steps": (0, None), "batch_size": (0, None),
+                        "participation": (1e-6, None), "momentum": (0, 1), "weight_decay": (0, None), "clip": (1e-12, None),
+                        "chunk": (0, None), "newcomers": (0, None), "join_round": (0, None), "checkpoint": (0, None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """When and how models are judged.
+
+    Attributes:
+        every: rounds between evaluations.
+        select: how the reported round is chosen; always from validation data.
+        point: "pre", "post", or "method" for the point the method's paper reports.
+    """
+
+    every: int = 1
+    select: Literal["best_val_round", "per_client_best_val", "last"] = "best_val_round"
+    point: Literal["method", "pre", "post"] = "method"
+
+    bounds: ClassVar = {"every": (1, None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A data set, how it is dealt to clients, what they train and how long.
+
+    Attributes:
+        dataset, normalize, partition, model: names and options of the data layer and the client model.
+        setting: how the partition is called in tables.
+        published: the printed column this task may stand beside, or null.
+    """
+
+    dataset: str
+    setting: str
+    partition: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    normalize: Any = "none"
+    evaluate: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSpec:
+    """The tuning budget, the same for every method.
+
+    Attributes:
+        trials: per run; 0 turns tuning off.
+        rounds: of a trial; 0 for the task's own.
+        seeds: of a trial; disjoint from the study's seeds.
+        workers: parallel processes.
+        spaces: method -> {parameter: {low, high, log, step} or {choices}}; "train.lr" reaches the solver.
+    """
+
+    trials: int = 0
+    rounds: int = 0
+    seeds: list[int] = field(default_factory=lambda: [1000])
+    sampler: Literal["tpe", "random"] = "tpe"
+    workers: int = 2
+    spaces: dict[str, Any] = field(default_factory=dict)
+
+    bounds: ClassVar = {"trials": (0, None), "rounds": (0, None), "workers": (1, None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """An entry of `runs`: one train stage. `set` holds settings of this run alone."""
+
+    task: str
+    method: str
+    set: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one task, with everything resolved.
+
+    Attributes:
+        study, key: names.
+        task: the task; `name` is its key in params.yaml.
+        method, options: the method and its hyper-parameters.
+        train, evaluate: budget and judgement.
+        seeds: of the repetitions.
+    """
+
+    study: str
+    key: str
+    name: str
+    task: TaskSpec
+    method: str
+    options: dict[str, Any]
+    train: TrainSpec
+    evaluate: EvaluateSpec
+    seeds: tuple[int, ...]
+
+    def resolved(self) -> dict[str, Any]:
+        """All that the result depends on, as plain data; the executor and the device are not part of it."""
+        task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
+        train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
+        return {"task": task, "method": {"name": self.method, **self.options}, "train": train, "evaluate": asdict(self.evaluate)}
+
+    def fingerprint(self) -> str:
+        """A hash of `resolved`, the same for the same computation."""
+        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked params.yaml."""
+
+    name: str
+    about: str
+    seeds: tuple[int, ...]
+    tasks: dict[str, TaskSpec]
+    runs: dict[str, Item]
+    methods: dict[str, dict[str, Any]]
+    tune: TuneSpec
+    ablate: dict[str, dict[str, Any]]
+
+    def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
+        """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
+
+        Raises:
+            BadInput: for an unknown run.
+        """
+        item = self.runs[choose(key, self.runs, "params.yaml: runs")]
+        task = self.tasks[item.task]
+        layers = [self.methods.get(item.method, {}), nest(tuned or {}), nest(item.set), nest(extra or {})]
+        options: dict[str, Any] = {}
+        train = dict(task.train)
+        for layer in layers:
+            train.update(layer.get("train", {}))
+            options.update({k: v for k, v in layer.items() if k != "train"})
+        where = f"params.yaml: runs.{key}"
+        return Run(self.name, key, item.task, task, item.method, options, construct(TrainSpec, train, f"{where}.train"),
+                   construct(EvaluateSpec, task.evaluate, f"params.yaml: tasks.{item.task}.evaluate"), self.seeds)
+
+
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        head, _, tail = key.partition(".")
+        if tail:
+            nested.setdefault(head, {})[tail] = value
+        elif isinstance(value, Mapping):
+            nested.setdefault(head, {}).update(value)
+        else:
+            nested[head] = value
+    return nested
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping.
+
+    Raises:
+        BadInput: for a missing or malformed file.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {getattr(error, 'problem', error)}") from error
+    if not isinstance(loaded, dict):
+        raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
+    return loaded
+
+
+def load(path: Path | str = PARAMS) -> Study:
+    """Read params.yaml and check its form; `assemble.load` also checks names and hyper-parameters.
+
+    Raises:
+        BadInput: one line that names the key, the value and the way out.
+    """
+    return parse(read_yaml(Path(path)), str(path))
+
+
+def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
+    """A study from plain data, its form checked."""
+    for key in raw:
+        choose(key, ("study", "about", "seeds", "tasks", "runs", "methods", "tune", "ablate"), where)
+    for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
+        if not isinstance(raw.get(key), kind) or not raw[key]:
+            raise BadInput(f"{where}: {key}: {raw.get(key)!r} must be a non-empty {kind.__name__}; see: fedweave study show quick")
+    if not all(type(s) is int and s >= 0 for s in raw["seeds"]) or len({*raw["seeds"]}) < len(raw["seeds"]):
+        raise BadInput(f"{where}: seeds: {raw['seeds']!r} must be different whole numbers, at least 0")
+    tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
+    runs = {key: construct(Item, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
+    tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
+    if {*tune.seeds} & {*raw["seeds"]}:
+        raise BadInput(f"{where}: tune.seeds: {tune.seeds} overlap the study's seeds {raw['seeds']}; use others")
+    for key, item in runs.items():
+        choose(item.task, tasks, f"{where}: runs.{key}.task")
+    ablate = raw.get("ablate") or {}
+    for name, block in ablate.items():
+        if not isinstance(block, Mapping) or {*block} != {"run", "variants"} or not isinstance(block["variants"], Mapping):
+            raise BadInput(f"{where}: ablate.{name}: needs exactly `run` and `variants` (variant -> settings)")
+        choose(str(block["run"]), runs, f"{where}: ablate.{name}.run")
+    return Study(raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate)
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overlay` on top; mappings are merged, everything else replaced."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in overlay.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
+    return merged
+
+
+def catalogue(folder: Path = STUDIES) -> dict[str, Path]:
+    """Study name -> file; a study in a sub-folder is called folder/name."""
+    return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
+
+
+def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
+    """The full params.yaml of the study `name`.
+
+    Raises:
+        BadInput: for an unknown study, base task or method.
+    """
+    known = catalogue(folder)
+    base = read_yaml(folder / "base.yaml")
+    overlay = read_yaml(known[choose(name, known, "study")])
+    methods = merge(base["methods"], overlay.get("methods", {}))
+    tasks, runs = {}, {}
+    for key, block in overlay["tasks"].items():
+        block = dict(block)
+        chosen, origin = block.pop("methods"), block.pop("base", key)
+        tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
+        for entry in chosen:
+            suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+            runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
+    used = sorted({item["method"] for item in runs.values()})
+    tune = merge(base.get("tune", {}), overlay.get("tune", {}))
+    spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
+    return {"study": name, "about": overlay.get("about", ""), "seeds": overlay.get("seeds", base["seeds"]), "tasks": tasks, "runs": runs,
+            "methods": {m: methods.get(m) or {} for m in used}, "tune": {**tune, "spaces": spaces}, "ablate": overlay.get("ablate", {})}

@@ -1,0 +1,89 @@
+"""Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+Tree = Any
+Params = dict[str, Tensor]
+
+__all__ = ["Params", "Tree", "at", "broadcast", "concat", "flat", "grown", "nbytes", "only", "put", "stack", "sub", "take", "tree_leaves",
+           "tree_map", "weighted_mean", "without"]
+
+
+def take(tree: Tree, ids: Tensor) -> Tree:
+    """Rows `ids` [P] of a stacked tree."""
+    return tree_map(lambda t: t[ids.to(t.device)], tree)
+
+
+def at(tree: Tree, i: int) -> Tree:
+    """Client `i` of a stacked tree, without the client axis (a view)."""
+    return tree_map(lambda t: t[i], tree)
+
+
+def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
+    """A copy of the stacked `tree` whose rows `ids` are `rows`; absent clients keep their bits."""
+    return tree_map(lambda t, r: t.index_copy(0, ids.to(t.device), r.to(t.dtype)), tree, rows)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """One stacked tree from equal single-client trees."""
+    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
+
+
+def concat(trees: Sequence[Tree]) -> Tree:
+    """Join stacked trees along the client axis."""
+    return trees[0] if len(trees) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *trees)
+
+
+def broadcast(tree: Tree, n: int) -> Tree:
+    """`n` equal copies of a single-client tree, materialised."""
+    return tree_map(lambda t: t.expand(n, *t.shape).clone(), tree)
+
+
+def grown(old: Tree, fresh: Tree) -> Tree:
+    """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep what they held."""
+
+    def corner(a: Tensor, b: Tensor) -> Tensor:
+        b = b.to(a, copy=True)
+        b[tuple(slice(size) for size in a.shape)] = a
+        return b
+
+    return tree_map(corner, old, fresh)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """a − b, leaf by leaf."""
+    return tree_map(torch.sub, a, b)
+
+
+def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
+    """Mean over the client axis with `weights` [P], which are normalised here."""
+    shares = weights / weights.sum()
+    return tree_map(lambda t: torch.tensordot(shares.to(t), t, dims=1), tree)
+
+
+def only(params: Params, names: Iterable[str]) -> Params:
+    """The sub-tree with `names`, in the order of `params`."""
+    wanted = frozenset(names)
+    return {name: value for name, value in params.items() if name in wanted}
+
+
+def without(params: Params, names: Iterable[str]) -> Params:
+    """The sub-tree without `names`, in the order of `params`."""
+    unwanted = frozenset(names)
+    return {name: value for name, value in params.items() if name not in unwanted}
+
+
+def flat(params: Params) -> Tensor:
+    """A stacked parameter dictionary as one matrix [N, P], columns in dictionary order."""
+    return torch.cat([value.flatten(1) for value in params.values()], dim=1)
+
+
+def nbytes(tree: Tree, scalar: Callable[[Tensor], int] | None = None) -> int:
+    """Bytes on the wire: 4 per float whatever the simulation's precision, 8 per integer, 1 per boolean."""
+    size = scalar or (lambda t: 4 if t.is_floating_point() else t.element_size())
+    return sum(leaf.numel() * size(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

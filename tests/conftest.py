@@ -1,0 +1,9 @@
+"""Tests share the toy tasks in this folder; one thread each keeps them quick beside one another."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
