@@ -67,7 +67,7 @@ def test_full_batch_equals_one_step() -> None:
     torch.testing.assert_close(whole, large, rtol=1e-10, atol=1e-12)
 
 
-def run_with(method: Method, federation) -> torch.Tensor:  # noqa: ANN001
+def run_with(method: Method, federation) -> torch.Tensor:
     """Deployed models after one round."""
     *_, report = run(method, federation, Settings(rounds=1, seed=2), Loop())
     return deployed(report)

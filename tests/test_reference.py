@@ -41,7 +41,8 @@ def sgd_epochs(net: nn.Module, federation: Federation, epochs: list[list[torch.T
         for rows in epoch:
             loss = nn.functional.cross_entropy(net(x[rows]), y[rows])
             if anchor is not None:
-                loss = loss + mu / 2 * sum(((p - a.detach()) ** 2).sum() for p, a in zip(net.parameters(), anchor.parameters(), strict=True))
+                pairs = zip(net.parameters(), anchor.parameters(), strict=True)
+                loss = loss + mu / 2 * sum(((p - a.detach()) ** 2).sum() for p, a in pairs)
             net.zero_grad()
             loss.backward()
             optimizer.step()
@@ -63,7 +64,7 @@ def same(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
 
 
-def final(method: Method, federation: Federation):  # noqa: ANN201
+def final(method: Method, federation: Federation):
     """The last report of a run with everybody."""
     *_, report = run(method, federation, Settings(rounds=ROUNDS, seed=SEED), Loop())
     return report
@@ -172,7 +173,7 @@ def test_knn_per_distribution() -> None:
     (Adam(lr=0.05, weight_decay=0.02), lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.02)),
     (SGD(lr=0.1, clip=0.5), lambda p: torch.optim.SGD(p, lr=0.1)),
 ])
-def test_solvers_equal_torch(solver: Solver, optimizer) -> None:  # noqa: ANN001
+def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
     """Pure and in-place steps equal torch.optim on random gradients."""
     g = torch.Generator().manual_seed(0)
     start = {"w": torch.randn(4, 3, generator=g, dtype=torch.float64), "b": torch.randn(3, generator=g, dtype=torch.float64)}

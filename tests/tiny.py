@@ -1,6 +1,7 @@
 """Toy tasks: small enough to run every method on, ragged enough to catch a method that forgets padding."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.fl
     y = np.concatenate([g.choice(CLASSES, 2 * m, p=np.roll([0.6, 0.3, 0.1], i)) for i, m in enumerate(sizes)])
     x = centres[y] + g.normal(size=(len(y), *shape))
     first = np.cumsum([0, *(2 * m for m in sizes)])
-    rows = [np.arange(a, b) for a, b in zip(first[:-1], first[1:], strict=True)]
+    rows = [np.arange(a, b) for a, b in pairwise(first)]
     split = [(r[: len(r) // 2], r[len(r) // 2: 3 * len(r) // 4], r[3 * len(r) // 4:]) for r in rows]
     train, val, test = zip(*split, strict=True)
     return Federation(shared={"x": torch.from_numpy(x).to(dtype), "y": torch.from_numpy(y)}, own={}, train=pad_rows(train),
@@ -99,13 +100,26 @@ TASKS = {
     "series": (series_task, series_federation),
 }
 # Small and quick constructor arguments; a method without an entry takes its defaults.
-ARGUMENTS: dict[str, dict] = {"ditto": {"personal_epochs": 2}, "fedrep": {"head_epochs": 2}, "fedamp": {"sigma": 20.0, "alpha": 2.0}}
+ARGUMENTS: dict[str, dict] = {
+    "pfedhn": {"width": 16, "hidden": 1, "server_lr": 0.1},
+    "ghn": {"width": 16, "hidden": 1, "channels": 6, "depth": 2, "server_lr": 0.02, "stage1_rounds": 2},
+    "shn": {"width": 16, "hidden": 1, "channels": 6, "depth": 2, "stalk": 2, "server_lr": 0.02, "stage1_rounds": 2},
+    "pfedla": {"vector_size": 8, "width": 8},
+    "heurpfedla": {"vector_size": 8, "width": 8},
+    "pfedgat": {"heads": 2, "head_width": 3},
+    "fedsheafhn": {"width": 16, "channels": 4, "depth": 2, "enrol_epochs": 2, "refresh": 2, "lr_phi": 0.05},
+    "cfl": {"eps1": 10.0, "eps2": 0.0, "first_split": 1},
+    "fedala": {"start_epochs": 2},
+    "fedcp": {"lam": 0.5},
+    "heurfedamp": {"sigma": 5.0, "alpha": 2.0},
+    "pfedme": {"inner_steps": 3, "inner_lr": 0.05, "lam": 5.0},
+    "ditto": {"personal_epochs": 2}, "fedrep": {"head_epochs": 2}, "fedamp": {"sigma": 20.0, "alpha": 2.0}}
 TRAINING = {"nodes": Training(batch_size=0, epochs=2)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.
-ROUNDS_TO_LEARN: dict[str, int] = {}
+ROUNDS_TO_LEARN: dict[str, int] = {"fedsheafhn": 50}
 # Methods whose server starts from draws per client, and the settings under which they are symmetric.
-ASYMMETRIC: dict[str, dict] = {}
+ASYMMETRIC: dict[str, dict] = {"fedsheafhn": {"dropout": 0.0}}
 
 
 def equivariant(name: str) -> bool:

@@ -65,6 +65,8 @@ def check_names(task: TaskSpec, where: str) -> None:
         choose(block["name"], table, f"{where}.{key}.name")
     for option in task.model.keys() - {"name"}:
         choose(option, options(task.model["name"]), f"{where}.model")
+    for option in task.partition.keys() - {"name", "clients", "seed"}:
+        choose(option, data.accepted(task.partition["name"]), f"{where}.partition")
 
 
 def check_run(run: Run, where: str) -> None:

@@ -44,6 +44,15 @@ def cosines(x: Tensor) -> Tensor:
     return (x @ x.T) / (norm[:, None] * norm).clamp(min=1e-12)
 
 
+def simplex(rows: Tensor) -> Tensor:
+    """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
+    descending = rows.sort(-1, descending=True).values
+    rank = torch.arange(1, rows.shape[-1] + 1, device=rows.device)
+    shift = (descending.cumsum(-1) - 1.0) / rank
+    kept = (descending > shift).sum(-1, keepdim=True)
+    return (rows - shift.gather(-1, kept - 1)).clamp(min=0)
+
+
 def edges_of(adjacency: Tensor) -> Tensor:
     """Edges [2, E] of a boolean matrix [N, N], symmetrised with OR, without self loops, sorted by source."""
     symmetric = (adjacency | adjacency.T).fill_diagonal_(False)

@@ -78,7 +78,7 @@ def describe(method: Method, federation: Federation, seed: int, executor: Execut
     """What the server knows before round 0: the common initial model and the clients' enrolment."""
     model = _initial(method, federation, seed)
     enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor)
-    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation)
+    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
 
 
 def _initial(method: Method, federation: Federation, seed: int) -> Tree:
@@ -163,7 +163,7 @@ def onboard(method: Method, state: State, federation: Federation, newcomers: int
     n = federation.clients
     model = _initial(method, federation, seed)
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor)
-    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation)
+    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
     joined = trees.broadcast(method.join(model), newcomers)
     return State(state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined]))
 

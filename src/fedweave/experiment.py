@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from fedweave import assemble
 from fedweave.data import Dataset, Partition
-from fedweave.engine import Report, State, run as rounds_of
+from fedweave.engine import Report, State
+from fedweave.engine import run as rounds_of
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, write_atomic
 from fedweave.federation import Federation
+from fedweave.files import atomic_path, write_atomic
 from fedweave.metrics import select, summarise
 from fedweave.models import parameter_count
+from fedweave.parallel import share, side_by_side
 from fedweave.protocol import Method
 from fedweave.spec import Run
 from fedweave.trees import Tree
@@ -133,16 +136,30 @@ def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: 
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
     path = checkpoints / f"{bench.run.fingerprint()}-{seed}.pt" if checkpoints else None
     state, history = _restore(path, bench) if path and path.is_file() else (None, History())
+    total = sum(stage.rounds for stage in bench.method.stages(bench.run.train.rounds))
     for report in repeat(bench, seed, state):
         history = record(history, report, bench)
         progress(report)
         every = bench.run.train.checkpoint
-        if path and every and report.round % every == 0:
+        if path and (report.round == total or (every and report.round % every == 0)):
             _save(path, bench, report.state, history)
     return history
 
 
-def finished(checkpoints: Path, run: Run) -> None:
+def perform_all(bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None) -> dict[int, History]:
+    """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
+    workers, threads = share(bench.method.task.template, len(bench.run.seeds), bench.device)
+    torch.set_num_threads(threads)
+
+    def one(seed: int) -> History:
+        return perform(bench, seed, checkpoints, partial(progress, seed))
+
+    if workers > 1:
+        side_by_side(one, bench.run.seeds, workers)
+    return {seed: one(seed) for seed in bench.run.seeds}
+
+
+def forget(checkpoints: Path, run: Run) -> None:
     """Remove the checkpoints of a run whose results are written."""
     for path in checkpoints.glob(f"{run.fingerprint()}-*.pt"):
         path.unlink()
@@ -209,13 +226,18 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
     spec["method"] = {"name": run.method, **assemble.hyperparameters(bench.method)}
     return {
         "study": run.study, "run": run.key, "task": run.name, "dataset": run.task.dataset, "setting": run.task.setting,
-        "method": run.method, "label": bench.method.label, "metric": task.metric, "higher_is_better": task.higher_is_better,
+        "method": run.method, "label": _label(bench), "metric": task.metric, "higher_is_better": task.higher_is_better,
         "point": assemble.point(run), "select": run.evaluate.select, "clients": bench.federation.clients,
         "parameters": parameter_count(task.template), "device": bench.device,
         "executor": type(assemble.executor(run, task)).__name__.lower(), "note": bench.note, "published": run.task.published,
         "spec": spec, "spec_hash": run.fingerprint(), "layers": [*task.layers], "seeds": [*histories],
         "versions": {"torch": torch.__version__, "numpy": np.__version__}, "threads": torch.get_num_threads(),
     }
+
+
+def _label(bench: Bench) -> str:
+    """The method's printed name; a variant says so, and so never joins the method's published row."""
+    return bench.method.label + (f" [{bench.run.variant}]" if bench.run.variant else "")
 
 
 def _write_evaluations(path: Path, histories: dict[int, History]) -> None:

@@ -15,7 +15,7 @@ from fedweave import trees
 from fedweave.collaboration import weave
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.solvers import Fit, Solver, pull_back
+from fedweave.solvers import Fit, Solver, owned, pull_back
 from fedweave.trees import Params, Tree
 
 
@@ -43,6 +43,10 @@ class SplitClient(Method):
         """Extra uploads computed on the model as received; by default none."""
         return {}
 
+    def received(self, shared: Tree, own: Tree) -> Params:
+        """The part of the model that came from the server; by default everything that was sent."""
+        return {**shared, **own}
+
     def join(self, model: Params) -> ClientState:
         return trees.only(model, self.kept)
 
@@ -53,7 +57,7 @@ class SplitClient(Method):
         return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**shared, **own, **client}
+        return {**self.received(shared, own), **client}
 
 
 class GlobalModel(Method):
@@ -64,20 +68,28 @@ class GlobalModel(Method):
     def kept(self) -> tuple[str, ...]:
         """Names that the server does not have."""
 
+    def extras(self, start: Start) -> Params:
+        """What the server averages besides the model, before round 0; by default nothing."""
+        return {}
+
+    def merge(self, old: Params, mean: Params) -> Params:
+        """The new model from the last one and the mean of the uploads; by default the mean."""
+        return mean
+
     def init(self, start: Start) -> Server:
-        return {"model": trees.without(start.model, self.kept)}
+        return {"model": {**trees.without(start.model, self.kept), **self.extras(start)}}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        return {"model": trees.weighted_mean(uploads["model"], weights)}
+        return {"model": self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))}
 
 
 class ClientModels(Method):
     """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
 
-    State: {"models": [N, ...], "seen": bool [N], "round": rounds so far}.
+    State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": what a leaf keeps besides}.
     """
 
     @abstractmethod
@@ -89,25 +101,37 @@ class ClientModels(Method):
     def kept(self) -> tuple[str, ...]:
         """Names that the server does not have."""
 
+    def begin(self, start: Start) -> Tree:
+        """What the server keeps besides models, before round 0; tables lead with [N, ...]. By default nothing."""
+        return {}
+
+    def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
+        """What the server keeps besides models, after a round; by default unchanged."""
+        return fixed
+
+    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        """What goes down besides the mixtures: (one tree broadcast to all, a tree [P, ...] of their own); by default nothing."""
+        return {}, {}
+
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
-        return {"models": models, "seen": torch.zeros(start.clients, dtype=torch.bool), "round": torch.zeros((), dtype=torch.int64)}
+        return {"models": models, "seen": torch.zeros(start.clients, dtype=torch.bool), "round": torch.zeros((), dtype=torch.int64),
+                "fixed": self.begin(start)}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        layers = [*self.task.layers.values()]
-        return {}, {"mixture": weave(self.weights(server, ids), server["models"], layers), "active": server["seen"][ids]}
+        shared, own = self.beside(server, ids)
+        mixture = weave(self.weights(server, ids), server["models"], [*self.task.layers.values()])
+        return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         return {"models": trees.put(server["models"], ids, uploads["model"]), "round": server["round"] + 1,
-                "seen": server["seen"].index_fill(0, ids, True)}
+                "seen": server["seen"].index_fill(0, ids, True), "fixed": self.remember(server["fixed"], ids, uploads, weights)}
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        fresh = {"models": trees.broadcast(trees.without(start.model, self.kept), newcomers),
-                 "seen": server["seen"].new_zeros(newcomers)}
-        return {**trees.tree_map(lambda a, b: torch.cat([a, b]), {k: server[k] for k in fresh}, fresh), "round": server["round"]}
+        return trees.grown(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor | None:
-        return self.weights(server, torch.arange(len(server["seen"])))
+        return self.weights(server, torch.arange(len(server["seen"]), device=server["seen"].device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,30 +164,49 @@ class GeneratedModels(Method):
         """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default unchanged."""
         return fixed
 
+    def attach(self, server: Server, ids: Tensor) -> Tree:
+        """What goes to clients `ids` beside their models, [P, ...]; by default nothing."""
+        return {}
+
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         """∂ surrogate loss / ∂θ̄ [P, ...]; by default θ̄ − θ, the gradient of ½ Σ ‖θ̄ − θ‖²."""
         return trees.sub(start, uploads["model"])
+
+    def regularise(self, phi: Tree, fixed: Tree) -> Tree:
+        """Gradient, in the form of φ, of a server-side loss that is descended besides; by default there is none."""
+        return {}
 
     def constrain(self, phi: Tree) -> Tree:
         """Project φ after a step; by default the identity."""
         return phi
 
-    def init(self, start: Start) -> Server:
-        phi, fixed = self.begin(start)
+    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        """(φ, fixed) with rows for the last `newcomers` of `start.clients` clients; by default nothing has rows."""
+        return phi, fixed
+
+    def assemble(self, phi: Tree, fixed: Tree) -> Server:
+        """A server with a fresh optimiser."""
         return {"phi": phi, "optimizer": self.server_solver.init(_flat(phi)), "fixed": fixed}
+
+    def init(self, start: Start) -> Server:
+        return self.assemble(*self.begin(start))
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        fresh = self.assemble(*self.welcome(server["phi"], server["fixed"], enrolled, newcomers, start))
+        return {**fresh, "optimizer": trees.grown(server["optimizer"], fresh["optimizer"])}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():
-            return {}, self.generate(server["phi"], server["fixed"], ids)
+            return {}, {**self.generate(server["phi"], server["fixed"], ids), **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        start = self.download(server, ids)[1]
-        gradient = pull_back(lambda phi: self.generate(phi, server["fixed"], ids), server["phi"], self.cotangent(start, uploads))
-        sign = 1.0 if self.server_sign == "descent" else -1.0
-        signed = {name: sign * value for name, value in _flat(gradient).items()}
-        phi, optimizer = self.server_solver.step(_flat(server["phi"]), signed, server["optimizer"])
-        return {"phi": self.constrain(_nested(phi)), "optimizer": optimizer,
-                "fixed": self.remember(server["fixed"], ids, start, uploads)}
+        fixed = server["fixed"]
+        gradient, start = pull_back(lambda phi: self.generate(phi, fixed, ids), server["phi"], lambda start: self.cotangent(start, uploads))
+        step = _flat(gradient) if self.server_sign == "descent" else {name: -value for name, value in _flat(gradient).items()}
+        besides = _flat(self.regularise(server["phi"], fixed))
+        step = {name: value + besides[name] if name in besides else value for name, value in step.items()}
+        phi, optimizer = self.server_solver.step_(owned(_flat(server["phi"])), step, owned(server["optimizer"]))
+        return {"phi": self.constrain(_nested(phi)), "optimizer": optimizer, "fixed": self.remember(fixed, ids, start, uploads)}
 
 
 def _flat(tree: Tree, prefix: str = "") -> Params:

@@ -14,13 +14,13 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
-    os.chmod(name, 0o644)
     temporary = Path(name)
+    temporary.chmod(0o644)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

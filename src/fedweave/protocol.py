@@ -32,6 +32,7 @@ class Start(NamedTuple):
         clients: N.
         seed: seed of the server's own initialisations.
         relation: [2, R] the given client graph, or None.
+        ids: [N] the clients' identities; draws per client hang on them, so that clients have no order.
     """
 
     model: Params
@@ -39,6 +40,7 @@ class Start(NamedTuple):
     clients: int
     seed: int
     relation: Tensor | None
+    ids: Tensor
 
 
 class Update(NamedTuple):

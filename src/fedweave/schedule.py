@@ -74,7 +74,8 @@ def cohort(federation: Federation, positions: Tensor, training: Training, epochs
     for i, p in enumerate(plans):
         padded[i, :, : p.shape[1], : p.shape[2]] = p
     base = keys.key(seed, DROPOUT, round)
-    return Cohort(federation, positions, torch.from_numpy(padded), keys.fold(base, federation.ids[positions.to(federation.ids.device)].cpu()), round)
+    ids = federation.ids.cpu()[positions]
+    return Cohort(federation, positions, torch.from_numpy(padded), keys.fold(base, ids), round)
 
 
 def viewers(federation: Federation, seed: int, round: int, testing: bool = True) -> Cohort:

@@ -1,10 +1,5 @@
-"""params.yaml as typed records, and the catalogue of studies that writes it.
+"""params.yaml as typed records."""
 
-A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set, one block per method, the papers'
-values). `expand` makes the full params.yaml of a study; `load` reads and checks one.
-"""
-
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -15,7 +10,6 @@ from typing import Any, ClassVar, Literal
 from fedweave.config import construct
 from fedweave.errors import BadInput, choose
 
-STUDIES = Path("studies")
 PARAMS = Path("params.yaml")
 
 
@@ -146,6 +140,12 @@ class Run:
     evaluate: EvaluateSpec
     seeds: tuple[int, ...]
 
+    @property
+    def variant(self) -> str:
+        """What distinguishes this run from the plain method on its task: the end of its key, or empty."""
+        suffix = self.key.removeprefix(f"{self.name}-")
+        return "" if suffix == self.method else suffix
+
     def resolved(self) -> dict[str, Any]:
         """All that the result depends on, as plain data; the executor and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
@@ -217,7 +217,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {getattr(error, 'problem', error)}") from error
+        problem = str(getattr(error, "problem", error)).splitlines()[0]
+        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {problem}") from error
     if not isinstance(loaded, dict):
         raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
     return loaded
@@ -235,7 +236,7 @@ def load(path: Path | str = PARAMS) -> Study:
 def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     """A study from plain data, its form checked."""
     for key in raw:
-        choose(key, ("study", "about", "seeds", "tasks", "runs", "methods", "tune", "ablate"), where)
+        choose(key, ("study", "about", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate"), where)
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(f"{where}: {key}: {raw.get(key)!r} must be a non-empty {kind.__name__}; see: fedweave study show quick")
@@ -248,48 +249,11 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         raise BadInput(f"{where}: tune.seeds: {tune.seeds} overlap the study's seeds {raw['seeds']}; use others")
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
+    if "datasets" in raw and {*raw["datasets"]} != (needed := {task.dataset for task in tasks.values()}):
+        raise BadInput(f"{where}: datasets: {raw['datasets']!r} must name the data sets of the tasks: {', '.join(sorted(needed))}")
     ablate = raw.get("ablate") or {}
     for name, block in ablate.items():
         if not isinstance(block, Mapping) or {*block} != {"run", "variants"} or not isinstance(block["variants"], Mapping):
             raise BadInput(f"{where}: ablate.{name}: needs exactly `run` and `variants` (variant -> settings)")
         choose(str(block["run"]), runs, f"{where}: ablate.{name}.run")
     return Study(raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate)
-
-
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top; mappings are merged, everything else replaced."""
-    merged = copy.deepcopy(dict(base))
-    for key, value in overlay.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
-    return merged
-
-
-def catalogue(folder: Path = STUDIES) -> dict[str, Path]:
-    """Study name -> file; a study in a sub-folder is called folder/name."""
-    return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
-
-
-def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
-    """The full params.yaml of the study `name`.
-
-    Raises:
-        BadInput: for an unknown study, base task or method.
-    """
-    known = catalogue(folder)
-    base = read_yaml(folder / "base.yaml")
-    overlay = read_yaml(known[choose(name, known, "study")])
-    methods = merge(base["methods"], overlay.get("methods", {}))
-    tasks, runs = {}, {}
-    for key, block in overlay["tasks"].items():
-        block = dict(block)
-        chosen, origin = block.pop("methods"), block.pop("base", key)
-        tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
-        for entry in chosen:
-            suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
-            runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
-    used = sorted({item["method"] for item in runs.values()})
-    tune = merge(base.get("tune", {}), overlay.get("tune", {}))
-    spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
-    return {"study": name, "about": overlay.get("about", ""), "seeds": overlay.get("seeds", base["seeds"]), "tasks": tasks, "runs": runs,
-            "methods": {m: methods.get(m) or {} for m in used}, "tune": {**tune, "spaces": spaces}, "ablate": overlay.get("ablate", {})}

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
 from fedweave.keys import stream
@@ -54,13 +55,13 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
     return float(wilcoxon(difference).pvalue)
 
 
-def holm(p: Sequence[float]) -> np.ndarray:
+def holm(p: ArrayLike) -> np.ndarray:
     """Holm's adjusted p values [m] in the given order; NaN stays NaN and does not count as a test."""
-    p = np.asarray(p, dtype=np.float64)
-    adjusted = np.full(p.shape, np.nan)
-    tested = np.flatnonzero(~np.isnan(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
+    raw = np.asarray(p, dtype=np.float64)
+    adjusted = np.full(raw.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(raw))
+    order = tested[np.argsort(raw[tested], kind="stable")]
+    steps = raw[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted
 
@@ -88,8 +89,7 @@ def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], 
         raise BadInput(f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones")
     raw = [signed_rank(means[a], means[b]) for a, b in pairs]
     return [
-        _comparison(a, b, values, means, p, adjusted, higher_is_better)
-        for (a, b), p, adjusted in zip(pairs, raw, holm(raw), strict=True)
+        _comparison(a, b, values, means, p, adjusted, higher_is_better) for (a, b), p, adjusted in zip(pairs, raw, holm(raw), strict=True)
     ]
 
 

@@ -20,6 +20,9 @@ from fedweave.trees import Params
 
 CHUNK = 2048  # rows evaluated at once
 
+# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; the model's buffers are its own to update.
+RowLosses = Callable[[Params, Tensor, Tensor, Tensor | None], Tensor]
+
 
 @dataclass(frozen=True)
 class Task(ABC):
@@ -86,14 +89,16 @@ class Task(ABC):
             module = self.build().to(self.dtype)
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
-    def objective(self, data: ClientData) -> Loss:
-        """The client's loss as a function of (model, rows, key)."""
+    def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
+        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the outputs."""
+
+        def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+            return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             buffers = {name: model[name].clone() for name in self.buffers}
             mask = rows >= 0 if data.padded else None
-            outputs = self.forward({**model, **buffers}, data, rows.clamp(min=0) if data.padded else rows, key, mask)
-            values = self.row_loss(outputs, self.targets(data, rows.clamp(min=0) if data.padded else rows))
+            values = (row_losses or fit)({**model, **buffers}, rows.clamp(min=0) if data.padded else rows, key, mask)
             if mask is None:
                 return values.mean(), buffers
             return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1), buffers

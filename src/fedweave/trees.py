@@ -1,7 +1,7 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 Tree = Any
 Params = dict[str, Tensor]
+T = TypeVar("T")
 
 __all__ = ["Params", "Tree", "at", "broadcast", "concat", "flat", "grown", "nbytes", "only", "put", "stack", "sub", "take", "tree_leaves",
            "tree_map", "weighted_mean", "without"]
@@ -66,13 +67,13 @@ def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
     return tree_map(lambda t: torch.tensordot(shares.to(t), t, dims=1), tree)
 
 
-def only(params: Params, names: Iterable[str]) -> Params:
+def only(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
     """The sub-tree with `names`, in the order of `params`."""
     wanted = frozenset(names)
     return {name: value for name, value in params.items() if name in wanted}
 
 
-def without(params: Params, names: Iterable[str]) -> Params:
+def without(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
     """The sub-tree without `names`, in the order of `params`."""
     unwanted = frozenset(names)
     return {name: value for name, value in params.items() if name not in unwanted}

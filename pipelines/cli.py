@@ -1,0 +1,290 @@
+"""The command line: look at what there is, run one method, switch studies, build the report."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedweave import catalogue, spec
+from fedweave.errors import BadInput, choose
+
+app = typer.Typer(
+    help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+studies = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
+app.add_typer(studies, name="study")
+out = Console()
+
+
+def main() -> None:
+    """Entry point: bad input is one line on stderr and exit code 2."""
+    guarded(app)
+
+
+def guarded(command: Callable[[], Any]) -> None:
+    """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
+    from fedweave.experiment import Diverged
+
+    try:
+        command()
+    except BadInput as error:
+        sys.exit(_complain(str(error), 2))
+    except Diverged as error:
+        sys.exit(_complain(str(error), 3))
+
+
+def _complain(message: str, code: int) -> int:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {message}", highlight=False, markup=True)
+    return code
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")]) -> None:
+    """List what can be used, one line each."""
+    rows = {"methods": _methods, "datasets": _datasets, "models": _models, "partitions": _partitions, "studies": _studies}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    header, *body = rows[choose(what, rows, "fedweave list")]()
+    for i, name in enumerate(header):
+        table.add_column(name, style="cyan" if i == 0 else None, no_wrap=i == 0)
+    for row in body:
+        table.add_row(*map(str, row))
+    out.print(table)
+
+
+def _summary(thing: object) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _methods() -> list[tuple[Any, ...]]:
+    from fedweave.methods import METHODS
+
+    return [
+        ("name", "label", "reported", "needs", "what it is"),
+        *((name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls)) for name, cls in METHODS.items()),
+    ]
+
+
+def _datasets() -> list[tuple[Any, ...]]:
+    from fedweave import data
+
+    here = {name for name in data.DATASETS if data.complete(name, Path("data/raw"))}
+    loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
+    return [("name", "files", "what it is"), *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items())]
+
+
+def _models() -> list[tuple[Any, ...]]:
+    from fedweave.models import MODELS, options
+
+    return [
+        ("name", "options", "what it is"),
+        *((n, ", ".join(f"{k}={v}" for k, v in options(n).items()) or "-", _summary(c)) for n, c in MODELS.items()),
+    ]
+
+
+def _partitions() -> list[tuple[Any, ...]]:
+    from fedweave import data
+
+    return [("name", "options"), *((n, ", ".join(data.accepted(n)) or "-") for n in data.PARTITIONS)]
+
+
+def _studies() -> list[tuple[Any, ...]]:
+    found = {name: spec.read_yaml(path) for name, path in catalogue.studies().items()}
+    return [("name", "tasks", "about"), *((n, ", ".join(s.get("tasks", {})), s.get("about", "")) for n, s in found.items())]
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option(help="a name from `fedweave list methods`")],
+    dataset: Annotated[str, typer.Option(help="a name from `fedweave list datasets`; its task is the one in studies/base.yaml")] = "digits",
+    rounds: Annotated[int, typer.Option(help="rounds; 0 takes the task's own")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of participation, minibatches and initialisation")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="a hyper-parameter, name=value; train.lr=0.1 reaches the solver")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="folder for the results")] = Path("results/single"),
+) -> None:
+    """Train one method on one data set: progress bar, result table, plain files. Needs no DVC.
+
+    Example: fedweave run --method fedavg_ft --dataset digits --rounds 20 --set train.lr=0.1
+    """
+    import torch
+
+    from fedweave import assemble, experiment, parallel
+
+    chosen = _single(method, dataset, rounds, seed, settings or [])
+    features, dealt = _inputs(chosen)
+    bench = experiment.prepare(chosen, features, dealt)
+    torch.set_num_threads(parallel.share(bench.method.task.template, 1, bench.device)[1])
+    with _bar(f"{bench.method.label} on {dataset}", sum(s.rounds for s in bench.method.stages(chosen.train.rounds))) as advance:
+        history = experiment.perform(bench, seed, None, advance)
+    folder = output / "runs" / chosen.key
+    experiment.write(folder, bench, {seed: history})
+    _result(bench, history, seed, folder, assemble.point(chosen))
+
+
+def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
+    """A run from command-line words, checked like a study."""
+    from fedweave import assemble
+
+    base = spec.read_yaml(catalogue.STUDIES / "base.yaml")
+    task = base["tasks"][choose(dataset, base["tasks"], "--dataset")]
+    choose(method, base["methods"], "--method")
+    key = f"{dataset}-{method}"
+    block = {
+        "study": "single",
+        "seeds": [seed],
+        "tasks": {dataset: task},
+        "runs": {key: {"task": dataset, "method": method}},
+        "methods": {method: base["methods"][method] or {}},
+        "tune": {"seeds": [seed + 1]},
+    }
+    extra = {**_pairs(settings), **({"train.rounds": rounds} if rounds else {})}
+    study = assemble.check(spec.parse(block, "fedweave run"), "fedweave run")
+    chosen = study.run(key, extra=extra)
+    assemble.check_run(chosen, "fedweave run")
+    return chosen
+
+
+def _pairs(settings: list[str]) -> dict[str, Any]:
+    import yaml
+
+    bad = next((s for s in settings if "=" not in s), None)
+    if bad is not None:
+        raise BadInput(f"--set: {bad!r} is not name=value, such as train.lr=0.1")
+    return {name: yaml.safe_load(value) for name, value in (s.split("=", 1) for s in settings)}
+
+
+def _inputs(run: spec.Run) -> tuple[Any, Any]:
+    """The data set, downloaded where needed, and its partition, dealt in memory."""
+    from fedweave import data
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), console=out, transient=True
+    ) as bar:
+        lines: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            lines.setdefault(name, bar.add_task(name))
+            bar.update(lines[name], completed=done, total=total)
+
+        data.download(run.task.dataset, Path("data/raw"), progress=show)
+    dataset = data.load(run.task.dataset, Path("data/raw"))
+    return dataset, data.partition(dataset, **run.task.partition)
+
+
+@contextmanager
+def _bar(title: str, rounds: int) -> Iterator[Callable[[Any], None]]:
+    """A progress bar over rounds that shows the latest validation mean; gives the callback that advances it."""
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    columns = (texts[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), texts[1])
+    with Progress(*columns, console=out) as progress:
+        line = progress.add_task(title, total=rounds, note="")
+
+        def advance(report: Any) -> None:
+            scores = report.scores.get(report.method.point, {})
+            news = {"note": f"validation {float(scores['val'].nanmean()):.4g}"} if scores else {}
+            progress.update(line, completed=report.round, **news)
+
+        yield advance
+
+
+def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> None:
+    from fedweave import experiment
+    from fedweave.metrics import summarise
+
+    task = bench.method.task
+    unit = " %" if task.metric == "accuracy" else ""
+    table = Table(title=f"{bench.method.label} on {bench.run.task.dataset} ({bench.run.task.setting}), seed {seed}", title_justify="left")
+    for name in ("split", f"mean {task.metric}", "std over clients", "worst 10 %"):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for split in ("val", "test"):
+        s = summarise(experiment.selected(bench, history, split), task.higher_is_better)
+        table.add_row(split, *(f"{v:.4g}{unit}" for v in s))
+    out.print(table)
+    mib = sum(row[1] + row[2] for row in history.ledger) / 2**20
+    seconds = sum(row[3] for row in history.ledger)
+    out.print(f"selected by {bench.run.evaluate.select} at point {point!r}; {mib:.1f} MiB on the wire, {seconds:.1f} s; files in {folder}")
+    if bench.note:
+        out.print(f"note: {bench.note}")
+
+
+@studies.command("show")
+def show(name: Annotated[str, typer.Argument(help="a name from `fedweave list studies`")]) -> None:
+    """Print a study as the params.yaml it would write."""
+    from rich.syntax import Syntax
+
+    out.print(Syntax(dump(catalogue.expand(name)), "yaml", background_color="default"))
+
+
+@studies.command("use")
+def use(
+    name: Annotated[str, typer.Argument(help="a name from `fedweave list studies`")],
+    force: Annotated[bool, typer.Option("--force", help="overwrite changes made to params.yaml by hand")] = False,
+) -> None:
+    """Make NAME the study that `dvc repro` reproduces, by writing params.yaml."""
+    from fedweave import assemble
+    from fedweave.files import write_atomic
+
+    content = dump(catalogue.expand(name))
+    assemble.check(spec.parse(catalogue.expand(name), f"studies/{name}.yaml"), f"studies/{name}.yaml")
+    if spec.PARAMS.is_file() and not force:
+        now = spec.read_yaml(spec.PARAMS)
+        known = now.get("study") in catalogue.studies() and now == catalogue.expand(now["study"])
+        if not known and now != catalogue.expand(name):
+            raise BadInput(
+                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
+            )
+    write_atomic(spec.PARAMS, content)
+    out.print(f"params.yaml now holds [bold]{name}[/]: {len(catalogue.expand(name)['runs'])} runs; reproduce it with: dvc repro")
+
+
+def dump(content: dict[str, Any]) -> str:
+    """params.yaml as text: blocks down to the entries, which stay on one line each."""
+    import yaml
+
+    class Flow(yaml.SafeDumper):
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            return super().increase_indent(flow, False)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
+    parts = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
+            parts.append("\n".join([f"{key}:", *(f"  {name}: {_inline(entry)}" for name, entry in value.items())]))
+        else:
+            style = None if isinstance(value, dict | list) else False
+            parts.append(
+                yaml.dump({key: value}, Dumper=Flow, sort_keys=False, default_flow_style=style, width=150, allow_unicode=True).rstrip()
+            )
+    return header + "\n\n".join(parts) + "\n"
+
+
+def _inline(value: Any) -> str:
+    import yaml
+
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
+
+
+@app.command()
+def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
+    """Build results/<study>/report.html and print the leaderboard."""
+    from pipelines import report as stage
+
+    stage.main(study or spec.load().name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Child processes that never outlive their parent, and the one way in for the stages that run as such."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from fedweave.errors import BadInput
+from fedweave.parallel import die_with_parent
+
+GRACE = 10.0  # seconds between asking a process group to end and killing it
+
+
+class Children:
+    """Child processes of one undertaking: they end with it, and once it was told to end it starts no more."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._starting = threading.Lock()
+        self._ended = False
+
+    @contextmanager
+    def child(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+        """Start `command` in a session of its own, output and errors in one pipe; leaving the block ends its process group.
+
+        Raises:
+            InterruptedError: the undertaking was told to end.
+        """
+        with self._starting:
+            if self._ended:
+                raise InterruptedError("told to end")
+            process = _start(command, env or {})
+            self._running.add(process)
+        try:
+            yield process
+        finally:
+            _end(process)
+            self._running.discard(process)
+
+    def end(self) -> None:
+        """End all of them, for the thread that is told to stop while others wait for their child."""
+        with self._starting:
+            self._ended = True
+        for process in tuple(self._running):
+            _signal_group(process, signal.SIGTERM)
+        for process in tuple(self._running):
+            _end(process)
+
+
+def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End `process` and everything it started: politely, then after `GRACE` seconds by force."""
+    _signal_group(process, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(process: subprocess.Popen[str], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
+    """Run a stage's `main` with the command line's words as arguments, then exit.
+
+    Bad input ends with one line and exit code 2, an exception of `failures` with one line and 3. A stage ends with
+    the process that started it: an orphan would go on and overwrite the outputs of the next attempt.
+    """
+    die_with_parent()
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        main(*sys.argv[1:])
+    except (BadInput, *failures) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, BadInput) else 3)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(0)

@@ -1,0 +1,97 @@
+"""MLflow's UI and Prefect's server on loopback, until Ctrl-C."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from subprocess import Popen
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+from fedweave.errors import BadInput
+from pipelines.processes import Children, stage
+
+HOST = "127.0.0.1"
+PATIENCE = 90.0  # seconds for a server to answer
+
+
+class Server(NamedTuple):
+    """A server: its name, its port, and the command that starts it."""
+
+    name: str
+    port: int
+    command: tuple[str, ...]
+
+
+def servers() -> tuple[Server, Server]:
+    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change."""
+    mlflow, prefect = int(os.environ.get("MLFLOW_PORT", 5000)), int(os.environ.get("PREFECT_PORT", 4200))
+    store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
+    run = (sys.executable, "-m")
+    return (
+        Server("MLflow", mlflow, (*run, "mlflow", "server", "--host", HOST, "--port", str(mlflow), "--workers", "1", *store)),
+        Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", HOST, "--port", str(prefect))),
+    )
+
+
+def main() -> None:
+    """Start both servers, print their addresses when they answer, and end both on Ctrl-C.
+
+    Raises:
+        BadInput: a port is taken, or a server does not come up; the line carries the server's last words.
+    """
+    wanted = servers()
+    for server in wanted:
+        if _answers(server.port):
+            raise BadInput(f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}")
+    with ExitStack() as stack:
+        running = [stack.enter_context(Children().child(server.command)) for server in wanted]
+        said = [_drain(process) for process in running]
+        for server, process, words in zip(wanted, running, said, strict=True):
+            _await(server, process, words)
+            print(f"{server.name:8} http://{HOST}:{server.port}", flush=True)
+        print("Ctrl-C ends both", flush=True)
+        signal.signal(signal.SIGTERM, _interrupt)
+        while all(process.poll() is None for process in running):
+            time.sleep(0.5)
+    raise BadInput("a server ended by itself; see what it said: " + " | ".join(words[-1] for words in said if words))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _drain(process: Popen[str]) -> list[str]:
+    """The lines that `process` prints, kept up to date: an unread pipe would block it."""
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines[:-20] = []
+            lines.append(line.strip())
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _await(server: Server, process: Popen[str], words: list[str]) -> None:
+    """Wait until `server` answers on its port."""
+    end = time.monotonic() + PATIENCE
+    while not _answers(server.port):
+        if process.poll() is not None or time.monotonic() > end:
+            raise BadInput(f"{server.name} did not start: {words[-1] if words else 'no word'}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,122 @@
+"""A family of clients that learn, tensor entry by tensor entry, how much of the global model to take (FedALA, FedAH)."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import keys, trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Update
+from fedweave.solvers import Fit, mapped, value_and_grad
+from fedweave.task import trimmed
+from fedweave.trees import Params, Tree
+
+RECORD = 10  # losses whose spread decides whether the weights have settled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blending(GlobalModel):
+    """Starts local training from θ̂ = θ + (g − θ) ⊙ W in the blended tensors and from g elsewhere.
+
+    W starts at 1, persists, and learns on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a round. In a
+    client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than `threshold`.
+
+    Attributes:
+        eta: η, step size of W.
+        portion: percent of the training rows that W learns on, a contiguous stretch drawn every round.
+        start_epochs: most epochs of the first time.
+        threshold: standard deviation below which W has settled.
+    """
+
+    eta: float = 1.0
+    portion: float = 100.0
+    start_epochs: int = 1
+    threshold: float = 0.1
+
+    bounds: ClassVar[dict] = {"eta": (0.0, None), "portion": (0.0, 100.0), "start_epochs": (1, None), "threshold": (0.0, None)}
+
+    @property
+    @abstractmethod
+    def blended(self) -> tuple[str, ...]:
+        """Names of the tensors that are blended."""
+
+    def fit(self, model: Params, data: ClientData) -> Fit:
+        """Local training after blending; by default of the whole model."""
+        return self.descend(model, data)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def join(self, model: Params) -> ClientState:
+        ones = {name: torch.ones_like(model[name]) for name in self.blended}
+        return {"model": model, "weights": ones, "started": torch.zeros((), dtype=torch.bool)}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        model, weights, started = self._blend(shared, client, data)
+        fit = self.fit(model, data)
+        return Update({"model": trees.without(fit.model, self.kept)}, {"model": fit.model, "weights": weights, "started": started},
+                      fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return self._blend(shared, client, data)[0]
+
+    def _blend(self, shared: Params, client: ClientState, data: ClientData) -> tuple[Params, Params, Tensor]:
+        """(model to start from, W, whether W has had its first long lesson)."""
+        own, weights = client["model"], client["weights"]
+        if data.round == 0:
+            return {**own, **shared}, weights, client["started"]
+        gap = {name: shared[name] - own[name] for name in self.blended}
+
+        def mixed(weights: Params) -> Params:
+            return {name: own[name] + gap[name] * weights[name] for name in weights}
+
+        visible, batches = replace(data, padded=mapped()), self._batches(data)
+        objective = self.task.objective(visible)
+
+        def lesson(weights: Params, epoch: int) -> tuple[Params, Tensor]:
+            last = next(iter(gap.values())).new_zeros(())
+            for b, rows in enumerate(batches):
+                key = keys.fold(data.key, 1, epoch, b)
+                value, _, grads = value_and_grad(lambda p, rows=rows, key=key: objective({**own, **shared, **p}, rows, key), mixed(weights))
+                step = {name: (w - self.eta * grads[name] * gap[name]).clamp(0.0, 1.0) for name, w in weights.items()}
+                weights, last = _where((rows >= 0).any(), (step, value), (weights, last))
+            return weights, last
+
+        learnt = self._learn(weights, client["started"], lesson)
+        moved = torch.stack([(g != 0).any() for g in gap.values()]).any()
+        return {**own, **shared, **mixed(learnt)}, learnt, client["started"] | moved
+
+    def _learn(self, weights: Params, started: Tensor, lesson: Callable[[Params, int], tuple[Params, Tensor]]) -> Params:
+        losses: list[Tensor] = []
+        going = torch.ones_like(started)
+        for epoch in range(self.start_epochs):
+            if epoch > 0:
+                going = going & ~started
+            if epoch > RECORD:
+                going = going & (torch.stack(losses[-RECORD:]).std(correction=0) >= self.threshold)
+            if not mapped() and not going:
+                break
+            new, loss = lesson(weights, epoch)
+            weights = _where(going, new, weights)
+            losses.append(loss)
+        return weights
+
+    def _batches(self, data: ClientData) -> tuple[Tensor, ...]:
+        """The rows W learns on, in batches; padded with −1 under `vmap`."""
+        share = self.portion / 100.0
+        width = max(1, int(share * len(data.train)))
+        count = (share * data.size).floor().clamp(min=1)
+        offset = (keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
+        place = torch.arange(width, device=data.train.device)
+        rows = torch.where(place < count, data.train[(offset + place).clamp(max=len(data.train) - 1)], -1)
+        return trimmed(rows).split(self.training.batch_size or width)
+
+
+def _where(chosen: Tensor, new: Tree, old: Tree) -> Tree:
+    return trees.tree_map(lambda a, b: torch.where(chosen, a, b), new, old)

@@ -1,0 +1,55 @@
+"""The catalogue of studies.
+
+A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set, one block per method, the papers'
+values). `expand` makes the full params.yaml of a study.
+"""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import choose
+from fedweave.spec import read_yaml
+
+STUDIES = Path("studies")
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overlay` on top; mappings are merged, everything else replaced."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in overlay.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
+    return merged
+
+
+def studies(folder: Path = STUDIES) -> dict[str, Path]:
+    """Study name -> file; a study in a sub-folder is called folder/name."""
+    return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
+
+
+def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
+    """The full params.yaml of the study `name`.
+
+    Raises:
+        BadInput: for an unknown study, base task or method.
+    """
+    known = studies(folder)
+    base = read_yaml(folder / "base.yaml")
+    overlay = read_yaml(known[choose(name, known, "study")])
+    methods = merge(base["methods"], overlay.get("methods", {}))
+    tasks, runs = {}, {}
+    for key, block in overlay["tasks"].items():
+        block = dict(block)
+        chosen, origin = block.pop("methods"), block.pop("base", key)
+        tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
+        for entry in chosen:
+            suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+            runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
+    used = sorted({item["method"] for item in runs.values()})
+    tune = merge(base.get("tune", {}), overlay.get("tune", {}))
+    spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
+    return {"study": name, "about": overlay.get("about", ""), "seeds": overlay.get("seeds", base["seeds"]),
+            "datasets": sorted({task["dataset"] for task in tasks.values()}), "tasks": tasks, "runs": runs,
+            "methods": {m: methods.get(m) or {} for m in used}, "tune": {**tune, "spaces": spaces}, "ablate": overlay.get("ablate", {})}

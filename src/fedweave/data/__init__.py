@@ -1,0 +1,49 @@
+"""Data sets, partitions and normalisation: arrays in, indices out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedweave.data import citation, compcars, digits, images, traffic, weather
+from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
+from fedweave.data.download import complete, download, require
+from fedweave.data.facts import check
+from fedweave.data.normalise import NORMALISATIONS, normalise
+from fedweave.data.partition import PARTITIONS, accepted, partition
+from fedweave.data.summary import describe, summary
+from fedweave.errors import choose
+
+DATASETS: dict[str, Callable[[Path], Dataset]] = (
+    digits.LOADERS | images.LOADERS | citation.LOADERS | traffic.LOADERS | weather.LOADERS | compcars.LOADERS
+)
+
+
+def load(name: str, root: Path | str) -> Dataset:
+    """Read the data set `name` of DATASETS from its files below `root`, which are checked first.
+
+    Raises:
+        BadInput: an unknown name, a missing or damaged file, or content that is not the data set.
+    """
+    loader = DATASETS[choose(name, DATASETS, "dataset")]
+    require(name, Path(root))
+    return check(loader(Path(root)))
+
+
+__all__ = [
+    "DATASETS",
+    "NORMALISATIONS",
+    "PARTITIONS",
+    "Dataset",
+    "Partition",
+    "accepted",
+    "complete",
+    "describe",
+    "download",
+    "load",
+    "load_dataset",
+    "load_partition",
+    "normalise",
+    "partition",
+    "save_dataset",
+    "save_partition",
+    "summary",
+]

@@ -1,0 +1,214 @@
+"""A data set and its partition as plain arrays, in memory and on disk.
+
+Shapes: M rows (images), V nodes, E edges, F features, T time steps, C classes, N clients, R relations.
+"""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedweave.errors import BadInput
+from fedweave.files import atomic_path, write_atomic
+
+Kind = Literal["images", "graph", "series"]
+Rows = tuple[np.ndarray, ...]
+
+_RAGGED = ("train", "val", "test", "nodes", "edges")
+_DENSE = ("relation", "test_weight", "group")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set; features are held once, clients are rows of them."""
+
+    name: str
+    kind: Kind
+    x: np.ndarray  # images [M, c, h, w] uint8 or float32 in 0..1; graph [V, F] float32; series [N, T] float32
+    y: np.ndarray | None  # [M] or [V] int64; None for series
+    classes: int  # C; 0 for series
+    official: np.ndarray | None = None  # [M] int64: 0 = official training row, 1 = official test row
+    coarse: np.ndarray | None = None  # [M] int64 superclass
+    edges: np.ndarray | None = None  # [2, E] int64, both directions, no self loops
+    time: np.ndarray | None = None  # [T] float32 second feature of a series, in [0, 1]
+    relation: np.ndarray | None = None  # [2, R] int64 given client graph, both directions, no self loops
+    note: str = ""  # printed beside every result
+    owner: np.ndarray | None = None  # [M] int64 natural client of a row
+    names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
+
+    def __post_init__(self) -> None:
+        name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
+        rows = self.x.shape[1 if series else 0]
+        _require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
+        for key in ("y", "official", "coarse", "owner"):
+            array = getattr(self, key)
+            _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
+        _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
+        _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
+        _require(
+            not series or (self.time is not None and self.time.shape == (rows,)),
+            f"{name}: time must have shape ({rows},)",
+        )
+
+    @property
+    def labels(self) -> np.ndarray:
+        """y, where there must be labels; raises BadInput for series."""
+        return _there(self.y, f"dataset {self.name}: has no labels")
+
+    @property
+    def links(self) -> np.ndarray:
+        """edges, where there must be a graph; raises BadInput for images and series."""
+        return _there(self.edges, f"dataset {self.name}: has no edges")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which rows belong to which client: indices only, one entry per client."""
+
+    train: Rows  # int64 rows of x; graph: local indices into nodes[i]; series: sensor * T + start
+    val: Rows
+    test: Rows
+    nodes: Rows | None = None  # graph clients: global node ids [V_i]
+    edges: Rows | None = None  # graph clients: [2, E_i] local, both directions, no self loops
+    relation: np.ndarray | None = None  # [2, R] given client graph, both directions, no self loops
+    test_weight: np.ndarray | None = None  # [N, C] class weights of a test set that all clients share
+    group: np.ndarray | None = None  # [N] planted group of each client
+    layout: dict[str, int] = field(default_factory=dict)  # series: {"window", "horizon", "stride"}
+
+    def __post_init__(self) -> None:
+        n, ragged = self.clients, {key: getattr(self, key) for key in _RAGGED}
+        for key, value in ragged.items():
+            _require(value is None or len(value) == n, f"partition: {key} must have {n} clients as train has")
+            good = value is None or all(a.dtype == np.int64 and a.min(initial=0) >= 0 for a in value)
+            _require(good, f"partition: {key} must be int64 and not negative")
+        for key in ("train", "val", "test", "edges") if self.nodes else ():
+            both = zip(ragged[key], ragged["nodes"], strict=True)
+            local = all(a.max(initial=-1) < len(nodes) for a, nodes in both)
+            _require(local, f"partition: {key} must be positions in the client's nodes")
+        _require(
+            self.relation is None or _is_pairs(self.relation, n),
+            f"partition: relation is not [2, R] below {n}",
+        )
+        _require(self.group is None or len(self.group) == n, f"partition: group must have {n} entries")
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.train)
+
+
+def _there(array: np.ndarray | None, message: str) -> np.ndarray:
+    if array is None:
+        raise BadInput(message)
+    return array
+
+
+def _require(good: bool, message: str) -> None:
+    if not good:
+        raise BadInput(message)
+
+
+def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
+    """Whether `array` is [2, E] int64 with entries in [0, limit)."""
+    if array is None or array.ndim != 2 or len(array) != 2 or array.dtype != np.int64:
+        return False
+    return array.size == 0 or (int(array.min()) >= 0 and int(array.max()) < limit)
+
+
+def symmetric(pairs: np.ndarray, count: int) -> np.ndarray:
+    """Both directions of `pairs` [2, E] between `count` nodes: int64, sorted, unique, no self loops."""
+    a, b = np.asarray(pairs, dtype=np.int64)
+    code = np.unique(np.concatenate([a * count + b, b * count + a]))
+    both = np.stack([code // count, code % count])
+    return both[:, both[0] != both[1]]
+
+
+def save_dataset(folder: Path | str, dataset: Dataset) -> None:
+    """Write one .npy per array and meta.json, which comes last and so marks a complete folder."""
+    folder = Path(folder)
+    values = {f.name: getattr(dataset, f.name) for f in fields(Dataset)}
+    arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+    for key, array in arrays.items():
+        with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
+    shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
+    write_atomic(
+        folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n"
+    )
+
+
+def load_dataset(folder: Path | str) -> Dataset:
+    """Read a folder of `save_dataset`; arrays are mapped from disk, read-only.
+
+    Raises:
+        BadInput: a file is missing, damaged, or not what meta.json says.
+    """
+    folder = Path(folder)
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        shapes = meta.pop("arrays")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise BadInput(
+            f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage"
+        ) from error
+    arrays = {key: _mapped(folder / f"{key}.npy", expected) for key, expected in shapes.items()}
+    meta["names"] = tuple(meta.get("names", ()))
+    try:
+        return Dataset(**{"y": None} | meta | arrays)
+    except TypeError as error:
+        raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
+
+
+def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
+    found = [str(array.dtype), list(array.shape)]
+    _require(
+        found == expected, f"{path}: holds {found}, meta.json says {expected}; run the download stage again"
+    )
+    return array
+
+
+def save_partition(path: Path | str, partition: Partition) -> None:
+    """Write `partition` as one .npz: ragged entries as a flat array and sizes, the rest as they are."""
+    out: dict[str, np.ndarray] = {}
+    for key in _RAGGED:
+        value = getattr(partition, key)
+        if value is not None:
+            out[key] = np.concatenate(value, axis=-1)
+            out[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
+    out |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
+    if partition.layout:
+        out["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **out)
+
+
+def load_partition(path: Path | str) -> Partition:
+    """Read a file of `save_partition`.
+
+    Raises:
+        BadInput: the file is missing, damaged, or not a partition.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {key: file[key] for key in file.files}
+        entries: dict[str, Any] = {
+            key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data
+        }
+        entries |= {key: data[key] for key in _DENSE if key in data}
+        return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
+    except BadInput:
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen different types for damaged files
+        raise BadInput(f"{path}: not a partition file ({error}); run the partition stage") from error
+
+
+def _split(flat: np.ndarray, sizes: np.ndarray) -> Rows:
+    _require(int(sizes.sum()) == flat.shape[-1], "sizes do not add up")
+    return tuple(np.split(flat, np.cumsum(sizes)[:-1], axis=-1))

@@ -1,0 +1,52 @@
+"""Handwritten digits that come with scikit-learn: nothing to download.
+
+Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI repository (1998), test part.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.data.base import Dataset, symmetric
+
+NEIGHBOURS = 5
+
+
+def digits(root: Path) -> Dataset:
+    """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each; `root` is not used."""
+    del root
+    pixels, y = _bundled()
+    return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
+
+
+def digits_graph(root: Path) -> Dataset:
+    """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised; `root` is not used."""
+    del root
+    pixels, y = _bundled()
+    flat = pixels.reshape(len(pixels), -1)
+    edges = symmetric(nearest(flat, NEIGHBOURS), len(flat))
+    return Dataset("digits-graph", "graph", (flat / 16.0).astype(np.float32), y, classes=10, edges=edges)
+
+
+def nearest(points: np.ndarray, k: int) -> np.ndarray:
+    """Edges [2, M * k] from each of `points` [M, F] to its k nearest others; ties go to the lower index.
+
+    Integer-valued points are compared exactly, so the graph is the same on every machine.
+    """
+    norm = (points**2).sum(1)
+    distance = norm[:, None] + norm[None] - 2.0 * points @ points.T
+    np.fill_diagonal(distance, np.inf)
+    near = np.argsort(distance, axis=1, kind="stable")[:, :k]
+    return np.stack([np.repeat(np.arange(len(points)), k), near.ravel()])
+
+
+def _bundled() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels [1797, 8, 8] float64 in 0..16 and labels [1797] int64."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images, bunch.target.astype(np.int64)
+
+
+LOADERS: dict[str, Callable[[Path], Dataset]] = {"digits": digits, "digits-graph": digits_graph}

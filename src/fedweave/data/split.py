@@ -1,0 +1,94 @@
+"""Training, validation and test rows of one client."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.errors import BadInput, choose
+
+PARTS = ("train", "val", "test")
+
+
+class Split(NamedTuple):
+    """Shares of a client's rows; they add up to 1."""
+
+    train: float
+    val: float
+    test: float
+
+
+def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
+    """Shares from `split`; without its own `val` that share `val` of train becomes validation.
+
+    `tested` says whether the client's own rows must hold a test part.
+
+    Raises:
+        BadInput: an unknown part, shares that do not add up to 1, or no train, validation or test part.
+    """
+    if not isinstance(split, Mapping):
+        raise BadInput(f"partition.split: {split!r} must map {', '.join(PARTS)} to shares")
+    for key, share in split.items():
+        choose(key, PARTS, "partition.split")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise BadInput(f"partition.split.{key}: {share!r} must be a number between 0 and 1")
+    train, test = split.get("train", 0.0), split.get("test", 0.0)
+    held = split.get("val", val * train)
+    kept = train if "val" in split else train - held
+    if abs(kept + held + test - 1.0) > 1e-6:
+        raise BadInput(
+            f"partition.split: the shares {dict(split)} add up to {kept + held + test:g}, not to 1"
+        )
+    if kept <= 0 or held <= 0 or (test > 0) != tested:
+        wanted = "train, val and test" if tested else "train and val, the official test set is used"
+        raise BadInput(f"partition.split: {dict(split)} must give a share to {wanted}")
+    return Split(kept, held, test)
+
+
+def sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
+    """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row.
+
+    Raises:
+        BadInput: `who` has too few rows.
+    """
+    val, test = (max(1, int(np.floor(rows * share + 0.5))) if share else 0 for share in split[1:])
+    if rows - val - test < 1:
+        raise BadInput(
+            f"partition: {who} has {rows} rows, too few for train, val and test; use fewer clients"
+        )
+    return rows - val - test, val, test
+
+
+def random_parts(rows: np.ndarray, split: Split, rng: np.random.Generator, who: str) -> list[np.ndarray]:
+    """Cut `rows` at random: sorted train, val, test."""
+    train, val, _ = sizes(len(rows), split, who)
+    return [np.sort(part) for part in np.split(rng.permutation(rows), [train, train + val])]
+
+
+def stratified_parts(
+    rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str
+) -> list[np.ndarray]:
+    """Cut `rows` into train, val, test with the class mix of the whole, to within one row a class."""
+    _, val, test = sizes(len(rows), split, who)
+    mixed = rng.permutation(rows)
+    queue = mixed[np.argsort(y[mixed], kind="stable")]
+    queue, tested = _systematic(queue, test, rng)
+    queue, held = _systematic(queue, val, rng)
+    return [np.sort(part) for part in (queue, held, tested)]
+
+
+def chronological(count: int, split: Split, who: str) -> tuple[int, int]:
+    """Ends of train and validation among `count` windows in time order: round(train), rest, round(test)."""
+    _, _, test = sizes(count, split, who)
+    train = int(np.floor(count * split.train + 0.5))
+    if not 0 < train < count - test:
+        raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test")
+    return train, count - test
+
+
+def _systematic(queue: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Take `count` evenly spaced entries of `queue` from a random start: (rest, taken)."""
+    picked = np.zeros(len(queue), dtype=bool)
+    if count:
+        picked[np.floor((np.arange(count) + rng.random()) * len(queue) / count).astype(np.int64)] = True
+    return queue[~picked], queue[picked]

@@ -1,0 +1,135 @@
+"""What a partition looks like: numbers, a table, a picture. Legend: N clients, C classes, E edges."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.base import Dataset, Partition, Rows
+from fedweave.data.split import PARTS
+from fedweave.files import atomic_path, write_atomic
+
+
+def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """Sizes of the parts, label histogram [N, C], heterogeneity, edges and clustering, as plain numbers."""
+    out: dict[str, Any] = {"dataset": dataset.name, "kind": dataset.kind, "clients": partition.clients}
+    out["sizes"] = {part: _spread([len(r) for r in getattr(partition, part)]) for part in PARTS}
+    if dataset.y is not None:
+        histogram = labels(dataset, partition)
+        out["labels"] = histogram.tolist()
+        out["heterogeneity"] = heterogeneity(histogram)
+    if partition.nodes is not None and partition.edges is not None:
+        both = list(zip(partition.nodes, partition.edges, strict=True))
+        out["nodes"] = _spread([len(nodes) for nodes, _ in both])
+        out["edges"] = _spread([edges.shape[1] for _, edges in both])
+        out["clustering"] = float(np.mean([clustering(edges, len(nodes)) for nodes, edges in both]))
+    if partition.relation is not None:
+        out["relation"] = partition.relation.shape[1]
+    if partition.group is not None:
+        out["groups"] = len(np.unique(partition.group))
+    return out | ({"layout": partition.layout} if partition.layout else {}) | {"note": dataset.note}
+
+
+def labels(dataset: Dataset, partition: Partition) -> np.ndarray:
+    """Label histogram [N, C] of what a client holds; a test set that all clients share is nobody's."""
+    rows = owned(partition) if partition.nodes is None else partition.nodes
+    return np.stack([np.bincount(dataset.labels[mine], minlength=dataset.classes) for mine in rows])
+
+
+def owned(partition: Partition) -> Rows:
+    """All rows of each client that are its own."""
+    parts = PARTS if partition.test_weight is None else PARTS[:2]
+    return tuple(
+        np.concatenate(mine) for mine in zip(*(getattr(partition, part) for part in parts), strict=True)
+    )
+
+
+def heterogeneity(histogram: np.ndarray) -> float:
+    """Median over pairs of rows of `histogram` [N, C] of the Jensen-Shannon distance (root, natural log).
+
+    Source: the statistics of FED-PUB (Baek et al., ICML 2023). 0 for a single client.
+    """
+    share = histogram / histogram.sum(1, keepdims=True)
+    first, second = np.triu_indices(len(share), 1)
+    if not len(first):
+        return 0.0
+    p, q = share[first], share[second]
+    divergence = (_entropy_to(p, (p + q) / 2) + _entropy_to(q, (p + q) / 2)) / 2
+    return float(np.median(np.sqrt(np.maximum(divergence, 0.0))))
+
+
+def _entropy_to(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Kullback-Leibler divergence of the rows of p from those of q, in nats."""
+    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
+    return (p * np.log(ratio)).sum(1)
+
+
+def clustering(edges: np.ndarray, count: int) -> float:
+    """Mean local clustering coefficient of `edges` [2, E] (both directions); 0 for nodes below degree 2."""
+    from scipy.sparse import csr_matrix
+
+    graph = csr_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(count, count))
+    degree = np.asarray(graph.sum(1)).ravel()
+    closed = np.asarray((graph @ graph).multiply(graph).sum(1)).ravel()
+    return float(np.mean(closed / np.maximum(degree * (degree - 1), 1.0)))
+
+
+def describe(folder: Path | str, dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """Write summary.json, labels.csv and labels.png to `folder`; returns the summary."""
+    out = summary(dataset, partition)
+    text = re.sub(r"\[[\d,\s]+\]", lambda row: re.sub(r"\s+", "", row[0]), json.dumps(out, indent=2))
+    write_atomic(Path(folder) / "summary.json", text + "\n")  # a row of the histogram stays on one line
+    write_atomic(Path(folder) / "labels.csv", _table(dataset, partition, out))
+    with atomic_path(Path(folder) / "labels.png") as path:
+        _draw(path, dataset, partition, out)
+    return out
+
+
+def _spread(sizes: list[int]) -> dict[str, float]:
+    return {
+        "min": int(min(sizes)),
+        "median": float(np.median(sizes)),
+        "max": int(max(sizes)),
+        "mean": float(np.mean(sizes)),
+    }
+
+
+def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
+    """One line a client: its name or number, group, sizes of the parts, rows of each class."""
+    columns: dict[str, Any] = {"client": dataset.names or range(partition.clients)}
+    columns |= {} if partition.group is None else {"group": partition.group}
+    columns |= {part: [len(rows) for rows in getattr(partition, part)] for part in PARTS}
+    columns |= {f"class_{c}": column for c, column in enumerate(zip(*out.get("labels", ()), strict=True))}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any]) -> None:
+    """Clients by classes as a heat map; for series the range of each client's values."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(min(12.0, 4.5 + 0.1 * partition.clients), 3.6), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "labels" in out:
+        image = axes.imshow(np.array(out["labels"]).T, aspect="auto", cmap="Blues", interpolation="nearest")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="client", ylabel="class")
+        axes.set_title(f"{dataset.name}: Jensen-Shannon distance {out['heterogeneity']:.2f} in the median")
+        figure.colorbar(image, ax=axes, label="rows")
+    else:
+        quantiles = np.quantile(dataset.x, [0.25, 0.5, 0.75], axis=1)
+        low, middle, high = quantiles[:, np.argsort(quantiles[1], kind="stable")]
+        axes.fill_between(range(len(middle)), low, high, alpha=0.3, label="middle half")
+        axes.plot(middle, label="median")
+        axes.set(xlabel="clients in the order of their medians", ylabel="value", title=dataset.name)
+        axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path, format="png", metadata={"Software": None})

@@ -1,0 +1,65 @@
+"""TPT-48: monthly mean temperatures of the 48 contiguous states of the USA.
+
+Sources: NOAA nClimDiv as collected in washingtonpost/data-2C-beyond-the-limit-usa; state borders of
+Wang-ML-Lab/VDI.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.data.base import Dataset, symmetric
+
+YEARS = range(1996, 2020)
+
+
+def tpt48(root: Path) -> Dataset:
+    """Temperatures [48, 288] in degrees Fahrenheit, 1996 to 2019; month / 12; the graph of land borders."""
+    import pandas as pd
+
+    folder = root / "TPT-48"
+    numbers = pd.read_csv(folder / "noaastate.txt")
+    codes = pd.read_csv(folder / "state_abbreviations.csv", encoding="utf-8-sig").set_index("State")["Abbr"]
+    code_of = {
+        int(n): codes[s] for n, s in zip(numbers.iloc[:, 0], numbers["state"], strict=True) if s in codes
+    }
+    table = temperatures(folder / "climdiv-tmpcst-v1.0.0-20200106")
+    states = sorted(code_of[n] for n in table if n in code_of)
+    number_of = {code: n for n, code in code_of.items()}
+    return Dataset(
+        "tpt48",
+        "series",
+        np.stack([table[number_of[code]] for code in states]).astype(np.float32),
+        None,
+        classes=0,
+        time=np.tile(np.arange(12) / 12, len(YEARS)).astype(np.float32),
+        relation=borders(folder / "usa_map.txt", states),
+        names=tuple(states),
+    )
+
+
+def temperatures(path: Path) -> dict[int, np.ndarray]:
+    """Months of YEARS in time order for each state number, from NOAA's fixed-width file.
+
+    A line is: state (3 digits), division (1), element (2, mean temperature is 02), year (4), twelve values.
+    """
+    rows: dict[int, dict[int, list[float]]] = {}
+    for line in path.read_text(encoding="ascii").splitlines():
+        number, division, element, year = int(line[:3]), line[3], line[4:6], int(line[6:10])
+        if division == "0" and element == "02" and year in YEARS:
+            rows.setdefault(number, {})[year] = [float(value) for value in line[10:].split()]
+    return {
+        n: np.concatenate([years[y] for y in YEARS]) for n, years in rows.items() if len(years) == len(YEARS)
+    }
+
+
+def borders(path: Path, states: list[str]) -> np.ndarray:
+    """Borders [2, R] between `states`, both directions, from lines of two codes; others (DC) are left out."""
+    position = {code: i for i, code in enumerate(states)}
+    pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines() if line.strip()]
+    kept = [(position[a], position[b]) for a, b in pairs if a in position and b in position]
+    return symmetric(np.array(kept, dtype=np.int64).T, len(states))
+
+
+LOADERS: dict[str, Callable[[Path], Dataset]] = {"tpt48": tpt48}

@@ -1,0 +1,49 @@
+"""What methods share that treat the classifier (head) and what lies below it (body) apart. They need classes."""
+
+import torch
+from torch import Tensor
+
+from fedweave.federation import ClientData
+from fedweave.task import Task
+from fedweave.trees import Params
+
+
+def body(task: Task) -> tuple[str, ...]:
+    """Names of the parameters below the head."""
+    return tuple(name for name in task.params if name not in task.head)
+
+
+def head_shape(task: Task) -> tuple[int, int]:
+    """(C, D) of the head's weight matrix."""
+    shapes = task.shapes()
+    classes, width = next(shapes[name] for name in task.head if len(shapes[name]) == 2)
+    return classes, width
+
+
+def classify(task: Task, model: Params, z: Tensor) -> Tensor:
+    """Logits [B, C] of the head in `model` on features [B, D]."""
+    return task.call({name: model[name] for name in task.head}, z, "classify")
+
+
+def one_hot(task: Task, data: ClientData, rows: Tensor, like: Tensor) -> Tensor:
+    """Labels of `rows` [m] as [m, C] of `like`'s type; padding rows are 0."""
+    labels = task.targets(data, rows.clamp(min=0))
+    classes = torch.arange(head_shape(task)[0], device=rows.device)
+    return ((labels[:, None] == classes) & (rows >= 0)[:, None]).to(like.dtype)
+
+
+def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
+    """α [P, P]: row i minimises Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the simplex; V [P], h [P, C, D].
+
+    Non-negative least squares on ‖A x‖² + (1ᵀx − 1)² has its minimum on the ray through that α.
+    """
+    from scipy.optimize import nnls
+
+    v, flat = variance.double().cpu().clamp(min=0).sqrt().diag(), h.double().cpu().flatten(1)
+    one, target = torch.ones(1, len(v), dtype=torch.float64), torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64)
+    target[-1] = 1.0
+    rows = [nnls(torch.cat([v, (own - flat).T, one]).numpy(), target.numpy())[0] for own in flat]
+    x = torch.stack([torch.from_numpy(row) for row in rows])
+    alpha = x / x.sum(1, keepdim=True)
+    alpha = alpha * (alpha >= smallest)
+    return (alpha / alpha.sum(1, keepdim=True)).to(variance)

@@ -1,0 +1,216 @@
+"""Families whose server is one hypernetwork on a vector per client.
+
+Networks are plain modules run on state: `fedweave.protocol.initialised` makes their parameters, `applied` runs them.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from fedweave import keys, trees
+from fedweave.collaboration import given, knn_graph, threshold_graph
+from fedweave.errors import BadInput
+from fedweave.families import GeneratedModels, SplitClient
+from fedweave.hyper import TargetHypernetwork
+from fedweave.protocol import Server, Stage, Start, initialised
+from fedweave.solvers import SGD, Adam, Solver
+from fedweave.trees import Params, Tree
+
+
+def applied(build: Callable[[], nn.Module], params: Params, *inputs: Any, **options: Any) -> Any:
+    """The output of the network that `build` makes, run with `params`; it allocates no parameters of its own."""
+    with torch.device("meta"):
+        network = build()
+    return functional_call(network, params, inputs, options)
+
+
+def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
+    """One draw from N(0, I) per client [len(ids), size], a function of the seed and the client's identity."""
+    rows = [keys.stream(seed, i).standard_normal(size) for i in ids.tolist()]
+    return torch.from_numpy(np.stack(rows)).to(like)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypernetwork(SplitClient, GeneratedModels):
+    """One hypernetwork for all clients: the code z_i of client i becomes its model (pFedHN, GHN, SHN).
+
+    The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, a sum over parameters; one step a round of one optimiser
+    over all of φ, so momentum and weight decay also move the vectors of absent clients, as in AvivSham/pFedHN.
+
+    Attributes:
+        server_optimizer, server_lr, server_momentum (of "sgd"), server_decay, server_clip: of φ; a clip of 0 is none.
+        width, hidden: hidden width and number of hidden layers of the hypernetwork.
+        embedding: clients' vectors are a "table", or a table behind ReLU and a linear layer ("mlp").
+        embedding_size: length of a vector, 0 for ⌊1 + N/4⌋.
+    """
+
+    server_optimizer: Literal["sgd", "adam"] = "adam"
+    server_lr: float = 1e-3
+    server_momentum: float = 0.0
+    server_decay: float = 5e-5
+    server_clip: float = 50.0
+    width: int = 100
+    hidden: int = 3
+    embedding: Literal["table", "mlp"] = "table"
+    embedding_size: int = 0
+
+    bounds: ClassVar[dict] = {**dict.fromkeys(("server_lr", "server_decay", "server_clip", "hidden", "embedding_size"), (0, None)),
+                        "server_momentum": (0, 1), "width": (1, None)}
+
+    @abstractmethod
+    def codes(self, phi: Tree, fixed: Tree) -> Tensor:
+        """Codes of all clients [N, D], differentiable in φ."""
+
+    @property
+    def server_solver(self) -> Solver:
+        clip = self.server_clip or None
+        if self.server_optimizer == "adam":
+            return Adam(lr=self.server_lr, weight_decay=self.server_decay, clip=clip)
+        return SGD(lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay, clip=clip)
+
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        z = self.codes(phi, fixed)[ids]
+        return applied(self._network(z.shape[1]), phi["hyper"], z)
+
+    def cotangent(self, start: Params, uploads: Tree) -> Params:
+        return trees.tree_map(lambda a, b: (a - b) / len(a), start, uploads["model"])
+
+    def table(self, start: Start) -> Tree:
+        """Fresh vectors of all clients."""
+        like = next(iter(start.model.values()))
+        size = self.embedding_size or 1 + start.clients // 4
+        rows = {"embedding": vectors(start.seed, start.ids, size, like)}
+        return rows if self.embedding == "table" else {**rows, "lift": initialised(lambda: nn.Linear(size, size), start.seed, like.dtype)}
+
+    def looked_up(self, phi: Tree) -> Tensor:
+        """The vectors [N, D] as the network sees them."""
+        if self.embedding == "table":
+            return phi["embedding"]
+        return F.linear(F.relu(phi["embedding"]), phi["lift"]["weight"], phi["lift"]["bias"])
+
+    def fresh(self, size: int, start: Start) -> Params:
+        """Parameters of a new hypernetwork on codes of length `size`."""
+        return initialised(self._network(size), start.seed + 1, next(iter(start.model.values())).dtype)
+
+    def _network(self, size: int) -> Callable[[], nn.Module]:
+        shapes = trees.without(self.task.shapes(), self.kept)
+        return lambda: TargetHypernetwork(size, shapes, width=self.width, hidden=self.hidden)
+
+
+class TableHypernetwork(Hypernetwork):
+    """A learned vector per client is its code."""
+
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        phi = self.table(start)
+        return {**phi, "hyper": self.fresh(phi["embedding"].shape[1], start)}, {}
+
+    def codes(self, phi: Tree, fixed: Tree) -> Tensor:
+        return self.looked_up(phi)
+
+    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        old = phi["embedding"]
+        rows = vectors(start.seed, start.ids[-newcomers:], old.shape[1], old)
+        return {**phi, "embedding": torch.cat([old, rows])}, fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp(TableHypernetwork):
+    """The first stage of graph hypernetworks: it learns the vectors from which the graph is made."""
+
+    label = "warm-up"
+    point = "pre"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphHypernetwork(Hypernetwork):
+    """Vectors X from a first stage, a graph between clients, and an encoder that mixes X along it into codes.
+
+    Stage 1 trains a plain hypernetwork and X. Then the graph is made (or taken as given), X freezes, and encoder and
+    hypernetwork start anew; the budget of rounds is the sum of both stages.
+
+    Attributes:
+        graph: "given", "knn" (of X, symmetrised), "cosine" (X at least τ alike), or "auto": given if there is one, else knn.
+        k, tau: neighbours of "knn", threshold of "cosine"; k = 0 and τ = 1 leave every client alone.
+        stage1_rounds: rounds of stage 1, 0 for as many as stage 2 has.
+        train_x: train X in stage 2 too.
+        warm_start: stage 2 takes over the hypernetwork of stage 1.
+        depth, channels, dropout: of the encoder.
+    """
+
+    graph: Literal["auto", "given", "knn", "cosine"] = "auto"
+    k: int = 3
+    tau: float = 0.95
+    stage1_rounds: int = 0
+    train_x: bool = False
+    warm_start: bool = False
+    depth: int = 3
+    channels: int = 32
+    dropout: float = 0.0
+
+    bounds: ClassVar[dict] = {**Hypernetwork.bounds, "k": (0, None), "tau": (-1.0, 1.0), "stage1_rounds": (0, None), "depth": (1, None),
+              "channels": (1, None), "dropout": (0.0, 0.99)}
+
+    @abstractmethod
+    def encoder(self, size: int) -> nn.Module:
+        """A network (x [N, size], edges [2, E], key) -> codes [N, size]."""
+
+    def companions(self, size: int, start: Start) -> Tree:
+        """Learnables beside encoder and hypernetwork; by default none."""
+        return {}
+
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        return self.woven(self.looked_up(self.table(start)), start)
+
+    def woven(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
+        """(φ, fixed) of stage 2 on vectors x [N, D]."""
+        size = x.shape[1]
+        phi = {"encoder": initialised(lambda: self.encoder(size), start.seed + 2, x.dtype), "hyper": self.fresh(size, start),
+               **self.companions(size, start)}
+        fixed = {"edges": self.edges(x, start), "key": keys.key(start.seed)}
+        return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})
+
+    def edges(self, x: Tensor, start: Start) -> Tensor:
+        """The graph [2, E] between clients with vectors x [N, D]."""
+        if self.graph in ("auto", "given") and start.relation is not None:
+            return given(start.relation, len(x))
+        if self.graph == "given":
+            raise BadInput("graph: 'given', but this partition has no client graph; use knn or cosine")
+        return threshold_graph(x, self.tau) if self.graph == "cosine" else knn_graph(x, self.k)
+
+    def codes(self, phi: Tree, fixed: Tree) -> Tensor:
+        x = {**fixed, **phi}["x"]
+        return applied(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed["key"])
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        return {**fixed, "key": keys.fold(fixed["key"], 1)}
+
+    def stages(self, rounds: int) -> list[Stage]:
+        first = WarmUp(**{f.name: getattr(self, f.name) for f in fields(WarmUp)})
+        return [Stage(first, self.stage1_rounds or rounds), Stage(self, rounds, self.take_over)]
+
+    def take_over(self, server: Server, start: Start) -> Server:
+        """The server of stage 2 from that of stage 1."""
+        phi, fixed = self.woven(self.looked_up(server["phi"]), start)
+        return self.assemble({**phi, "hyper": server["phi"]["hyper"]} if self.warm_start else phi, fixed)
+
+    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        old = {**fixed, **phi}["x"]
+        # Nobody knows a newcomer yet: it starts from the mean vector.
+        x = torch.cat([old, old.mean(0, keepdim=True).expand(newcomers, -1)])
+        holder = phi if self.train_x else fixed
+        grown = {**holder, "x": x}
+        joined = {**(fixed if self.train_x else grown), "edges": self.edges(x, start)}
+        return (grown if self.train_x else phi), joined
+
+    def collaboration(self, server: Server) -> Tensor:
+        """Neighbours and oneself in equal shares; the same for every layer."""
+        edges, x = server["fixed"]["edges"], {**server["fixed"], **server["phi"]}["x"]
+        adjacency = torch.eye(len(x), dtype=x.dtype, device=x.device).index_put((edges[0], edges[1]), x.new_ones(()))
+        return (adjacency / adjacency.sum(1, keepdim=True)).expand(len(self.task.layers), -1, -1)

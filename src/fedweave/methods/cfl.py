@@ -1,0 +1,101 @@
+"""CFL, clustered federated learning (Sattler et al., TNNLS 2020, arXiv:1910.01991).
+
+Server keeps a partition of the clients and one model per cluster (as rows [N, ...], equal within a cluster). The cluster's
+model goes down, θ_k comes up (2P); Δ_k = θ_k − received. A cluster with ‖mean Δ‖ < ε1, max ‖Δ‖ > ε2 and more than
+`min_size` members splits, from round t0 on, into the two parts of complete-linkage clustering under −cos(Δ_k, Δ_l). Then every
+member's model gains the unweighted mean of Δ over its (new) cluster.
+
+Deviations:
+1. The paper lets everybody take part. Under partial participation splits look at every member's latest update, members never
+   seen stay with the larger part, and a cluster moves by the mean over its participants.
+2. Newcomers join the largest cluster; later splits may move them. The paper walks them down its tree of past splits.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import cosines
+from fedweave.families import SplitClient
+from fedweave.protocol import Server, Start
+from fedweave.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFL(SplitClient):
+    """FedAvg that splits where clients' updates contradict each other.
+
+    Attributes:
+        eps1: ε1, a cluster is stationary below this norm of its mean update.
+        eps2: ε2, somebody in it is not, above this norm.
+        min_size: clusters of this size or smaller never split.
+        first_split: t0, rounds without splits.
+    """
+
+    eps1: float = 0.5
+    eps2: float = 0.5
+    min_size: int = 2
+    first_split: int = 20
+
+    label = "CFL"
+    bounds: ClassVar[dict] = {"eps1": (0.0, None), "eps2": (0.0, None), "min_size": (1, None), "first_split": (0, None)}
+
+    def init(self, start: Start) -> Server:
+        models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
+        return {"models": models, "updates": trees.tree_map(torch.zeros_like, models), "round": torch.zeros((), dtype=torch.int64),
+                "labels": torch.zeros(start.clients, dtype=torch.int64), "seen": torch.zeros(start.clients, dtype=torch.bool)}
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        return {}, trees.take(server["models"], ids)
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        updates = trees.put(server["updates"], ids, trees.sub(uploads["model"], trees.take(server["models"], ids)))
+        seen = server["seen"].index_fill(0, ids, True)
+        split = int(server["round"]) >= self.first_split
+        labels = self._split(server["labels"], trees.flat(updates), seen) if split else server["labels"]
+        present = torch.zeros_like(seen).index_fill(0, ids, True)
+        share = ((labels[:, None] == labels) & present).to(next(iter(updates.values())).dtype)
+        share = share / share.sum(1, keepdim=True).clamp(min=1)
+        models = trees.tree_map(lambda m, u: m + torch.tensordot(share, u, dims=1), server["models"], updates)
+        return {"models": models, "updates": updates, "round": server["round"] + 1, "labels": labels, "seen": seen}
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        largest = server["labels"].mode().values
+        host = (server["labels"] == largest).nonzero()[0]
+        grown = trees.grown(server, self.init(start))
+        new = torch.arange(start.clients - newcomers, start.clients, device=host.device)
+        models = trees.put(grown["models"], new, trees.take(grown["models"], host.expand(newcomers)))
+        return {**grown, "models": models, "labels": grown["labels"].index_fill(0, new, int(largest))}
+
+    def collaboration(self, server: Server) -> Tensor:
+        same = (server["labels"][:, None] == server["labels"]).to(torch.get_default_dtype())
+        return (same / same.sum(1, keepdim=True)).expand(len(self.task.layers), -1, -1)
+
+    def _split(self, labels: Tensor, updates: Tensor, seen: Tensor) -> Tensor:
+        """New labels [N] from the last ones and the latest updates [N, P]; the smaller part gets a new label."""
+        new = labels
+        for label in labels.unique():
+            members = (labels == label).nonzero().flatten()
+            known = members[seen[members]]
+            if len(members) <= self.min_size or len(known) < 2 or not self._contradictory(updates[known]):
+                continue
+            second = _bisect(updates[known])
+            second = second if 2 * int(second.sum()) <= len(known) else ~second
+            new = new.index_fill(0, known[second], int(new.max()) + 1)
+        return new
+
+    def _contradictory(self, updates: Tensor) -> bool:
+        return float(updates.mean(0).norm()) < self.eps1 and float(updates.norm(dim=1).max()) > self.eps2
+
+
+def _bisect(updates: Tensor) -> Tensor:
+    """Boolean [n]: one part of the complete-linkage clustering into two under the cosine distance."""
+    from scipy.cluster.hierarchy import cut_tree, linkage
+
+    distance = 1.0 - cosines(updates).double().cpu()
+    upper = torch.triu_indices(len(updates), len(updates), offset=1)
+    parts = cut_tree(linkage(distance[upper[0], upper[1]].numpy(), method="complete"), n_clusters=2)
+    return torch.from_numpy(parts[:, 0] == 1).to(updates.device)

@@ -1,0 +1,47 @@
+"""Direct weight matrix: pFedGAT without its attention network (Zhou et al., arXiv:2503.05474, ablation).
+
+Server keeps every client's last model and a free matrix R: θ̄_i = Σ_j R_ij θ_j goes down, the trained θ_i comes up with the loss
+and its gradient g_i at θ̄_i on validation rows (3P + 1). R takes one step along ⟨g_i, θ_j⟩.
+
+Deviation: the paper does not say how rows stay mixtures; here every row is projected onto the simplex, starting from 1/N, or
+(`rows="logits"`) is a softmax of free numbers, starting from 0.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import simplex
+from fedweave.mixtures import ValidatedMixtures
+from fedweave.protocol import Start
+from fedweave.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectMatrix(ValidatedMixtures):
+    """Mixtures from a free matrix.
+
+    Attributes:
+        rows: how a row is kept a mixture, "simplex" or "logits".
+    """
+
+    rows: Literal["simplex", "logits"] = "simplex"
+
+    label = "Direct matrix"
+
+    def learnables(self, start: Start) -> Tree:
+        matrix = next(iter(start.model.values())).new_zeros(start.clients, start.clients)
+        return {"matrix": matrix if self.rows == "logits" else matrix + 1.0 / start.clients}
+
+    def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        chosen = phi["matrix"][ids]
+        return (torch.softmax(chosen, -1) if self.rows == "logits" else chosen)[None]
+
+    def constrain(self, phi: Tree) -> Tree:
+        return phi if self.rows == "logits" else {"matrix": simplex(phi["matrix"])}
+
+    def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
+        return self.constrain(trees.grown(phi, self.learnables(start)))

@@ -1,0 +1,93 @@
+"""FedAGHN (layer-wise attentive graph hypernetworks, Song et al.).
+
+Server keeps the last model θ_j and the last update Δθ_j of every client, and per client i and layer two scalars p, q:
+α_ii = p / (1 + p), α_ij = softmax_{j≠i}(q cos(Δθ_i, Δθ_j)) / (1 + p), θ̄_i = Σ_j α_ij θ_j, layer by layer (weight and bias are
+one layer, every BatchNorm is its own). θ̄_i goes down, θ_i comes up (2P); p and q never leave the server.
+
+Deviations:
+1. "literal" is the default sign: paper and code (songjiarui00/FedAGHN) print p ← p − η ⟨∂θ̄/∂p, Δθ⟩ with Δθ = θ − θ̄, which
+   raises the surrogate loss and lowers p, and the paper's weights fall as this rule makes them fall.
+2. T rounds; the code's loop runs T + 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import layer_cosines, weave
+from fedweave.families import GeneratedModels, SplitClient
+from fedweave.protocol import Server, Start
+from fedweave.solvers import SGD, Grouped, Solver
+from fedweave.trees import Params, Tree
+
+Role = Literal["trained", "frozen", "absent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAGHN(SplitClient, GeneratedModels):
+    """Layer-wise attention over the clients' updates, with a learned self weight and a learned sharpness.
+
+    Attributes:
+        server_sign: see `GeneratedModels`.
+        server_lr: η, step size of plain gradient descent on p and q.
+        p0, q0: their start values.
+        p: "trained", "frozen" at p0, or "absent": no self weight, the softmax runs over all clients.
+        q: "trained", "frozen" at q0, or "absent": 1 throughout.
+        tied: one p and one q per client instead of one per layer.
+    """
+
+    server_sign: Literal["descent", "literal"] = "literal"
+    server_lr: float = 0.005
+    p0: float = 0.03
+    q0: float = 0.5
+    p: Role = "trained"
+    q: Role = "trained"
+    tied: bool = False
+
+    label = "FedAGHN"
+    bounds: ClassVar[dict] = {"server_lr": (0.0, None), "p0": (0.0, None)}
+
+    @property
+    def server_solver(self) -> Solver:
+        roles = {"p": self.p, "q": self.q}
+        return Grouped(solvers={name: SGD(lr=self.server_lr if role == "trained" else 0.0) for name, role in roles.items()})
+
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        model = trees.without(start.model, self.kept)
+        table = next(iter(model.values())).new_ones(start.clients, 1 if self.tied else len(self.task.layers))
+        phi = {"p": self.p0 * table, "q": table if self.q == "absent" else self.q0 * table}
+        # One common update for all: every cosine is 1, so the first mixture is uniform over the others.
+        updates = trees.broadcast(trees.tree_map(torch.ones_like, model), start.clients)
+        return phi, self._state(trees.broadcast(model, start.clients), updates)
+
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        return weave(self.attention(phi, fixed, ids), fixed["models"], [*self.task.layers.values()])
+
+    def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        """α [L, P, N] for clients `ids`."""
+        cosines = fixed["cosines"][:, ids]
+        p, q = (phi[name][ids].T[..., None] for name in ("p", "q"))
+        if self.p == "absent":
+            return (q * cosines).softmax(-1)
+        itself = ids[:, None] == torch.arange(cosines.shape[-1], device=ids.device)
+        return (p * itself + (q * cosines).masked_fill(itself, -torch.inf).softmax(-1)) / (1.0 + p)
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
+        return self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+
+    def constrain(self, phi: Tree) -> Tree:
+        return {**phi, "p": phi["p"].clamp(min=0.0)}
+
+    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        table, state = trees.grown((phi, fixed), self.begin(start))
+        return table, self._state(state["models"], state["updates"])
+
+    def collaboration(self, server: Server) -> Tensor:
+        return self.attention(server["phi"], server["fixed"], torch.arange(len(server["phi"]["p"]), device=server["phi"]["p"].device))
+
+    def _state(self, models: Params, updates: Params) -> Tree:
+        return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}

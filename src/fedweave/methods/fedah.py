@@ -1,0 +1,42 @@
+"""FedAH, federated learning with an aggregated head (Yue et al., arXiv:2412.01295).
+
+Server and wire as FedAvg (2P). The client takes the body of g and starts its head from H + (H_g − H) ⊙ W, W having learnt for
+one epoch on all training rows (see `Blending`). Then it trains the head for τ epochs with the body frozen, the body for E epochs
+with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedweave.blending import Blending
+from fedweave.federation import ClientData
+from fedweave.solvers import Fit
+from fedweave.trees import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAH(Blending):
+    """FedRep whose heads take from the global one what helps them.
+
+    Attributes:
+        eta, portion, start_epochs, threshold: see `Blending`.
+        head_epochs: τ, epochs of head training before the body's.
+    """
+
+    head_epochs: int = 1
+
+    label = "FedAH"
+    bounds: ClassVar[dict] = {**Blending.bounds, "head_epochs": (0, None)}
+
+    @property
+    def blended(self) -> tuple[str, ...]:
+        return self.task.head
+
+    @property
+    def epochs(self) -> int:
+        return self.head_epochs + self.training.epochs
+
+    def fit(self, model: Params, data: ClientData) -> Fit:
+        body = tuple(name for name in self.task.params if name not in self.task.head)
+        headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
+        return self.descend(headed.model, data, body, epochs=slice(self.head_epochs, self.epochs))

@@ -1,0 +1,109 @@
+"""FedCP, conditional policies (Zhang et al., KDD 2023, arXiv:2307.01217).
+
+Server keeps body B, head and a gate network C. The client trains B, its private head H_p and C, beside frozen copies B_g and
+H_g of what it received: with z = B(x) and the context c (the classes' rows of H_p summed, ℓ2-normalised, fixed for the round) the
+gate splits features into z ⊙ s_p and z ⊙ s_g, C(z ⊙ c) = (s_p, s_g) a Gumbel-softmax over the two. The logits are
+H_p(z ⊙ s_p) + H_g(z ⊙ s_g), the loss is CE + λ MMD²(z, B_g(x)) with Gaussian kernels. Up go B, C and (H_p + H_g) / 2 (2P + 2|C|).
+
+Deviation from TsingZ0/FedCP: no Gumbel noise in evaluation, where the code keeps drawing it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave import keys, trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.heads import classify, head_shape
+from fedweave.protocol import ClientState, Start, Update, initialised
+from fedweave.task import RowLosses
+from fedweave.trees import Params, Tree
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
+GATE = ("gate/weight", "gate/bias", "gate/scale", "gate/shift")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCP(GlobalModel):
+    """A gate per sample between personalized and global features.
+
+    Attributes:
+        lam: λ, weight of the distance between the features of the local and of the global body.
+        tau: temperature of the Gumbel-softmax.
+    """
+
+    lam: float = 5.0
+    tau: float = 1.0
+
+    label = "FedCP"
+    needs = frozenset({"classes"})
+    bounds: ClassVar[dict] = {"lam": (0.0, None), "tau": (1e-6, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def extras(self, start: Start) -> Params:
+        width, like = head_shape(self.task)[1], next(iter(start.model.values()))
+        dense = initialised(lambda: nn.Linear(width, 2 * width), start.seed, like.dtype)
+        return dict(zip(GATE, (dense["weight"], dense["bias"], like.new_ones(2 * width), like.new_zeros(2 * width)), strict=True))
+
+    def join(self, model: Params) -> ClientState:
+        return trees.only(model, (*self.task.head, *self.kept))
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        fit = self.descend({**shared, **client}, data, (*self.task.params, *GATE),
+                           loss=self.task.objective(data, self._losses(shared, self._context(client), data)))
+        head = {name: 0.5 * (fit.model[name] + shared[name]) for name in self.task.head}
+        return Update({"model": {**trees.without(fit.model, self.kept), **head}}, trees.only(fit.model, client),
+                      self._deployed(fit.model, shared), fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return self._deployed({**shared, **client}, shared)
+
+    def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
+        z = self.task.features(model["model"], data, rows)
+        return self._logits({**model["model"], **model["gate"]}, model["head"], z, self._context(model["model"]))
+
+    def _deployed(self, model: Params, received: Params) -> Tree:
+        return {"model": trees.without(model, GATE), "gate": trees.only(model, GATE), "head": trees.only(received, self.task.head)}
+
+    def _context(self, model: Params) -> Tensor:
+        """c [D]."""
+        return F.normalize(next(model[name] for name in self.task.head if model[name].ndim == 2).sum(0), dim=0)
+
+    def _logits(self, model: Params, global_head: Params, z: Tensor, context: Tensor, key: Tensor | None = None) -> Tensor:
+        weight, bias, scale, shift = (model[name] for name in GATE)
+        gate = F.relu(F.layer_norm(F.linear(z * context, weight, bias), bias.shape, scale, shift)).unflatten(-1, (2, -1))
+        if key is not None:
+            gate = gate - (-keys.uniform(key, gate.shape).clamp(min=2.0**-25).log()).log().to(gate)
+        personal, common = (gate / self.tau).softmax(-2).unbind(-2)
+        return classify(self.task, model, z * personal) + classify(self.task, global_head, z * common)
+
+    def _losses(self, received: Params, context: Tensor, data: ClientData) -> RowLosses:
+        names = (*self.task.params, *self.task.buffers)
+
+        def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+            frozen = {**trees.only(received, names), **{name: model[name].clone() for name in self.task.buffers}}
+            z = self.task.forward(trees.only(model, names), data, rows, key, mask, method="features")
+            reference = self.task.forward(frozen, data, rows, keys.fold(key, 1), mask, method="features")
+            logits = self._logits(model, received, z, context, keys.fold(key, 2))
+            return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(z, reference, mask)
+
+        return losses
+
+
+def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+    """Squared maximum mean discrepancy of two samples [B, D] under a sum of Gaussian kernels exp(−‖·‖² / 2a)."""
+    share = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)
+    share = share / share.sum().clamp(min=1)
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.T
+        return share @ sum(torch.exp(-0.5 * squared / width) for width in BANDWIDTHS) @ share
+
+    return kernel(x, x) + kernel(y, y) - 2.0 * kernel(x, y)

@@ -1,0 +1,120 @@
+"""FedFomo (Zhang et al., ICLR 2021, arXiv:2012.08565).
+
+Server keeps the last model θ_j of every client and affinities P [N, N], P = I at first; client i gets the M best trained models of
+row i but its own, each slot at random with probability ε (decaying by the round). It weighs them on its validation rows,
+w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged if all are 0; then it trains and
+uploads θ_i, and P_ij gains w_j. M·P go down, P + M scalars come up.
+
+Deviation: the local validation set is the task's validation split; NVlabs/FedFomo carves 20 % off the training rows.
+`raw_affinity` adds the scores before clipping and normalisation to P, as TsingZ0/PFLlib does.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import keys, trees
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.trees import Params, Tree
+
+LARGEST = 2**62 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomo(Method):
+    """Every client takes from other clients' models what lowers its own validation loss.
+
+    Attributes:
+        models: M, models sent to a client.
+        epsilon, decay: probability of a random pick in round 0, and what it loses each round.
+        raw_affinity: add unclipped, unnormalised scores to P.
+    """
+
+    models: int = 5
+    epsilon: float = 0.3
+    decay: float = 0.05
+    raw_affinity: bool = False
+
+    label = "FedFomo"
+    bounds: ClassVar[dict] = {"models": (1, None), "epsilon": (0.0, 1.0), "decay": (0.0, None)}
+
+    def init(self, start: Start) -> Server:
+        models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)
+        tables = {"models": models, "affinity": torch.eye(start.clients, dtype=self.task.dtype), "ids": start.ids.clone()}
+        return {**tables, "seen": torch.zeros(start.clients, dtype=torch.bool), "key": keys.key(start.seed), "round": torch.tensor(0)}
+
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        picks, live = self.picks(server, ids)
+        return {}, {"models": trees.tree_map(lambda t: t[picks], server["models"]), "live": live}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        scores = self._scores(own, client, data)
+        weights = _normalised(scores)
+        fit = self.descend(self._mixed(own, client, weights), data)
+        upload = {"model": trees.only(fit.model, self.task.params), "gained": scores if self.raw_affinity else weights}
+        return Update(upload, fit.model, fit.model, fit.loss)
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        picks, _ = self.picks(server, ids)
+        affinity = server["affinity"].index_put((ids[:, None], picks), uploads["gained"], accumulate=True)
+        return {**server, "models": trees.put(server["models"], ids, uploads["model"]), "affinity": affinity,
+                "seen": server["seen"].index_fill(0, ids, True), "round": server["round"] + 1}
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return self._mixed(own, client, _normalised(self._scores(own, client, data)))
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        one = trees.nbytes(trees.at(trees.at(own["models"], 0), 0))
+        return one * int(own["live"].sum()) + trees.nbytes(own["live"]), trees.nbytes(uploads)
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        return trees.grown(server, self.init(start))
+
+    def collaboration(self, server: Server) -> Tensor:
+        return torch.stack([_normalised(row) for row in server["affinity"]]).expand(len(self.task.layers), -1, -1)
+
+    def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
+        base, who = keys.fold(server["key"], server["round"]), server["ids"][ids]
+        draws = keys.fold(base, who[:, None], server["ids"][None, :]) & LARGEST
+        epsilon = (self.epsilon - self.decay * server["round"]).clamp(min=0.0)
+        free = server["seen"] & (ids[:, None] != torch.arange(len(server["ids"]), device=ids.device))
+        chosen, live = [ids.new_zeros(len(ids), 0)], [free[:, :0]]
+        for slot in range(min(self.models, len(server["ids"]) - 1)):
+            best = server["affinity"][ids].masked_fill(~free, -torch.inf)
+            explores = (keys.fold(base, who, -1 - slot) & LARGEST) < epsilon * LARGEST
+            # Whoever explores, and ties, are settled by draws that hang on identities.
+            eligible = free & ((best == best.amax(1, keepdim=True)) | explores[:, None])
+            pick = draws.masked_fill(~eligible, -1).argmax(1, keepdim=True)
+            live.append(free.gather(1, pick))
+            chosen.append(pick)
+            free = free.scatter(1, pick, False)
+        return torch.cat(chosen, 1), torch.cat(live, 1)
+
+    def _scores(self, own: Tree, client: ClientState, data: ClientData) -> Tensor:
+        """(L(θ) − L(θ_j)) / ‖θ_j − θ‖ [M] on the validation rows; 0 for empty slots."""
+        received = [{**client, **trees.at(own["models"], j)} for j in range(len(own["live"]))]
+        losses = torch.stack([self._loss(model, data) for model in (client, *received)])
+        gaps = sum((own["models"][name] - client[name]).flatten(1).square().sum(1) for name in self.task.params)
+        return (losses[0] - losses[1:]) / gaps.sqrt().clamp(min=1e-12) * own["live"]
+
+    def _loss(self, model: Params, data: ClientData) -> Tensor:
+        values = self.task.row_loss(self.task.predict(model, data, data.val), self.task.targets(data, data.val.clamp(min=0)))
+        real = (data.val >= 0).to(values.dtype)
+        return (values * real).sum() / real.sum().clamp(min=1)
+
+    def _mixed(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
+        # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
+        mixed = {name: torch.tensordot(weights, own["models"][name], dims=1) for name in self.task.params}
+        return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}
+
+
+def _normalised(scores: Tensor) -> Tensor:
+    positive = scores.clamp(min=0)
+    return positive / positive.sum().clamp(min=1e-12)

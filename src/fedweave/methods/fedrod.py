@@ -1,0 +1,67 @@
+"""FedRoD (Chen & Chao, ICLR 2022, arXiv:2107.00778).
+
+Server keeps body B and generic head G and averages both (2P on the wire); every client keeps a private head H. B and G learn
+from the balanced softmax CE(G(z) + log m_k, y), m_k the client's class counts, z = B(x); H learns from CE(G(z) + H(z), y) with
+z and G(z) held fixed, on the same batches. The prediction is G(z) + H(z).
+
+`local_generic` keeps G on the client too, as MediaBrain-SJTU/pFedGraph does; TsingZ0/PFLlib averages it.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.heads import classify, one_hot
+from fedweave.protocol import ClientState, Update
+from fedweave.task import RowLosses
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRoD(GlobalModel):
+    """A generic head that forgets class frequencies, and a private one that adds them back.
+
+    Attributes:
+        local_generic: average only the body.
+    """
+
+    local_generic: bool = False
+
+    label = "FedRoD"
+    needs = frozenset({"classes"})
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return (*self.task.buffers, *(self.task.head if self.local_generic else ()))
+
+    def join(self, model: Params) -> ClientState:
+        return {"kept": trees.only(model, self.kept), "private": trees.only(model, self.task.head)}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        private = {f"private/{name}": value for name, value in client["private"].items()}
+        fit = self.descend({**shared, **client["kept"], **private}, data, (*self.task.params, *private),
+                           loss=self.task.objective(data, self._losses(data)))
+        after, model = {name: fit.model[f"private/{name}"] for name in self.task.head}, trees.without(fit.model, private)
+        state = {"kept": trees.only(model, self.kept), "private": after}
+        return Update({"model": trees.without(model, self.kept)}, state, {"model": model, "private": after}, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return {"model": {**shared, **client["kept"]}, "private": client["private"]}
+
+    def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
+        return self.task.predict(model["model"], data, rows) + self.task.predict({**model["model"], **model["private"]}, data, rows)
+
+    def _losses(self, data: ClientData) -> RowLosses:
+        prior = one_hot(self.task, data, data.train, data.size).sum(0).clamp(min=1e-12).log()
+
+        def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+            private = {name: model[f"private/{name}"] for name in self.task.head}
+            z = self.task.forward(trees.only(model, (*self.task.params, *self.task.buffers)), data, rows, key, mask, method="features")
+            generic, targets = classify(self.task, model, z), self.task.targets(data, rows)
+            personal = generic.detach() + classify(self.task, private, z.detach())
+            return self.task.row_loss(generic + prior.to(generic), targets) + self.task.row_loss(personal, targets)
+
+        return losses

@@ -1,0 +1,79 @@
+"""HeurFedAMP (Huang et al., AAAI 2021, arXiv:2007.03797, section "HeurFedAMP").
+
+As FedAMP, but with weights that do not depend on the size of models: ξ_ii = ω and ξ_ij = (1 − ω) softmax_{j≠i}(σ cos(θ_i, θ_j)).
+Server keeps the last model of every client, u_i = Σ_j ξ_ij θ_j goes down, θ_i comes up (2P). The client minimises
+F + (λ / 2α_K) ‖w − u_i‖² and deploys the result. No penalty in a client's first round, where u_i says nothing.
+
+Deviations:
+1. The paper leaves open where w starts; from the client's own model, as in TsingZ0/PFLlib and MediaBrain-SJTU/pFedGraph, or
+   from u_i (`begin_at`).
+2. `origin="initial"` compares θ − θ_0 instead of θ, as MediaBrain-SJTU/pFedGraph does (with σ = 10, ω = 0.3).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import cosines
+from fedweave.families import ClientModels
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.solvers import proximal
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeurFedAMP(ClientModels):
+    """Message passing between clients' models by cosine similarity.
+
+    Attributes:
+        omega: ω, weight of a client's own model; 1 is local training.
+        sigma: σ, sharpness of the softmax.
+        lam, alpha: λ / α_K is the strength of the pull towards u_i.
+        begin_at: where local training starts.
+        origin: compare models ("zero") or what they learnt since the common start ("initial").
+        detached: leave the penalty's gradient out.
+    """
+
+    omega: float = 0.05
+    sigma: float = 100.0
+    lam: float = 1.0
+    alpha: float = 1.0
+    begin_at: Literal["own", "mixture"] = "own"
+    origin: Literal["zero", "initial"] = "zero"
+    detached: bool = False
+
+    label = "HeurFedAMP"
+    bounds: ClassVar[dict] = {"omega": (0.0, 1.0), "lam": (0.0, None), "alpha": (1e-12, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def begin(self, start: Start) -> Tree:
+        return {"initial": trees.without(start.model, self.kept)}
+
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        thetas = trees.flat(server["models"])
+        if self.origin == "initial":
+            thetas = thetas - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
+        itself = torch.arange(len(thetas), device=ids.device) == ids[:, None]
+        # A client without others has nobody to share 1 − ω with and keeps it.
+        others = (self.sigma * cosines(thetas)[ids]).masked_fill(itself, -torch.inf).softmax(-1).nan_to_num()
+        xi = (1.0 - self.omega) * others
+        return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
+
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"]
+        model = {**client, **own["mixture"]} if self.begin_at == "mixture" else client
+        fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
+        return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]} if self.begin_at == "mixture" else client

@@ -1,0 +1,55 @@
+"""HeurpFedLA (Ma et al., CVPR 2022, arXiv:2205.03993): pFedLA that leaves the client the layers it mixes least.
+
+Server as pFedLA. Every round the k layers with the largest self weight α_ii^l are retained: the client goes on with its own,
+they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down P less the
+retained layers, up P, which reproduces the communication table of the paper.
+
+Deviation: normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and linear).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.mixtures import LayerwiseHypernetworks
+from fedweave.protocol import Server
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeurpFedLA(LayerwiseHypernetworks):
+    """Layer-wise mixtures, except for the layers a client trusts itself most with.
+
+    Attributes:
+        retain: k, layers kept per client and round; 0 is pFedLA.
+        rank_bn: normalisation layers may be retained too.
+    """
+
+    retain: int = 1
+    rank_bn: bool = False
+
+    label = "HeurpFedLA"
+    point = "pre"
+    bounds: ClassVar[dict] = {**LayerwiseHypernetworks.bounds, "retain": (0, None)}
+
+    def retained(self, alpha: Tensor, ids: Tensor) -> Tensor:
+        own = alpha.detach()[:, torch.arange(len(ids), device=ids.device), ids].T
+        rankable = [self.rank_bn or not set(names) <= set(self.task.norms) for names in self.task.layers.values()]
+        ranked = own.masked_fill(~torch.tensor(rankable, device=own.device), -torch.inf)
+        best = ranked.argsort(dim=1, descending=True, stable=True)[:, : min(self.retain, sum(rankable))]
+        return torch.zeros_like(own, dtype=torch.bool).scatter(1, best, True)
+
+    def attach(self, server: Server, ids: Tensor) -> Tree:
+        return {"retained": self.retained(self.alpha(server["phi"], server["fixed"], ids), ids)}
+
+    def received(self, shared: Tree, own: Tree) -> Params:
+        # The server's copy of a retained layer is what the client last sent, so the client's own layer is already in place.
+        return trees.without(own, ("retained",))
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        down = {name: value[~stays] for names, stays in zip(self.task.layers.values(), own["retained"].T, strict=True)
+                for name, value in trees.only(own, names).items()}
+        return trees.nbytes(down), trees.nbytes(uploads)

@@ -1,0 +1,93 @@
+"""pFedGraph (Ye et al., ICML 2023, "Personalized federated learning with inferred collaboration graphs").
+
+Server keeps the last model θ_j of every client and infers, for each i, min_a Σ_j a_j d_ij + α ‖a − n‖² over the simplex, n the
+shares of training rows and d_ij = −cos(θ_i − θ_0, θ_j − θ_0), below −0.9 counted as −1; the minimum is the projection of
+n − d / 2α. Down go θ̄_i = Σ_j a_j θ_j and the direction v_i = Σ_j a_j θ_j / ‖θ_j‖ (2P), up comes θ_i (P). The client minimises
+F − λ cos(w, v_i), which draws w towards its collaborators; no such term in its first round.
+
+`repel` adds λ cos(w, v_i) instead, as the public code (MediaBrain-SJTU/pFedGraph) does.
+
+Deviation: under partial participation the graph is over all clients that have been seen.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.collaboration import cosines, simplex
+from fedweave.families import ClientModels
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.solvers import Loss
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedGraph(ClientModels):
+    """A collaboration graph inferred from what models have learnt.
+
+    Attributes:
+        alpha: α, how much the data shares count against similarity; ∞ is FedAvg.
+        lam: λ, weight of the cosine in the local loss.
+        repel: push away from the collaborators.
+    """
+
+    alpha: float = 0.8
+    lam: float = 0.01
+    repel: bool = False
+
+    label = "pFedGraph"
+    bounds: ClassVar[dict] = {"alpha": (1e-12, None), "lam": (0.0, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def begin(self, start: Start) -> Tree:
+        model = trees.without(start.model, self.kept)
+        return {"initial": model, "sizes": next(iter(model.values())).new_ones(start.clients)}
+
+    def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
+        return {**fixed, "sizes": fixed["sizes"].index_copy(0, ids, weights.to(fixed["sizes"]))}
+
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
+        d = -cosines(learnt)[ids]
+        d = torch.where(d < -0.9, -1.0, d)
+        seen = server["seen"] | ~server["seen"].any()
+        shares = server["fixed"]["sizes"] * seen
+        target = shares / shares.sum() - d / (2.0 * self.alpha)
+        return simplex(target.masked_fill(~seen, -torch.inf)).expand(len(self.task.layers), -1, -1)
+
+    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        models, rows = server["models"], self.weights(server, ids)[0]
+        scaled = rows / trees.flat(models).norm(dim=1).clamp(min=1e-12)
+        return {}, {"direction": trees.tree_map(lambda t: torch.tensordot(scaled, t, dims=1), models)}
+
+    def join(self, model: Params) -> ClientState:
+        return trees.only(model, self.kept)
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        strength = (self.lam if self.repel else -self.lam) * own["active"]
+        loss = aligned(self.task.objective(data), own["direction"], strength)
+        fit = self.descend({**own["mixture"], **client}, data, loss=loss)
+        return Update({"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**own["mixture"], **client}
+
+
+def aligned(loss: Loss, direction: Params, weight: Tensor) -> Loss:
+    """loss + weight · cos(w, direction)."""
+    size = sum(v.square().sum() for v in direction.values()).sqrt()
+
+    def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        value, buffers = loss(model, rows, key)
+        inner = sum((model[name] * v).sum() for name, v in direction.items())
+        norm = sum(model[name].square().sum() for name in direction).sqrt()
+        return value + weight * inner / (norm * size).clamp(min=1e-12), buffers
+
+    return turned

@@ -1,0 +1,96 @@
+"""pFedMe (T. Dinh et al., NeurIPS 2020, arXiv:2006.08848).
+
+Server keeps one model g (2P on the wire). The client starts w and θ from g; for every batch K steps
+θ ← θ − lr_p (∇F(θ) + λ (θ − w) + μ θ), then one step of w on the Moreau envelope's gradient λ (w − θ). w is uploaded,
+g ← (1 − β) g + β Σ n_k w_k, θ is deployed. `eval_w` deploys w instead, as MediaBrain-SJTU/pFedGraph does.
+
+Deviation: the step on w is one of the run's optimiser, which is the paper's w ← w − η λ (w − θ) for plain SGD.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from fedweave import trees
+from fedweave.families import GlobalModel
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Update
+from fedweave.solvers import Solver
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope(Solver):
+    """K steps of the proximal problem around an anchor w, then one step of w; state {"w", "outer", "taken"}.
+
+    Attributes:
+        lr, lam, mu, steps: of the proximal problem.
+        outer: the optimiser of w.
+    """
+
+    lr: float
+    lam: float
+    mu: float
+    steps: int
+    outer: Solver
+
+    def init(self, params: Params) -> Tree:
+        taken = next(iter(params.values())).new_zeros(())
+        return {"w": {name: value.clone() for name, value in params.items()}, "outer": self.outer.init(params), "taken": taken}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        w, taken = state["w"], state["taken"] + 1
+        theta = {name: p - self.lr * (grads[name] + self.lam * (p - w[name]) + self.mu * p) for name, p in params.items()}
+        moved = self.outer.step(w, {name: self.lam * (w[name] - theta[name]) for name in w}, state["outer"])
+        due = taken % self.steps == 0
+        w, outer = trees.tree_map(lambda a, b: torch.where(due, a, b), moved, (w, state["outer"]))
+        return theta, {"w": w, "outer": outer, "taken": taken}
+
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        return self.step(params, grads, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(GlobalModel):
+    """Personal models in the Moreau envelope of the global one.
+
+    Attributes:
+        lam: λ, strength of the envelope.
+        inner_steps: K, steps of θ per batch.
+        inner_lr: lr_p, their size.
+        beta: β, share of the new average in g.
+        mu: μ, weight decay of θ.
+        eval_w: deploy w instead of θ.
+    """
+
+    lam: float = 15.0
+    inner_steps: int = 5
+    inner_lr: float = 0.01
+    beta: float = 1.0
+    mu: float = 1e-3
+    eval_w: bool = False
+
+    label = "pFedMe"
+    point = "pre"
+    bounds: ClassVar[dict] = {"lam": (0.0, None), "inner_steps": (1, None), "inner_lr": (0.0, None), "beta": (0.0, None), "mu": (0.0, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def merge(self, old: Params, mean: Params) -> Params:
+        return trees.tree_map(lambda a, b: (1 - self.beta) * a + self.beta * b, old, mean)
+
+    def join(self, model: Params) -> ClientState:
+        return {"personal": model}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        plan = [[rows for rows in epoch for _ in range(self.inner_steps)] for epoch in data.plan]
+        envelope = Envelope(lr=self.inner_lr, lam=self.lam, mu=self.mu, steps=self.inner_steps, outer=self.solver)
+        fit = self.descend({**client["personal"], **shared}, replace(data, plan=plan), solver=envelope)
+        personal = {**fit.model, **fit.state["w"]} if self.eval_w else fit.model
+        return Update({"model": fit.state["w"]}, {"personal": personal}, personal, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return client["personal"]

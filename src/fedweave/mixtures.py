@@ -1,0 +1,182 @@
+"""Families whose server learns how to mix the clients' last models: θ̄_i = Σ_j α_ij θ_j, layer by layer."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedweave import trees
+from fedweave.collaboration import weave
+from fedweave.families import GeneratedModels, SplitClient
+from fedweave.federation import ClientData
+from fedweave.hyper import LayerWeights
+from fedweave.hypernetworks import vectors
+from fedweave.protocol import Server, Start, initialised
+from fedweave.solvers import SGD, Adam, Solver, value_and_grad
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedMixtures(SplitClient, GeneratedModels):
+    """The server keeps every client's last model; φ says how to mix them.
+
+    State: fixed = {"models": [N, ...]}. Plain gradient descent on φ, so that rows of absent clients keep their bits.
+
+    Attributes:
+        server_lr: step size on φ.
+    """
+
+    server_lr: float = 0.005
+
+    bounds: ClassVar[dict] = {"server_lr": (0.0, None)}
+
+    @abstractmethod
+    def learnables(self, start: Start) -> Tree:
+        """φ before round 0."""
+
+    @abstractmethod
+    def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ."""
+
+    def retained(self, alpha: Tensor, ids: Tensor) -> Tensor | None:
+        """Layers [P, L] that clients `ids` keep as they are instead of a mixture; by default none."""
+        return None
+
+    def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
+        """φ with rows for the last `newcomers` of `start.clients` clients; by default φ has no rows."""
+        return phi
+
+    @property
+    def server_solver(self) -> Solver:
+        return SGD(lr=self.server_lr)
+
+    def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        """α [L, P, N] of clients `ids`."""
+        return self.weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
+
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        return self.learnables(start), {"models": trees.broadcast(trees.without(start.model, self.kept), start.clients)}
+
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        alpha, layers = self.alpha(phi, fixed, ids), [*self.task.layers.values()]
+        woven, retained = weave(alpha, fixed["models"], layers), self.retained(alpha, ids)
+        if retained is None:
+            return woven
+        # One column per layer, spread over the layer's parameters.
+        stays = {name: column for column, names in zip(retained.T, layers, strict=True) for name in names}
+        return {name: torch.where(stays[name].reshape(-1, *[1] * (value.ndim - 1)), fixed["models"][name][ids], value)
+                for name, value in woven.items()}
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        return {"models": trees.put(fixed["models"], ids, uploads["model"])}
+
+    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
+        return self.enlarge(phi, newcomers, start), {"models": trees.concat([fixed["models"], fresh])}
+
+    def collaboration(self, server: Server) -> Tensor:
+        like = next(iter(server["fixed"]["models"].values()))
+        return self.alpha(server["phi"], server["fixed"], torch.arange(len(like), device=like.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseHypernetworks(LearnedMixtures):
+    """A vector and a hypernetwork of its own per client, whose output is the client's mixture (pFedLA).
+
+    φ: {"vector": [N, E], "network": [N, ...]}.
+
+    Attributes:
+        vector_size, width: length of a client's vector, hidden width of its network.
+        relu_norm: mixture weights are ReLU over its sum, started positive, instead of a softmax.
+        tied: one row of weights for the whole model instead of one per layer.
+    """
+
+    vector_size: int = 100
+    width: int = 100
+    relu_norm: bool = False
+    tied: bool = False
+
+    bounds: ClassVar[dict] = {**LearnedMixtures.bounds, "vector_size": (1, None), "width": (1, None)}
+
+    def learnables(self, start: Start) -> Tree:
+        return self._drawn(start, next(iter(start.model.values())))
+
+    def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        with torch.device("meta"):
+            network = self._network(len(phi["vector"]))
+        rows = trees.take(phi, ids)
+        alpha = vmap(lambda params, v, i: functional_call(network, params, (v, i)))(rows["network"], rows["vector"], ids)
+        return alpha.movedim(0, 1)
+
+    def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
+        fresh = _by_source(self._drawn(start, phi["vector"]), start.clients)
+        return _as_rows(trees.grown(_by_source(phi, len(phi["vector"])), fresh))
+
+    def _network(self, clients: int) -> nn.Module:
+        layers = 1 if self.tied else len(self.task.layers)
+        return LayerWeights(clients, layers, embed=self.vector_size, width=self.width, relu_norm=self.relu_norm)
+
+    def _drawn(self, start: Start, like: Tensor) -> Tree:
+        """Fresh φ: a network hangs on its client's identity, and a row of its heads on the identity of the row's source."""
+        ids = start.ids.cpu()
+        everybody = int(ids.max()) + 1
+        networks = [initialised(lambda: self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
+        drawn = {"vector": vectors(start.seed, ids, self.vector_size, like), "network": trees.stack(networks)}
+        split = _by_source(drawn, everybody)
+        chosen = {name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()}
+        return trees.tree_map(lambda t: t.to(like.device), _as_rows({**split, "network": chosen}))
+
+
+def _by_source(phi: Tree, clients: int) -> Tree:
+    """φ with the rows of every head [N, L · clients, ...] as [N, L, clients, ...]."""
+    split = {name: v.unflatten(1, (-1, clients)) if name.startswith("heads") else v for name, v in phi["network"].items()}
+    return {**phi, "network": split}
+
+
+def _as_rows(phi: Tree) -> Tree:
+    """The inverse of `_by_source`."""
+    return {**phi, "network": {name: v.flatten(1, 2) if name.startswith("heads") else v for name, v in phi["network"].items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedMixtures(LearnedMixtures):
+    """Mixtures that learn from the clients' loss on held-out rows, at the model as received (pFedGAT).
+
+    One step a round on the *sum* of the clients' losses. Held out are the validation rows, never the test rows.
+
+    Attributes:
+        gat_grad: what comes up beside the model: "client_grad" = the loss and its gradient, which give the exact gradient
+            of φ; "simulated" = the same number, counted as the one scalar that is possible only in a single process;
+            "delta" = nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps).
+    """
+
+    solver: SGD | Adam
+    server_lr: float = 0.01
+    gat_grad: Literal["client_grad", "delta", "simulated"] = "client_grad"
+
+    def feedback(self, received: Params, data: ClientData) -> Tree:
+        if self.gat_grad == "delta":
+            return {"steps": sum(((rows >= 0).any() for epoch in data.plan for rows in epoch), data.size.new_zeros(()))}
+        real, rows, fixed = data.val >= 0, data.val.clamp(min=0), trees.without(received, self.task.params)
+
+        def loss(params: Params) -> tuple[Tensor, Tree]:
+            outputs = self.task.forward({**params, **fixed}, data, rows)
+            values = torch.where(real, self.task.row_loss(outputs, self.task.targets(data, rows)), 0.0)
+            return values.sum() / real.sum().clamp(min=1), {}
+
+        value, _, gradient = value_and_grad(loss, trees.only(received, self.task.params))
+        return {"loss": value, "gradient": gradient}
+
+    def cotangent(self, start: Params, uploads: Tree) -> Params:
+        if self.gat_grad != "delta":
+            return uploads["gradient"]
+        scale = self.solver.lr * uploads["steps"].clamp(min=1)
+        return {name: (value - uploads["model"][name]) / scale.reshape(-1, *[1] * (value.ndim - 1)) for name, value in start.items()}
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        # The server set the number of steps itself.
+        unsent = ("steps", "gradient") if self.gat_grad == "simulated" else ("steps",)
+        return trees.nbytes(own), trees.nbytes(trees.without(uploads, unsent))

@@ -1,0 +1,70 @@
+"""Processor cores, shared fairly: repetitions side by side, threads divided between them."""
+
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+T = TypeVar("T")
+_PR_SET_PDEATHSIG = 1
+# Loaded here because nothing may be imported between fork and exec in a program with threads.
+_PRCTL = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+# Below this many parameters a second thread costs more in waiting than it saves (measured on two cores, 8x8 to 32x32 images).
+SMALL = 200_000
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share(template: "nn.Module", repetitions: int, device: str) -> tuple[int, int]:
+    """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left."""
+    from fedweave.models import parameter_count
+
+    if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
+        return 1, max(1, cores())
+    workers = max(1, min(repetitions, cores()))
+    return workers, 1 if parameter_count(template) < SMALL else max(1, cores() // workers)
+
+
+def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int) -> None:
+    """Run `job` on every item in forked processes, `workers` at a time; what it returns or raises is dropped.
+
+    For work that leaves its result in a file and that the caller can take up again in its own process, where an error
+    then shows. Children die with the caller.
+    """
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(items), []
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                child = context.Process(target=_quietly, args=(job, waiting.pop(0)), daemon=True)
+                child.start()
+                running.append(child)
+            multiprocessing.connection.wait([child.sentinel for child in running])
+            running = [child for child in running if child.is_alive()]
+    finally:
+        for child in running:
+            child.kill()
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask the kernel to send this process signal `number` when its parent ends, however that happens (Linux; elsewhere nothing)."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, number)
+
+
+def _quietly(job: Callable[[T], object], item: T) -> None:
+    die_with_parent(signal.SIGKILL)
+    try:
+        job(item)
+    except Exception:
+        os._exit(1)  # the caller meets the same error when it takes the work up

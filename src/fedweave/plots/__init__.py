@@ -1,0 +1,23 @@
+"""Figures as small SVG that follows the page's theme; matplotlib is imported when one is drawn."""
+
+from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference
+from fedweave.plots.structure import ablation, collaboration, labels, tuning
+from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "Look",
+    "ablation",
+    "client_spread",
+    "cliques_of",
+    "collaboration",
+    "convergence",
+    "cost",
+    "critical_difference",
+    "labels",
+    "looks",
+    "save",
+    "spread",
+    "tuning",
+]

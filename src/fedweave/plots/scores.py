@@ -1,0 +1,157 @@
+"""Figures of scores: over rounds, over clients, against cost, across tasks."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedweave.plots.style import INK, MUTED, Look, drawing, name_ends, panels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedweave.stats import Ranking
+
+UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
+
+
+@drawing
+def convergence(curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
+    """Mean over clients by round, one line per method with a band of one std over seeds.
+
+    Args:
+        curves: columns method, round, mean, std of ONE task, point and split.
+    """
+    figure, axes = panels(860, 360)
+    axis, ends = axes[0, 0], []
+    for method, part in curves.groupby("method"):
+        look, part = looks[method], part.sort_values("round")
+        x, mean, std = (part[c].to_numpy(dtype=float) for c in ("round", "mean", "std"))
+        std = np.nan_to_num(std)
+        band = axis.fill_between(x, mean - std, mean + std, color=look.color, alpha=0.13, linewidth=0)
+        (line,) = axis.plot(x, mean, color=look.color, linestyle=look.dash)
+        line.set_gid(f"series-{look.series}-line")
+        band.set_gid(f"series-{look.series}-band")
+        ends.append((method, mean[-1], look))
+    axis.set(xlabel="round", title=UNIT.get(metric, metric))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_ylim(*_focus(curves, metric))
+    axis.margins(x=0)
+    name_ends(axis, ends)
+    return figure
+
+
+def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
+    """Limits of what happens after the first tenth of 20 rounds or more; an MSE that diverges does not flatten the others."""
+    rounds = np.unique(curves["round"])
+    values = curves[curves["round"] >= rounds[len(rounds) // 10 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return 0.0, 1.0
+    low, high = values.min(), values.max()
+    if metric == "mse":
+        high = min(high, 3 * np.quantile(values, 0.75))
+    pad = 0.04 * (high - low) or 0.01 * abs(high) or 1.0
+    return low - pad, high + pad
+
+
+@drawing
+def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> "Figure":
+    """Distribution over clients, one row per method: violin above, one tick per client below, the mean as a dot.
+
+    Args:
+        values: method -> [N] (mean over seeds), in the order of the rows.
+    """
+    figure, axes = panels(500, 46 + 32 * len(values))
+    axis = axes[0, 0]
+    for row, (method, scores) in enumerate(values.items()):
+        look, scores = looks[method], scores[np.isfinite(scores)]
+        if scores.size == 0:
+            continue
+        if scores.size > 3 and np.ptp(scores) > 0:
+            _violin(axis, scores, row, look)
+        ticks = np.stack([scores, scores, np.full_like(scores, np.nan)], axis=1).ravel()
+        heights = np.tile([row + 0.08, row + 0.3, np.nan], scores.size)
+        (rug,) = axis.plot(ticks, heights, color=look.color, linewidth=1.3, alpha=0.75)
+        (dot,) = axis.plot(scores.mean(), row + 0.02, "o", color=look.color, markersize=6)
+        rug.set_gid(f"series-{look.series}-rug")
+        dot.set_gid(f"series-{look.series}-dot")
+    axis.set_yticks(range(len(values)), list(values), color=INK)
+    axis.set_ylim(len(values) - 0.5, -0.62)
+    axis.set_xlabel(f"{UNIT.get(metric, metric)}, per client")
+    axis.grid(axis="y", visible=False)
+    return figure
+
+
+def _violin(axis: "Axes", scores: np.ndarray, row: int, look: Look) -> None:
+    from scipy.stats import gaussian_kde
+
+    at = np.linspace(scores.min(), scores.max(), 80)
+    density = gaussian_kde(scores)(at)
+    body = axis.fill_between(at, row, row - 0.45 * density / density.max(), color=look.color, alpha=0.3, linewidth=0)
+    body.set_gid(f"series-{look.series}-violin")
+
+
+@drawing
+def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
+    """Score against traffic and against time, one dot per method; logarithmic where the range asks for it."""
+    figure, axes = panels(500, 290, 1, 2, sharey=True)
+    traffic = (board["bytes_up"] + board["bytes_down"]).to_numpy(dtype=float) / 2**20
+    seconds = board["seconds"].to_numpy(dtype=float)
+    for axis, x, label in zip(axes[0], (traffic, seconds), ("MiB sent, both ways", "seconds"), strict=True):
+        positive = x[x > 0]
+        if positive.size and positive.max() > 30 * positive.min():
+            axis.set_xscale("symlog", linthresh=float(positive.min()))
+        for method, at, mean, std in zip(board["method"], x, board["mean"], board["std"], strict=True):
+            look = looks[method]
+            bar = axis.errorbar(at, mean, yerr=np.nan_to_num(std), fmt="o", color=look.color, markersize=7, linewidth=1)
+            for part, artist in enumerate(a for a in (bar[0], *bar[2]) if a is not None):
+                artist.set_gid(f"series-{look.series}-{part}")
+        axis.set_xlabel(label)
+        axis.margins(0.08)
+        if axis.get_xscale() == "linear":
+            axis.set_xlim(left=-0.03 * float(x.max(initial=0.0)))
+    axes[0, 0].set_title(UNIT.get(metric, metric))
+    ends = [(method, mean, looks[method]) for method, mean in zip(board["method"], board["mean"], strict=True)]
+    name_ends(axes[0, 1], ends)
+    return figure
+
+
+@drawing
+def critical_difference(ranking: "Ranking") -> "Figure":
+    """Average ranks on a line; a bar joins methods that Nemenyi's test does not tell apart (Demsar, 2006, Fig. 1)."""
+    order = np.argsort(ranking.ranks, kind="stable")
+    count, half = len(order), (len(order) + 1) // 2
+    cliques = cliques_of(ranking.ranks[order], ranking.critical_difference)
+    figure, axes = panels(760, 92 + 22 * half + 9 * len(cliques))
+    axis, depth = axes[0, 0], 0.9 + 0.36 * len(cliques)
+    axis.set(xlim=(0.4, count + 0.6), ylim=(depth + half, -1.5))
+    axis.axis("off")
+    axis.plot([1, count], [0, 0], color=MUTED, linewidth=1)
+    for tick in range(1, count + 1):
+        axis.text(tick, -0.35, str(tick), ha="center", va="bottom", color=MUTED, fontsize=10)
+        axis.plot([tick, tick], [0, -0.2], color=MUTED, linewidth=1)
+    for place, index in enumerate(order):
+        left = place < half
+        y, edge = depth + (place if left else count - 1 - place), 0.9 if left else count + 0.1
+        axis.plot([ranking.ranks[index]] * 2 + [edge], [0, y, y], color=MUTED, linewidth=1)
+        name = f"{ranking.methods[index]}  {ranking.ranks[index]:.2f}"
+        shift, side = (-5, "right") if left else (5, "left")
+        axis.annotate(name, (edge, y), (shift, 0), textcoords="offset points", ha=side, va="center")
+    for level, (first, last) in enumerate(cliques):
+        ends = ranking.ranks[order[first]] - 0.04, ranking.ranks[order[last]] + 0.04
+        axis.plot(ends, [0.45 + 0.36 * level] * 2, color=INK, linewidth=3.5, solid_capstyle="round")
+    width = min(ranking.critical_difference, count - 1)
+    axis.plot([1, 1 + width], [-1.25, -1.25], color=INK, linewidth=1.5)
+    note = f"critical difference {ranking.critical_difference:.2f}"
+    axis.annotate(note, (1 + width, -1.25), (6, 0), textcoords="offset points", va="center", fontsize=10)
+    return figure
+
+
+def cliques_of(ranks: np.ndarray, difference: float) -> list[tuple[int, int]]:
+    """Longest runs (first, last) of two or more sorted `ranks` that span at most `difference`."""
+    runs = [(i, int(np.searchsorted(ranks, rank + difference, side="right")) - 1) for i, rank in enumerate(ranks)]
+    maximal = [run for i, run in enumerate(runs) if i == 0 or run[1] > runs[i - 1][1]]
+    return [run for run in maximal if run[1] > run[0]]

@@ -1,0 +1,152 @@
+"""Figures of structure: who learns from whom, which client holds which label, what tuning and ablations found."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.plots.style import HEAT, INK, MUTED, SERIES, drawing, panels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN = 5  # panels in one row of a figure
+
+
+def some(count: int, most: int = SHOWN) -> np.ndarray:
+    """At most `most` of `count` indices, first and last among them, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+@drawing
+def collaboration(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str]) -> "Figure":
+    """Who learns from whom: [R, L, N, N] as heat maps. First row: mean over layers, over rounds; second row: each layer
+    in the last round. Row = learner, column = source; the darkest shade is the largest weight between two clients, and
+    a client's weight on itself stands in the title instead.
+    """
+    times, depths = some(len(rounds)), some(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int)
+    columns = max(len(times), len(depths))
+    mean, last = weights.mean(axis=1), weights[-1]
+    tops = [_largest(mean[times]), _largest(last[depths]) if len(depths) else 0.0]
+    rows = 2 if len(depths) else 1
+    figure, axes = panels(500, rows * (440 / max(columns, 4) + 48), rows, columns, gaps=(6.0, 3.0))
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, r in zip(axes[0], times, strict=False):
+        _heat(axis, mean[r], tops[0], f"round {rounds[r]}")
+    for axis, layer in zip(axes[-1], depths, strict=False):
+        _heat(axis, last[layer], tops[1], str(layers[layer]))
+    return figure
+
+
+def _largest(weights: np.ndarray) -> float:
+    """Largest weight between two different clients, as the top of the scale."""
+    others = np.where(np.eye(weights.shape[-1], dtype=bool), 0.0, weights)
+    return float(others.max(initial=0.0))
+
+
+def _heat(axis: "Axes", weights: np.ndarray, top: float, title: str) -> None:
+    axis.imshow(shade(weights, top), interpolation="none", aspect="equal")
+    axis.set_title(title, fontsize=10, pad=3)
+    count = len(weights)
+    note = f"self {np.diag(weights).mean():.2f}\nother to {_largest(weights):.2g}"
+    axis.text(-0.5, count - 0.2, note, fontsize=8.5, color=MUTED, va="top")
+    axis.add_patch(_frame(count))
+
+
+def _frame(count: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.6)
+
+
+def shade(values: np.ndarray, top: float) -> np.ndarray:
+    """RGBA image [..., 4] of one hue whose opacity is value / top, so that it reads on light and dark."""
+    alpha = np.clip(np.nan_to_num(values) / (top or 1.0), 0.0, 1.0)
+    return np.concatenate([np.broadcast_to(HEAT, (*alpha.shape, 3)), alpha[..., None]], axis=-1)
+
+
+@drawing
+def labels(counts: np.ndarray, names: Sequence[str]) -> "Figure":
+    """Rows per client and label: [N, C] as dots whose area is the count, or as a heat map where there are many."""
+    clients, classes = counts.shape
+    figure, axes = panels(500, float(np.clip(60 + 17 * classes, 150, 420)))
+    axis = axes[0, 0]
+    if counts.size <= 700:
+        x, y = np.nonzero(counts)
+        axis.scatter(x, y, s=(400 / max(clients, 16)) ** 2 * 0.7 * counts[x, y] / counts.max(), color=SERIES[5], alpha=0.85, linewidth=0)
+        axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
+    else:
+        axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set(xlabel="client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
+    return figure
+
+
+@drawing
+def tuning(trials: "pd.DataFrame", best: Mapping[str, Any], higher_is_better: bool) -> "Figure":
+    """One slice per hyper-parameter: its values against the validation score; the best trial is ringed.
+
+    Args:
+        trials: column "value" and one column per hyper-parameter; pruned trials have no value and are left out.
+    """
+    names = [name for name in trials.columns if name != "value"]
+    done = trials.dropna(subset=["value"]).reset_index(drop=True)
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = panels(240 * columns, 190 * rows, rows, columns, sharey=True)
+    for axis in axes.flat[len(names) :]:
+        axis.axis("off")
+    pick = (done["value"].idxmax() if higher_is_better else done["value"].idxmin()) if len(done) else None
+    for axis, name in zip(axes.flat, names, strict=False):
+        x = _axis_values(axis, done[name])
+        axis.plot(x, done["value"], "o", color=SERIES[5], markersize=5, alpha=0.7, markeredgewidth=0)
+        if pick is not None:
+            axis.plot(x[pick], done["value"][pick], "o", markerfacecolor="none", markeredgecolor=INK, markersize=11)
+        axis.set_xlabel(f"{name} = {_short(best[name])}" if name in best else name)
+    axes[0, 0].set_title("validation score")
+    return figure
+
+
+def _axis_values(axis: "Axes", column: "pd.Series") -> np.ndarray:
+    """Numbers to draw a hyper-parameter at: its values, logarithmic if they span decades, or places of its choices."""
+    if column.dtype == bool or not np.issubdtype(np.asarray(column.tolist()).dtype, np.number):
+        text = column.map(str)
+        choices = sorted(text.unique())
+        axis.set_xticks(range(len(choices)), choices)
+        axis.set_xlim(-0.5, len(choices) - 0.5)
+        return text.map(choices.index).to_numpy()
+    numbers = column.to_numpy(dtype=float)
+    if numbers.size and numbers.min() > 0 and numbers.max() > 50 * numbers.min():
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    return numbers
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@drawing
+def ablation(table: "pd.DataFrame") -> "Figure":
+    """Variants of one ablation and task: mean with one std as a bar, the best variant's mean as a line.
+
+    Args:
+        table: columns variant, method, metric, mean, std.
+    """
+    figure, axes = panels(500, 44 + 26 * len(table))
+    axis = axes[0, 0]
+    better = table["mean"].max() if table["metric"].iloc[0] == "accuracy" else table["mean"].min()
+    axis.axvline(better, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+    for row, (mean, std) in enumerate(zip(table["mean"], table["std"].fillna(0.0), strict=True)):
+        axis.plot([better, mean], [row, row], color=SERIES[5], linewidth=5, alpha=0.35, solid_capstyle="butt")
+        axis.errorbar(mean, row, xerr=std, fmt="o", color=SERIES[5], markersize=7, linewidth=1.5)
+    axis.set_yticks(range(len(table)), table["variant"].map(str), color=INK)
+    axis.set_ylim(len(table) - 0.5, -0.5)
+    axis.margins(x=0.08)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(table["metric"].iloc[0])
+    return figure

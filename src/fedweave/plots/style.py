@@ -1,0 +1,183 @@
+"""One look for every figure: small SVG whose colours are CSS variables, so one drawing serves light and dark pages.
+
+While drawing, each role has a placeholder colour; `inline` turns placeholders into variables. Series get one of six hues,
+told apart under red-green colour blindness (OKLab distance checked after Machado's simulation), and one of three dashes.
+"""
+
+import io
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedweave.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LIGHT = ("#2438b8", "#ee6a12", "#12937f", "#b53fa5", "#65500f", "#2a8cf0")
+DARK = ("#7079f2", "#c8702a", "#6aeed2", "#f2628f", "#f2b727", "#3cb0f5")
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+HEAT = (0.23, 0.49, 0.92)  # opacity carries the value, so it reads on both backgrounds
+
+INK, MUTED, GRID, SURFACE = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
+ROLES = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)", SURFACE: "var(--surface)"}
+SERIES = tuple(f"#0a0b{16 + i:02x}" for i in range(len(LIGHT)))
+ROLES |= {color: f"var(--s{i})" for i, color in enumerate(SERIES)}
+
+RC: dict[str, Any] = {
+    "svg.fonttype": "none", "svg.hashsalt": "fedweave", "font.size": 11, "text.parse_math": False,
+    "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": GRID, "xtick.color": GRID, "ytick.color": GRID,
+    "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "axes.facecolor": "none", "figure.facecolor": "none",
+    "savefig.facecolor": "none", "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.titlesize": 11,
+    "axes.titlelocation": "left", "axes.titlecolor": INK, "xtick.major.size": 0, "ytick.major.size": 0,
+    "xtick.minor.size": 0, "ytick.minor.size": 0, "lines.linewidth": 1.8, "path.simplify_threshold": 0.3,
+    "figure.dpi": 72, "savefig.dpi": 72, "axes.unicode_minus": False, "axes.formatter.useoffset": False,
+}  # fmt: skip
+
+
+class Look(NamedTuple):
+    """How a method is drawn everywhere: number of its series, placeholder colour, dash pattern."""
+
+    series: int
+    color: str
+    dash: Any
+
+
+def looks(methods: Sequence[str]) -> dict[str, Look]:
+    """A look for each method, by alphabetical order, so that it is the same in every figure of a study."""
+    ordered = sorted(set(methods), key=str.casefold)
+    return {name: Look(i, SERIES[i % 6], DASHES[i // 6 % 3]) for i, name in enumerate(ordered)}
+
+
+def drawing(draw: Callable[..., "Figure"]) -> Callable[..., str]:
+    """Turn a function that returns a Figure into one that returns inline SVG in the house style."""
+
+    @wraps(draw)
+    def wrapped(*args: Any, **options: Any) -> str:
+        import matplotlib as mpl
+
+        with mpl.rc_context(cast(Any, RC)):
+            return inline(draw(*args, **options), draw.__name__)
+
+    return wrapped
+
+
+def panels(
+    width: float, height: float, rows: int = 1, columns: int = 1, gaps: tuple[float, float] = (3.0, 3.0), **grid: Any
+) -> tuple["Figure", np.ndarray]:
+    """A figure of `width` x `height` points without pyplot's global state, and its axes as an array [rows, columns].
+
+    `gaps` are the paddings between axes, vertical and horizontal, in points.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(h_pad=gaps[0] / 72, w_pad=gaps[1] / 72)
+    figure = Figure(figsize=(width / 72, height / 72), layout=layout)
+    return figure, figure.subplots(rows, columns, squeeze=False, **grid)
+
+
+def inline(figure: "Figure", salt: str) -> str:
+    """The figure as an `<svg>` element for a page that defines --ink, --muted, --grid, --surface, --s0 .. --s5."""
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="1.1"', "", text)
+    text = re.sub(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', _frame, text, count=1)
+    text = re.sub(r"(font: |font-size: )?(\d+\.?\d*)px[^;\"]*", _font, text)
+    text = re.sub(r"; font-family: [^;\"]*| transform=\"rotate\(-?0 [^\"]*\"|<g/>", "", text)
+    text = re.sub(r'\b(d|x|y|points|transform)="([^"]*)"', _short, text)
+    text = re.sub(r"#0a0b[0-9a-f]{2}", lambda m: ROLES.get(m[0], m[0]), text)
+    text = re.sub(r'<g id="series-(\d+)[^"]*"', r'<g class="series" data-series="\1"', text)
+    return re.sub(r"\s*\n\s*", "\n", _unique_ids(text)).strip()
+
+
+def _unique_ids(text: str) -> str:
+    """Drop ids that nothing refers to and mark the rest, so that two drawings on one page do not share any."""
+    used, tag = set(re.findall(r'(?:href="|url\()#([^")]+)', text)), f"{zlib.crc32(text.encode()):x}"
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{m[1]}-{tag}"' if m[1] in used else "", text)
+    return re.sub(r'(href="|url\()#([^")]+)', rf"\1#\2-{tag}", text)
+
+
+def _frame(match: re.Match[str]) -> str:
+    """The opening tag: as wide as its place, but never so small or so large that text stops reading well."""
+    width, height = float(match[1]), float(match[2])
+    limits = f"min-width:{0.85 * width:.0f}px;max-width:{1.25 * width:.0f}px"
+    return f'<svg viewBox="0 0 {width:g} {height:g}" style="{limits}" role="img">'
+
+
+def _font(match: re.Match[str]) -> str:
+    return f"font-size: {float(match[2]):g}px" if match[1] else match[0]
+
+
+def _short(match: re.Match[str]) -> str:
+    places = 3 if match[1] == "transform" else 1
+    numbers = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.{places}f}".rstrip("0").rstrip("."), match[2])
+    return f'{match[1]}="{" ".join(numbers.split())}"'
+
+
+def save(path: Path | str, svg: str) -> None:
+    """Write an inline drawing as a file of its own that follows the viewer's light or dark preference."""
+
+    def theme(ink: str, muted: str, grid: str, surface: str, series: Sequence[str]) -> str:
+        hues = "".join(f"--s{i}:{color};" for i, color in enumerate(series))
+        return f"svg{{color:{ink};--muted:{muted};--grid:{grid};--surface:{surface};{hues}}}"
+
+    light = theme("#1b1d22", "#5c616b", "#dcdfe4", "#ffffff", LIGHT)
+    dark = theme("#eceef2", "#a2a8b3", "#353a44", "#15171c", DARK)
+    style = f"<style>text{{font-family:system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    write_atomic(path, re.sub(r"<svg ([^>]*)>", rf"<svg {names} \1>{style}", svg, count=1) + "\n")
+
+
+def spread(wanted: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
+    """Positions near `wanted`, in the same order, at least `gap` apart and inside [low, high] where there is room."""
+    places = np.asarray(wanted, dtype=np.float64)
+    order = np.argsort(places, kind="stable")
+    steps = gap * np.arange(len(places))
+    fitted = _isotonic(places[order] - steps).clip(low, max(low, high - gap * (len(places) - 1)))
+    placed = np.empty_like(places)
+    placed[order] = fitted + steps
+    return placed
+
+
+def _isotonic(values: np.ndarray) -> np.ndarray:
+    """Nearest non-decreasing sequence in least squares (pool adjacent violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        mean, size = float(value), 1
+        while blocks and blocks[-1][0] > mean:
+            before, count = blocks.pop()
+            mean, size = (mean * size + before * count) / (size + count), size + count
+        blocks.append((mean, size))
+    return np.repeat([b[0] for b in blocks], [b[1] for b in blocks]) if blocks else values
+
+
+def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5) -> None:
+    """Write each label right of the axes at its y, moved apart so that no two overlap, with a line in its colour."""
+    ends = [end for end in ends if np.isfinite(end[1])]
+    low, high = axes.get_ylim()
+    gap = (high - low) * size * 1.2 / max(axes.get_window_extent().height, 1)
+    across = axes.get_yaxis_transform()
+    per_point = 1.0 / max(axes.get_window_extent().width, 1)
+    for (label, y, look), at in zip(ends, spread([end[1] for end in ends], gap, low, high), strict=True):
+        options: dict[str, Any] = {"color": look.color, "clip_on": False, "transform": across}
+        (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [y, at], linewidth=0.6, alpha=0.6, **options)
+        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle=look.dash, **options)
+        text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center")
+        for part, artist in enumerate((lead, key, text)):
+            artist.set_gid(f"series-{look.series}-end{part}")
+    axes.set_ylim(low, high)

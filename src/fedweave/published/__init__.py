@@ -1,0 +1,163 @@
+"""Numbers printed in the papers, as data; never mixed with a run that had less than the paper's budget.
+
+The tables keep the printed values, inconsistencies included. `std` is over runs, in `shn` over clients.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from fedweave.errors import BadInput, choose
+
+PAPERS = {
+    "fedaghn": "FedAGHN",
+    "pfedgat": "pFedGAT",
+    "pfedla": "pFedLA",
+    "shn": "Sheaf HyperNetworks",
+    "fedsheafhn": "FedSheafHN",
+}
+STD_OVER_CLIENTS = frozenset({"shn"})
+
+# Our metric -> (printed metric, factor from the printed unit to ours).
+UNITS = {"accuracy": (("test_acc_pct", 1.0),), "mse": (("test_mse_x1e-3", 1e-3),)}
+
+# Our label -> other labels of the same method in the tables, both in the form of `canonical`.
+ALIASES = {
+    "heurfedamp": ("hfedamp",),
+    "directmatrix": ("directweightmatrix",),
+    "fedsheafhn": ("+dynamicembeddingours", "wsheafdiffusionours"),
+    "fedavg": ("basemodelfedavg",),
+}
+
+
+class Row(NamedTuple):
+    """One printed number; `std` is NaN where none is printed."""
+
+    paper: str
+    table: str
+    dataset: str
+    setting: str
+    method: str
+    metric: str
+    mean: float
+    std: float
+
+
+class Reference(NamedTuple):
+    """The printed column a task is laid beside; `full` says that the task declares the paper's whole budget."""
+
+    paper: str
+    table: str
+    dataset: str
+    setting: str
+    full: bool
+
+    @property
+    def title(self) -> str:
+        """Name for a caption, e.g. "FedAGHN, table1"."""
+        return f"{PAPERS[self.paper]}, {self.table}"
+
+
+class Printed(NamedTuple):
+    """A printed value in the unit of our metric, and what is known to be odd about it."""
+
+    mean: float
+    std: float
+    remark: str
+
+
+def canonical(label: str) -> str:
+    """A method's name without case, blanks and punctuation; `+` and `*` tell methods apart (SFL and SFL*)."""
+    return re.sub(r"[^a-z0-9+*]", "", label.lower())
+
+
+@cache
+def rows(paper: str) -> tuple[Row, ...]:
+    """All printed rows of `paper`, in the order of its file.
+
+    Raises:
+        BadInput: unknown paper.
+    """
+    choose(paper, PAPERS, "published.paper")
+    lines = _read(f"{paper}.csv")
+    return tuple(
+        Row(
+            line["paper"],
+            line["table"],
+            line["dataset"],
+            line["setting"],
+            line["method"],
+            line["metric"],
+            float(line["mean"] or math.nan),
+            float(line["std"] or math.nan),
+        )
+        for line in lines
+    )
+
+
+def reference(block: Mapping[str, Any], dataset: str, setting: str) -> Reference:
+    """The printed column that a task's `published` block names; its dataset and setting default to the task's own.
+
+    Raises:
+        BadInput: a paper, table, dataset or setting that no row has, with the choices.
+    """
+    paper = choose(str(block.get("paper", "")), PAPERS, "published.paper")
+    found = rows(paper)
+    wanted = {"table": block.get("table", ""), "dataset": block.get("dataset", dataset), "setting": block.get("setting", setting)}
+    for key, value in wanted.items():
+        choose(str(value), {getattr(row, key) for row in found}, f"published.{key}")
+        found = tuple(row for row in found if getattr(row, key) == str(value))
+    budget = choose(str(block.get("budget", "reduced")), ("full", "reduced"), "published.budget")
+    return Reference(paper, found[0].table, found[0].dataset, found[0].setting, budget == "full")
+
+
+def paper_rounds(reference: Reference) -> int:
+    """Rounds that the paper trains in this column."""
+    for row in _read("budgets.csv"):
+        if all(fnmatchcase(getattr(reference, key), row[key]) for key in ("paper", "dataset", "setting")):
+            return int(row["rounds"])
+    raise BadInput(f"published.paper: {reference.paper!r} has no line in budgets.csv; add its rounds")
+
+
+def shortfall(reference: Reference, rounds: int) -> str:
+    """Why a run of `rounds` must not stand beside the printed column; empty when it may."""
+    full = paper_rounds(reference)
+    if rounds < full:
+        return f"trained {rounds} of the {full} rounds of {reference.title}"
+    return "" if reference.full else f"the task does not declare the full budget of {reference.title}"
+
+
+def lookup(reference: Reference, label: str, metric: str) -> Printed | None:
+    """The printed value of the method printed as `label`, in the unit of `metric` ("accuracy" or "mse"), if there is one."""
+    for name, factor in UNITS.get(metric, ()):
+        for row in rows(reference.paper):
+            place = (row.table, row.dataset, row.setting) == (reference.table, reference.dataset, reference.setting)
+            if place and row.metric == name and same(label, row.method):
+                return Printed(row.mean * factor, row.std * factor, remark(reference, label))
+    return None
+
+
+def same(label: str, printed: str) -> bool:
+    """Whether `label` and the `printed` label name one method."""
+    ours, theirs = canonical(label), canonical(printed)
+    return ours == theirs or theirs in ALIASES.get(ours, ())
+
+
+def remark(reference: Reference, label: str) -> str:
+    """What is known to be odd about a method's printed numbers in this table; empty for most."""
+    for row in _read("remarks.csv"):
+        here = all(row[key] in ("", getattr(reference, key)) for key in ("paper", "table", "dataset"))
+        if here and same(label, row["method"]):
+            return row["remark"]
+    return ""
+
+
+@cache
+def _read(name: str) -> tuple[dict[str, str], ...]:
+    return tuple(csv.DictReader(io.StringIO((files(__package__) / name).read_text(encoding="utf-8"))))

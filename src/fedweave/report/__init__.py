@@ -1,0 +1,31 @@
+"""One self-contained page that shows a study: no network, light and dark, readable without scripts."""
+
+from pathlib import Path
+
+from fedweave.files import write_atomic
+
+
+def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
+    """Write `folder`/report.html from the study's runs and return its path.
+
+    Args:
+        folder: results/<study>.
+        partitions: folder with <task>/labels.csv; by default data/partitions beside results/.
+
+    Raises:
+        BadInput: no finished run, or a file that cannot be read.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from fedweave import results
+    from fedweave.report import page
+
+    study = results.load_study(folder)
+    root = study.folder.resolve().parents[1] / "data" / "partitions"
+    environment = Environment(
+        loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    names = page.context(study, results.tables(study), Path(partitions or root))
+    path = study.folder / "report.html"
+    write_atomic(path, environment.get_template("page.html").render(names))
+    return path

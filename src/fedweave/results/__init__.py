@@ -1,0 +1,45 @@
+"""Reading a results folder and building its leaderboard."""
+
+from fedweave.results.runs import Run, Study, by_task, load_run, load_study
+from fedweave.results.tables import (
+    COLUMNS,
+    EMPTY,
+    MIB,
+    Tables,
+    board,
+    chosen,
+    clients,
+    curves,
+    dvc_metrics,
+    leaderboard_rows,
+    matrix,
+    shown,
+    significance,
+    tables,
+    values,
+    write,
+)
+
+__all__ = [
+    "COLUMNS",
+    "EMPTY",
+    "MIB",
+    "Run",
+    "Study",
+    "Tables",
+    "board",
+    "by_task",
+    "chosen",
+    "clients",
+    "curves",
+    "dvc_metrics",
+    "leaderboard_rows",
+    "load_run",
+    "load_study",
+    "matrix",
+    "shown",
+    "significance",
+    "tables",
+    "values",
+    "write",
+]

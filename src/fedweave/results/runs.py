@@ -1,0 +1,126 @@
+"""Finished runs on disk: `<study>/runs/<run>/{run.json, evaluations.parquet, rounds.csv}`.
+
+A run without `run.json` is unfinished.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fedweave import metrics, published
+from fedweave.errors import BadInput, choose
+
+KEYS = ("seed", "round", "point", "split", "client")
+NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: method x task, all seeds."""
+
+    folder: Path
+    info: Mapping[str, Any]
+    evaluations: pd.DataFrame
+    rounds: pd.DataFrame
+    twin: bool = False  # another run of the task carries the same printed label
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder and of its block in `params.yaml`."""
+        return str(self.info["run"])
+
+    @property
+    def task(self) -> str:
+        """Key of the task in `params.yaml`."""
+        return str(self.info["task"])
+
+    @property
+    def label(self) -> str:
+        """The method as it is shown, unique within the task."""
+        return f"{self.printed_label} [{self.name}]" if self.twin else self.printed_label
+
+    @property
+    def printed_label(self) -> str:
+        """The method as the papers print it."""
+        return str(self.info.get("label") or self.info["method"])
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Direction of the metric."""
+        return bool(self.info["higher_is_better"])
+
+    @cached_property
+    def trained_rounds(self) -> int:
+        """Rounds that every seed went through."""
+        return int(self.rounds.groupby("seed")["round"].nunique().min())
+
+    @cached_property
+    def reference(self) -> published.Reference | None:
+        """The printed column that the task names, if it names one."""
+        block = self.info.get("published")
+        return published.reference(block, self.info["dataset"], self.info["setting"]) if block else None
+
+    @cached_property
+    def shortfall(self) -> str:
+        """Why no printed number may stand beside this run; empty where it may, or where none was asked for."""
+        return published.shortfall(self.reference, self.trained_rounds) if self.reference else ""
+
+
+class Study(NamedTuple):
+    """The finished runs of a folder, and the names of the unfinished ones."""
+
+    name: str
+    folder: Path
+    runs: tuple[Run, ...]
+    unfinished: tuple[str, ...]
+
+
+def load_run(folder: Path | str) -> Run:
+    """Read one run.
+
+    Raises:
+        BadInput: a missing file, key or column, a double row, or a headline selected on test.
+    """
+    folder = Path(folder)
+    for name in ("run.json", "evaluations.parquet", "rounds.csv"):
+        if not (folder / name).is_file():
+            raise BadInput(f"{folder / name}: missing; train the run again")
+    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    lacking = [key for key in NEEDED if key not in info]
+    if lacking:
+        raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
+    choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
+    evaluations = pd.read_parquet(folder / "evaluations.parquet")
+    absent = [column for column in (*KEYS, "value") if column not in evaluations]
+    if absent or evaluations.duplicated(list(KEYS)).any():
+        wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
+        raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
+    return Run(folder, info, evaluations, pd.read_csv(folder / "rounds.csv"))
+
+
+def load_study(folder: Path | str) -> Study:
+    """Read every finished run under `folder`/runs, in the order of their names.
+
+    Raises:
+        BadInput: no finished run, or a broken one.
+    """
+    folder = Path(folder)
+    found = sorted(path for path in (folder / "runs").glob("*") if path.is_dir())
+    done = [path for path in found if (path / "run.json").is_file()]
+    if not done:
+        raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
+    runs = [load_run(path) for path in done]
+    labels = [(run.task, run.printed_label) for run in runs]
+    runs = [replace(run, twin=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
+    runs.sort(key=lambda run: (run.task, run.name))
+    return Study(str(runs[0].info.get("study", folder.name)), folder, tuple(runs), tuple(p.name for p in found if p not in done))
+
+
+def by_task(study: Study) -> dict[str, list[Run]]:
+    """Task -> its runs."""
+    return {task: [run for run in study.runs if run.task == task] for task in sorted({run.task for run in study.runs})}

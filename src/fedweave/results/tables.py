@@ -1,0 +1,207 @@
+"""A study as tables: rounds selected on validation, scores reported on test."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import metrics, published, stats
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.results.runs import Run, Study, by_task, load_study
+
+COLUMNS = [
+    "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
+    "client_std", "worst10", "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
+]  # fmt: skip
+MIB = 2.0**20
+EMPTY = "\N{EN DASH}"
+
+
+class Tables(NamedTuple):
+    """Everything that is computed from the runs; `board` is the leaderboard with `run` and `task` in front."""
+
+    board: pd.DataFrame
+    clients: pd.DataFrame
+    curves: pd.DataFrame
+    significance: pd.DataFrame
+    leaky: pd.DataFrame
+
+
+def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
+    """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
+
+    Columns seed, client, round, value. A seed without any finite validation value has diverged: NaN, round -1.
+    """
+    at_point = run.evaluations[run.evaluations["point"] == run.info["point"]]
+    parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in at_point.groupby("seed")]
+    if not parts:
+        points = sorted(run.evaluations["point"].unique())
+        raise BadInput(f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
+    tables = {split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")}
+    if set(tables) != {"val", "test"}:
+        raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {sorted(tables)}; both val and test are needed")
+    rounds = tables["val"].index.intersection(tables["test"].index)
+    test = tables["test"].loc[rounds]
+    val = tables["val"].reindex(index=rounds, columns=test.columns)
+    value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
+    scores = test if rule == metrics.LEAKY else val
+    if rule == "last" or np.isfinite(scores.to_numpy()).any():
+        index = metrics.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
+        value = test.to_numpy()[index, np.arange(test.shape[1])]
+        picked = rounds.to_numpy()[index]
+    return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
+
+
+def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
+    """Test value of every run, seed and client at its selected round.
+
+    A client that is NaN in every run of a task has no test rows there and is left out.
+    """
+    parts = []
+    for run in study.runs:
+        about = {"run": run.name, "task": run.task, "method": run.label}
+        parts.append(chosen(run, rule).assign(**about)[[*about, "seed", "client", "round", "value"]])
+    table = pd.concat(parts, ignore_index=True)
+    known = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
+    measured = known.groupby(table["task"]).transform("any")
+    return table[known | ~measured].reset_index(drop=True)
+
+
+def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
+    """Seeds x clients of one run from a table of `clients`."""
+    return table[table["run"] == run].pivot(index="seed", columns="client", values="value")
+
+
+def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
+    per_seed = [metrics.summarise(row, run.higher_is_better) for row in matrix(table, run.name).to_numpy()]
+    means, spreads, worst = np.array(per_seed).T
+    std = means.std(ddof=1) if len(means) > 1 else np.nan
+    return {
+        "run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"],
+        "method": run.label, "metric": run.info["metric"], "mean": means.mean(), "std": std, "seeds": len(means),
+        "client_std": spreads.mean(), "worst10": worst.mean(),
+    }  # fmt: skip
+
+
+def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
+
+    `std` is over seeds (ddof 1); `client_std` and `worst10` are averaged over seeds; bytes and seconds are totals of a
+    run, averaged over seeds. Printed numbers are filled only where the run had the paper's full budget.
+    """
+    rows = []
+    for run in study.runs:
+        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+        printed = None
+        if run.reference and not run.shortfall:
+            printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
+        beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
+        order = -1.0 if run.higher_is_better else 1.0
+        rows.append({"study": study.name, **_score(run, table), **totals.to_dict(), **beside, "order": order})
+    frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
+    shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
+    frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
+    frame["order"] *= frame["mean"]
+    frame = frame.sort_values(["task", "order", "method"], na_position="last", ignore_index=True)
+    numbers = ["published_mean", "published_std"]
+    return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
+
+
+def curves(study: Study) -> pd.DataFrame:
+    """Mean over clients by round: mean and std over seeds, for every run, evaluation point and split."""
+    parts = []
+    for run in study.runs:
+        table = run.evaluations
+        known = table["value"].notna().groupby([table["split"], table["client"]]).transform("any")
+        keys = ["point", "split", "round"]
+        per_seed = table[known].groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
+        part = per_seed.agg(["mean", "std", "count"]).rename(columns={"count": "seeds"}).reset_index()
+        parts.append(part.assign(run=run.name, task=run.task, method=run.label, metric=run.info["metric"]))
+    return pd.concat(parts, ignore_index=True)[["run", "task", "method", "metric", *keys, "mean", "std", "seeds"]]
+
+
+def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Label -> [S, N] on the clients that all `runs` of a task have."""
+    frames = {run.label: matrix(table, run.name) for run in runs}
+    common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
+    return {label: frame[common].to_numpy() for label, frame in frames.items()}
+
+
+def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Paired comparisons within each task: family `leader` (best against the rest) and `pairs` (all against all)."""
+    rows: list[dict[str, Any]] = []
+    for task, runs in by_task(study).items():
+        scores, higher = values(runs, table), runs[0].higher_is_better
+        families = {"leader": stats.against_leader(scores, higher), "pairs": stats.all_pairs(scores, higher)}
+        rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
+    return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
+
+
+def tables(study: Study) -> Tables:
+    """Everything at once. `leaky` is the leaderboard that selection on test would give: stored apart, never a headline."""
+    table, leaked = clients(study), clients(study, metrics.LEAKY)
+    leaky = pd.DataFrame([_score(run, leaked) for run in study.runs])
+    return Tables(board(study, table), table, curves(study), significance(study, table), leaky)
+
+
+def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Run -> {metric: {mean, std}, worst10, seconds, mib} from a `board`; null where there is no number."""
+
+    def number(value: float) -> float | None:
+        return float(value) if np.isfinite(value) else None
+
+    return {
+        row["run"]: {
+            row["metric"]: {"mean": number(row["mean"]), "std": number(row["std"])},
+            "worst10": number(row["worst10"]),
+            "seconds": number(row["seconds"]),
+            "mib": number((row["bytes_up"] + row["bytes_down"]) / MIB),
+        }
+        for row in frame.to_dict("records")
+    }
+
+
+def write(folder: Path | str) -> Tables:
+    """Compute and write leaderboard, clients, curves, significance, best_test_round (CSV) and metrics.json into `folder`."""
+    study = load_study(folder)
+    made = tables(study)
+    files = {"leaderboard": made.board[COLUMNS], "clients": made.clients, "curves": made.curves}
+    files |= {"significance": made.significance, metrics.LEAKY: made.leaky}
+    for name, frame in files.items():
+        write_atomic(study.folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    write_atomic(study.folder / "metrics.json", json.dumps(dvc_metrics(made.board), indent=2) + "\n")
+    return made
+
+
+def shown(value: float, spread: float, metric: str) -> str:
+    """`value ± spread` for people: two decimals for percentages, four significant digits otherwise; a dash for NaN."""
+    if not np.isfinite(value):
+        return EMPTY
+    digits = 2 if metric == "accuracy" else max(0, 3 - int(np.floor(np.log10(abs(value))))) if value else 4
+    return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
+
+
+def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
+    """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there."""
+    for (dataset, setting), part in frame.groupby(["dataset", "setting"], sort=False):
+        for rank, row in enumerate(part.to_dict("records"), start=1):
+            yield {
+                "task": f"{dataset} {setting}",
+                "rank": str(rank),
+                "method": row["method"],
+                "metric": row["metric"],
+                "score": shown(row["mean"], row["std"], row["metric"]),
+                "worst10": shown(row["worst10"], np.nan, row["metric"]),
+                "client_std": shown(row["client_std"], np.nan, row["metric"]),
+                "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",
+                "seconds": f"{row['seconds']:,.1f}",
+                "published": shown(row["published_mean"], row["published_std"], row["metric"]),
+            }

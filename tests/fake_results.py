@@ -1,0 +1,141 @@
+"""Results folders with made-up numbers, in the format that a study writes. Nothing here was trained."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
+WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")
+LAYERS = ("conv1", "conv2", "fc1", "fc2")
+
+
+def write_study(
+    folder: Path,
+    tasks: Mapping[str, Mapping[str, Any]] | None = None,
+    methods: Mapping[str, float] = SKILL,
+    seeds: Sequence[int] = (0, 1, 2),
+    clients: int = 12,
+    rounds: int = 20,
+    extras: bool = True,
+) -> Path:
+    """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`."""
+    for t, (task, block) in enumerate((tasks or {"blobs": {}}).items()):
+        for m, (label, skill) in enumerate(methods.items()):
+            write_run(folder, task, label, skill, block, seeds, clients, rounds, np.random.default_rng([t, m]))
+        if extras:
+            _write_labels(folder.parents[1] / "data" / "partitions" / task, clients, np.random.default_rng(t))
+    if extras:
+        _write_tuning(folder, next(iter(tasks or {"blobs": {}})), methods)
+        _write_ablations(folder, next(iter(tasks or {"blobs": {}})))
+    return folder
+
+
+def slug(label: str) -> str:
+    """A run's part of the name."""
+    return "".join(c if c.isalnum() else "-" for c in label.lower())
+
+
+def write_run(
+    folder: Path,
+    task: str,
+    label: str,
+    skill: float,
+    block: Mapping[str, Any],
+    seeds: Sequence[int],
+    clients: int,
+    rounds: int,
+    rng: np.random.Generator,
+) -> Path:
+    """One run folder; values follow a saturating curve that ends `skill` points from 80 % (or from an MSE of 0.02)."""
+    path = folder / "runs" / f"{task}-{slug(label)}"
+    path.mkdir(parents=True, exist_ok=True)
+    metric = block.get("metric", "accuracy")
+    info = {
+        "study": folder.name, "run": path.name, "task": task, "dataset": block.get("dataset", "blobs"),
+        "setting": block.get("setting", task), "method": slug(label), "label": label, "metric": metric,
+        "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
+        "select": block.get("select", "best_val_round"),
+        "clients": clients, "parameters": 1234, "device": "cpu", "executor": "loop",
+        "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}", "layers": LAYERS,
+        "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
+        "spec": {
+            "task": {"model": {"name": "mlp"}},
+            "train": {"rounds": rounds, "epochs": 2, "batch_size": 32, "lr": 0.05},
+            "method": {"lam": 1.0},
+        },
+    }  # fmt: skip
+    long, log = [], []
+    base = np.random.default_rng(len(task)).normal(0, 6, clients)
+    for seed in seeds:
+        long.append(_evaluations(metric, skill, seed, base, rounds, rng))
+        sent = 0 if label == "Local" else clients * 1234 * 4
+        log.append(pd.DataFrame({
+            "seed": seed, "round": range(1, rounds + 1), "bytes_down": sent * (2 if label in WEAVERS else 1),
+            "bytes_up": sent, "seconds": rng.uniform(0.1, 0.3, rounds), "train_loss": np.geomspace(2, 0.2, rounds),
+        }))  # fmt: skip
+        if label in WEAVERS:
+            _write_graph(path / f"collaboration-{seed}.npz", clients, rounds, label == "FedAMP", rng)
+    pd.concat(long).to_parquet(path / "evaluations.parquet", index=False)
+    pd.concat(log).to_csv(path / "rounds.csv", index=False)
+    (path / "run.json").write_text(json.dumps(info))
+    return path
+
+
+def _evaluations(metric: str, skill: float, seed: int, base: np.ndarray, rounds: int, rng: np.random.Generator) -> pd.DataFrame:
+    axes = [range(1, rounds + 1), ("pre", "post"), ("val", "test"), range(len(base))]
+    table = pd.MultiIndex.from_product(axes, names=["round", "point", "split", "client"]).to_frame(index=False)
+    score = 80 + skill - 45 * np.exp(-6 * table["round"] / rounds) - 4 * (table["point"] == "pre")
+    score += base[table["client"]] + rng.normal(0, 1.0, len(table))
+    value = score.clip(0, 100) if metric == "accuracy" else (100 - score).clip(lower=1) * 1e-3
+    return table.assign(seed=seed, value=value)[["seed", "round", "point", "split", "client", "value"]]
+
+
+def _write_graph(path: Path, clients: int, rounds: int, tied: bool, rng: np.random.Generator) -> None:
+    group = np.arange(clients) * 4 // clients
+    kin = (group[:, None] == group[None, :]).astype(float)
+    at = np.unique(np.linspace(1, rounds, 6).astype(int))
+    weights = np.zeros((len(at), len(LAYERS), clients, clients), dtype=np.float32)
+    for r, when in enumerate(at):
+        for layer in range(len(LAYERS)):
+            raw = 0.2 + kin * 2 * when / rounds + rng.uniform(0, 0.3, kin.shape) + np.eye(clients) * (1 + layer)
+            weights[r, layer] = raw / raw.sum(1, keepdims=True)
+    if tied:
+        weights[:] = weights[:, :1]
+    np.savez(path, rounds=at, weights=weights, layers=np.array(LAYERS))
+
+
+def _write_labels(folder: Path, clients: int, rng: np.random.Generator) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = (rng.dirichlet(np.full(10, 0.3), clients) * 400).astype(int)
+    table = {"client": range(clients), "train": counts.sum(1), "val": 0, "test": 0}
+    table |= {f"class_{c}": column for c, column in enumerate(counts.T)}
+    pd.DataFrame(table).to_csv(folder / "labels.csv", index=False)
+
+
+def _write_tuning(folder: Path, task: str, methods: Mapping[str, float]) -> None:
+    (folder / "tuned" / task).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(5)
+    for label in list(methods)[-2:]:
+        lrs, lams = 10 ** rng.uniform(-3, 0, 20), rng.uniform(0, 1, 20)
+        value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, 20)
+        trials = [
+            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v)}
+            for a, b, v in zip(lrs, lams, value, strict=True)
+        ]
+        trials[3]["value"] = None
+        best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
+        run = f"{task}-{slug(label)}"
+        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "rounds": 10}}
+        (folder / "tuned" / task / f"{run}.json").write_text(json.dumps(record))
+
+
+def _write_ablations(folder: Path, task: str) -> None:
+    variants = [("attention", "full", 80.1), ("attention", "without p", 77.4), ("attention", "frozen p, q", 78.9)]
+    variants += [("depth", "1 layer", 78.0), ("depth", "3 layers", 80.1), ("depth", "5 layers", 79.5)]
+    rows = [(a, v, task, "FedAGHN", "accuracy", mean, 0.4) for a, v, mean in variants]
+    columns = ["ablation", "variant", "task", "method", "metric", "mean", "std"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / "ablations.csv", index=False)

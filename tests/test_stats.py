@@ -1,0 +1,137 @@
+"""Tests and intervals against enumeration, hand calculation, published tables and simulation."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from fedweave import stats
+from fedweave.errors import BadInput
+from fedweave.plots import cliques_of, spread
+
+RNG = np.random.default_rng(1)
+
+
+def test_signed_rank_is_the_exact_test_over_all_sign_flips() -> None:
+    for _ in range(10):
+        a, b = RNG.normal(size=(2, 8))
+        difference = a - b
+        rank = np.argsort(np.argsort(np.abs(difference))) + 1
+        sums = np.array([np.dot(rank, signs) for signs in product((0, 1), repeat=8)])
+        seen = np.dot(rank, difference > 0)
+        tail = min(np.mean(sums <= seen), np.mean(sums >= seen))
+        assert stats.signed_rank(a, b) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_signed_rank_on_means_over_seeds_equals_scipy() -> None:
+    first, second = RNG.normal(0.3, 1, size=(3, 40)), RNG.normal(size=(3, 40))
+    (found,) = stats.against({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
+    assert found.p == wilcoxon(first.mean(0), second.mean(0)).pvalue
+    assert found.p == found.p_holm
+    assert found.difference == pytest.approx((first - second).mean())
+
+
+def test_equal_scores_give_one_and_nan_gives_nan() -> None:
+    assert stats.signed_rank(np.ones(9), np.ones(9)) == 1.0
+    assert np.isnan(stats.signed_rank(np.array([1.0, np.nan]), np.zeros(2)))
+
+
+def test_holm_by_hand() -> None:
+    np.testing.assert_allclose(stats.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(stats.holm([0.6, 0.5]), [1.0, 1.0])
+    np.testing.assert_allclose(stats.holm([0.01, np.nan, 0.02]), [0.02, np.nan, 0.02])
+
+
+def test_holm_keeps_the_family_wise_error() -> None:
+    wrong = 0
+    for _ in range(150):
+        control, *others = RNG.normal(size=(6, 20))
+        wrong += (stats.holm([stats.signed_rank(control, other) for other in others]) < 0.05).any()
+    assert wrong / 150 < 0.11  # 0.05 plus more than three standard errors
+
+
+def test_better_only_where_the_test_says_so() -> None:
+    base = RNG.normal(70, 8, size=(3, 12))
+    values = {"good": base + 3, "plain": base, "twin": base + RNG.normal(0, 0.5, size=base.shape)}
+    found = {(c.method, c.other): c for c in stats.all_pairs(values, higher_is_better=True)}
+    assert found["good", "plain"].better == "good"
+    assert found["plain", "twin"].better == ""
+    assert found["good", "plain"].low > 0
+    assert stats.against(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
+    assert [c.method for c in stats.against_leader(values, True)] == ["good", "good"]
+
+
+def test_too_few_clients_can_never_be_significant() -> None:
+    values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
+    assert stats.against_leader(values, True)[0].better == ""
+
+
+def test_leader_skips_methods_without_a_score() -> None:
+    values = {"broken": np.full((1, 4), np.nan), "a": np.ones((1, 4)), "b": np.full((1, 4), 2.0)}
+    assert stats.leader(values, True) == "b"
+    assert stats.leader(values, False) == "a"
+    assert stats.leader({"broken": values["broken"]}, True) is None
+    assert {c.other: c.better for c in stats.against_leader(values, True)}["broken"] == ""
+
+
+def test_different_clients_cannot_be_paired() -> None:
+    with pytest.raises(BadInput, match="pass the common ones"):
+        stats.against({"a": np.ones((1, 4)), "b": np.ones((1, 5))}, [("a", "b")], True)
+
+
+def test_bootstrap_is_seeded_and_has_the_width_of_the_theory() -> None:
+    values = RNG.normal(size=(1, 400))
+    low, high = stats.bootstrap(values)
+    assert (low, high) == stats.bootstrap(values)
+    assert (low, high) != stats.bootstrap(values, seed=1)
+    assert low < values.mean() < high
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
+    np.testing.assert_allclose(stats.bootstrap(np.full((3, 5), 7.0)), (7.0, 7.0))
+
+
+def test_bootstrap_feels_seeds_as_well_as_clients() -> None:
+    clients = RNG.normal(size=(1, 30))
+    seeds = np.array([[-5.0], [0.0], [5.0]])
+    narrow, wide = stats.bootstrap(np.repeat(clients, 3, axis=0)), stats.bootstrap(clients + seeds)
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+
+
+def test_ranks_share_ties_and_follow_the_direction() -> None:
+    table = np.array([[90.0, 80.0, 80.0], [0.1, 0.3, 0.2]])
+    np.testing.assert_array_equal(stats.ranks(table, [True, False]), [[1, 2.5, 2.5], [1, 3, 2]])
+
+
+@pytest.mark.parametrize(("methods", "q"), [(3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (10, 3.164)])
+def test_nemenyi_critical_values_of_the_table(methods: int, q: float) -> None:
+    """Table 5(a) of Demsar (2006)."""
+    found = stats.ranking([str(m) for m in range(methods)], RNG.normal(size=(14, methods)), [True] * 14)
+    assert found.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
+
+
+def test_friedman_by_its_formula() -> None:
+    scores = RNG.normal(size=(9, 4)) + np.arange(4) * 0.5
+    found = stats.ranking(list("abcd"), scores, [True] * 9)
+    statistic = 12 * 9 / (4 * 5) * (np.sum(found.ranks**2) - 4 * 25 / 4)
+    from scipy.stats import chi2
+
+    assert found.p == pytest.approx(chi2.sf(statistic, 3))
+    with pytest.raises(BadInput, match="2 x 3 finite cells"):
+        stats.ranking(["a", "b"], scores[:, :2], [True] * 9)
+
+
+def test_cliques_are_the_longest_runs_within_the_difference() -> None:
+    assert cliques_of(np.array([1.0, 1.4, 2.0, 3.5, 3.6]), 1.0) == [(0, 2), (3, 4)]
+    assert cliques_of(np.array([1.0, 2.0, 3.0]), 0.5) == []
+    assert cliques_of(np.array([1.0, 1.8, 2.6, 3.4]), 1.6) == [(0, 2), (1, 3)]
+
+
+def test_labels_are_moved_apart_in_order_and_inside() -> None:
+    for _ in range(50):
+        wanted = RNG.uniform(0, 10, size=8)
+        placed = spread(wanted, 0.9, 0, 10)
+        assert (np.diff(np.sort(placed)) > 0.9 - 1e-9).all()
+        assert (np.argsort(placed) == np.argsort(wanted)).all()
+        assert placed.min() >= -1e-9
+        assert placed.max() <= 10 + 1e-9
+    np.testing.assert_allclose(spread([1.0, 5.0, 9.0], 1, 0, 10), [1, 5, 9])

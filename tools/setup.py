@@ -1,0 +1,79 @@
+"""Makes the virtual environment: `python tools/setup.py .venv [--torch cpu]`.
+
+Standard library only, since nothing is installed yet. uv is several times faster than pip but does not read
+pip's configuration, so an index or a folder of wheels that pip is set up with is handed on; where uv cannot do
+it, pip installs the same set.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+OLDEST, TOO_NEW = (3, 11), (3, 15)
+PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
+INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[dev]"]
+
+
+def pip_setting(python: Path, name: str) -> list[str]:
+    """The values of one of pip's options, from the environment or its configuration files."""
+    variable = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    if variable is not None:
+        return variable.split()
+    command = [python, "-m", "pip", "config", "get", f"global.{name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+def install_with_uv(python: Path, torch: str) -> bool:
+    """Install by uv, itself taken from pip's index; False if either cannot be done."""
+    get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
+    if subprocess.run(get_uv, check=False).returncode:
+        return False
+    # pip looks into every index and takes the newest; uv must do the same to come to the same set.
+    options = ["--python", str(python), "--index-strategy", "unsafe-best-match"]
+    for name, flag in PIP_TO_UV.items():
+        options += [part for value in pip_setting(python, name) for part in (flag, value)]
+    if torch:
+        options += ["--torch-backend", torch]
+    certificate = pip_setting(python, "cert")
+    environment = ({"SSL_CERT_FILE": certificate[0]} if certificate else {}) | os.environ
+    command = [python.parent / "uv", "pip", *INSTALL, *options]
+    return subprocess.run(command, env=environment, check=False).returncode == 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line; stops with one line if this Python is not one the project runs on."""
+    parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
+    if not OLDEST <= sys.version_info < TOO_NEW:
+        found = f"{sys.executable} is {sys.version.split()[0]}"
+        sys.exit(f"setup: Python 3.11 to 3.14 is needed, {found}; name another with PYTHON=...")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Create the environment, install into it, and prepare the records that its tools keep in this folder."""
+    options = arguments()
+    tools = options.folder.resolve() / "bin"
+    print(f"setting up {options.folder} with {sys.executable} (once)", flush=True)
+    if not (tools / "python").exists():
+        shutil.rmtree(options.folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", options.folder], check=True)
+    if not install_with_uv(tools / "python", options.torch):
+        print("uv could not install; trying pip", flush=True)
+        subprocess.run([tools / "python", "-m", "pip", *INSTALL], check=True)
+    if subprocess.run(["git", "rev-parse"], capture_output=True, check=False).returncode:
+        subprocess.run([tools / "dvc", "config", "--local", "core.no_scm", "true"], check=True)
+    # Without this, two first writers would race in the migration.
+    upgrade = [tools / "mlflow", "db", "upgrade", "sqlite:///mlflow.db"]
+    subprocess.run(upgrade, capture_output=True, check=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"setup: {error}")
