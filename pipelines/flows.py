@@ -105,16 +105,18 @@ def _submit(runner: Any, stages: Sequence[StaleStage], retries: int) -> list[Pre
     return list(futures.values())
 
 
-def _follow(futures: Sequence[PrefectFuture[Any]]) -> list[str]:
-    """Move the progress bar until all are done; return what stopped the ones that did not complete."""
+def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
+    """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
     progress = create_progress_artifact(progress=0.0, key="stages", description="stages that are up to date")
-    stopped = []
+    failed, idle = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):
         future.wait()  # the state known here; the server hears of it a moment later
-        if not future.state.is_completed():
-            stopped.append(str(future.state.message))
+        if future.state.is_failed() or future.state.is_crashed():
+            failed.append(str(future.state.message))
+        elif not future.state.is_completed():
+            idle += 1
         update_progress_artifact(progress, progress=100.0 * count / len(futures))
-    return stopped
+    return failed, idle
 
 
 def _publish(study: str) -> None:
@@ -164,13 +166,13 @@ def reproduce(
         _lend(gpus)
     with ThreadPoolTaskRunner(max_workers=max(1, parallel)) as runner:
         try:
-            stopped = _follow(_submit(runner, stages, retries)) if stages else []
+            failed, idle = _follow(_submit(runner, stages, retries)) if stages else ([], 0)
         except BaseException:
             children.end()
             raise
     _publish(current_study())
-    if stopped:
-        raise RuntimeError(f"{len(stopped)} of {len(stages)} stages did not finish; the first: {stopped[0]}")
+    if failed or idle:
+        raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
     return f"{len(stages)} stages brought up to date"
 
 

@@ -6,6 +6,7 @@ hashes everything its values depend on: a search that was killed goes on, one th
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -24,15 +25,16 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fedweave import assemble, experiment
+from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
-from fedweave.spec import Run, Study
+from fedweave.spec import Study
 from pipelines import paths
 from pipelines.processes import die_with_parent, stage
 
 SAMPLERS = {"tpe": partial(TPESampler, multivariate=True), "random": RandomSampler}
-DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def main(task: str) -> None:
@@ -42,108 +44,142 @@ def main(task: str) -> None:
     """
     study = assemble.load()
     choose(task, study.tasks, "params.yaml: tasks")
-    found = {k: {"run": k, "best": {}, "trials": []} for k, item in study.runs.items() if item.task == task}
-    searched = [key for key in found if study.tune.trials and spaces(study, key)]
-    if searched:
-        workers = min(study.tune.workers, len(searched))
-        with ProcessPoolExecutor(workers, get_context("spawn"), die_with_parent) as pool:
-            found |= zip(searched, pool.map(partial(search, study), searched), strict=True)
-    for key, result in found.items():
-        write_atomic(paths.tuned(study.name, task, key), json.dumps(result, indent=2) + "\n")
+    keys = [key for key, item in study.runs.items() if item.task == task]
+    searched = {key: _open(study, key) for key in keys if study.tune.trials and spaces(study, key)}
+    unfinished = [key for key, opened in searched.items() if _left(study, opened)]
+    if unfinished:
+        workers = min(study.tune.workers, len(unfinished))
+        with ProcessPoolExecutor(workers, get_context("spawn"), _stay_with, (os.getpid(),)) as pool:
+            list(pool.map(partial(search, study), unfinished))
+    for key in keys:
+        found = summary(study, key, searched[key]) if key in searched else {"run": key, "best": {}, "trials": []}
+        write_atomic(paths.tuned(study.name, task, key), json.dumps(found, indent=2) + "\n")
 
 
-def search(study: Study, key: str) -> dict[str, Any]:
-    """Bring the search of one run to its full budget: {"run", "best", "trials": [{"params", "value"}], "budget"}."""
+def _stay_with(parent: int) -> None:
+    """Let this worker end with `parent`, which may have ended while the worker was starting."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def search(study: Study, key: str) -> None:
+    """Bring the search of one run to its full budget, in its journal."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", ExperimentalWarning)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     opened = _open(study, key)
-    _take_up(opened, _declared(study.run(key), spaces(study, key)))
-    done = [trial for trial in opened.trials if trial.state in DONE]
-    opened.sampler = SAMPLERS[study.tune.sampler](seed=len(done))
-    opened.optimize(partial(_objective, study, key), n_trials=study.tune.trials - len(done), catch=experiment.Diverged)
-    done = [trial for trial in opened.trials if trial.state in DONE]
-    complete = any(trial.state == TrialState.COMPLETE for trial in done)
-    best = opened.best_params if complete else {}
-    print(f"{key}: {len(done)} trials, best {opened.best_value if complete else '-'} with {best}", flush=True)
-    trials = [{"params": t.params, "value": t.value if t.state == TrialState.COMPLETE else None} for t in done]
+    _take_up(opened, declared(study, key))
+    opened.sampler = SAMPLERS[study.tune.sampler](seed=_left(study, opened))
+    inputs = assemble.load_inputs(study.run(key))
+    while _left(study, opened):
+        trial = opened.ask(spaces(study, key))
+        try:
+            opened.tell(trial, _value(study, key, inputs, trial))
+        except optuna.TrialPruned:
+            opened.tell(trial, state=TrialState.PRUNED)
+
+
+def summary(study: Study, key: str, opened: optuna.Study) -> dict[str, Any]:
+    """A finished search as data: {"run", "best", "trials": [{"params", "value"}], "budget"}; pruned ones have no value."""
+    done = opened.get_trials(states=DONE)
+    values = [trial.value if trial.state == TrialState.COMPLETE else None for trial in done]
+    best = opened.best_params if any(value is not None for value in values) else {}
+    print(f"{key}: {len(done)} trials, best {opened.best_value if best else '-'} with {best}", flush=True)
+    trials = [{"params": trial.params, "value": value} for trial, value in zip(done, values, strict=True)]
     budget = {"trials": study.tune.trials, "rounds": study.tune.rounds, "seeds": study.tune.seeds}
     return {"run": key, "best": best, "trials": trials, "budget": budget}
 
 
+def declared(study: Study, key: str) -> dict[str, Any]:
+    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
+    run = study.run(key)
+    fields = METHODS[run.method].__dataclass_fields__
+    space = study.tune.spaces.get(run.method) or {}
+    own = {name: run.options.get(name, getattr(fields.get(name), "default", None)) for name in space}
+    return own | {name: getattr(run.train, name.removeprefix("train.")) for name in space if name.startswith("train.")}
+
+
 def spaces(study: Study, key: str) -> dict[str, BaseDistribution]:
-    """The declared search space of a run.
+    """The search space of a run: what is declared, and the value that the run has without tuning.
 
     Raises:
         BadInput: an entry that is neither a range nor a choice.
     """
-    method = study.runs[key].method
-    declared = study.tune.spaces.get(method) or {}
-    return {name: _distribution(entry, f"tune.spaces.{method}.{name}") for name, entry in declared.items()}
+    method, values = study.runs[key].method, declared(study, key)
+    entries = (study.tune.spaces.get(method) or {}).items()
+    return {name: _distribution(entry, values[name], f"tune.spaces.{method}.{name}") for name, entry in entries}
 
 
-def _distribution(entry: Any, where: str) -> BaseDistribution:
-    if isinstance(entry, list) or (isinstance(entry, Mapping) and "choices" in entry):
-        return CategoricalDistribution(entry if isinstance(entry, list) else entry["choices"])
+def _distribution(entry: Any, value: Any, where: str) -> BaseDistribution:
+    """A range {low, high, log, step} or {choices}, widened to hold `value`."""
     try:
-        whole = all(isinstance(entry[end], int) for end in ("low", "high"))
-        return (IntDistribution if whole else FloatDistribution)(**entry)
+        if "choices" in entry:
+            return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+        ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
+        whole = all(isinstance(end, int) for end in ends.values())
+        return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})
     except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"params.yaml: {where}: {entry!r} is no range: low, high, log, step, or choices") from error
-
-
-def _declared(run: Run, space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """The values that the run has without tuning, for the parameters of its space: always the first trial."""
-    fields = METHODS[run.method].__dataclass_fields__
-    known = {name: run.options.get(name, getattr(fields.get(name), "default", None)) for name in space}
-    return known | {name: getattr(run.train, name[6:]) for name in space if name.startswith("train.")}
+        raise BadInput(f"params.yaml: {where}: {entry!r} is no range around {value!r}: low, high, log, step; or choices") from error
 
 
 def _open(study: Study, key: str) -> optuna.Study:
     """The journal of this search, found again by all that its values depend on."""
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in spaces(study, key).items()}
     subject = [run.fingerprint(), paths.code_digest(run.method), tune.rounds, tune.seeds, tune.sampler, space]
     digest = hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
     journal = paths.STATE / "tune" / study.name / f"{key}.journal"
     journal.parent.mkdir(parents=True, exist_ok=True)
-    bench = experiment.prepare(run, *assemble.load_inputs(run))
+    dataset, partition = assemble.load_inputs(run)
     return optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(journal))),
         study_name=digest,
-        direction="maximize" if bench.method.task.higher_is_better else "minimize",
+        direction="maximize" if assemble.build_task(run, dataset, partition).higher_is_better else "minimize",
         pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=(tune.rounds or run.train.rounds) // 3),
         load_if_exists=True,
     )
 
 
-def _take_up(opened: optuna.Study, declared: Mapping[str, Any]) -> None:
+def _left(study: Study, opened: optuna.Study) -> int:
+    """Trials that are still to be made."""
+    return max(0, study.tune.trials - len(opened.get_trials(deepcopy=False, states=DONE)))
+
+
+def _take_up(opened: optuna.Study, first: Mapping[str, Any]) -> None:
     """Queue the declared values, and what a killed search had begun: no trial is lost, none is made twice."""
     if not opened.trials:
-        opened.enqueue_trial(dict(declared))
-    for trial in opened.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        opened.enqueue_trial(dict(first))
+    for trial in opened.get_trials(states=(TrialState.RUNNING,)):
         opened.enqueue_trial(trial.params)
-        opened._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        opened.tell(trial.number, state=TrialState.FAIL)
 
 
-def _objective(study: Study, key: str, trial: optuna.Trial) -> float:
+def _value(study: Study, key: str, inputs: tuple[Dataset, Partition], trial: optuna.Trial) -> float:
     """Mean over seeds of the best validation value of a run with the trial's values; pruned by rounds."""
-    values = {name: trial._suggest(name, entry) for name, entry in spaces(study, key).items()}
     rounds = {"train.rounds": study.tune.rounds} if study.tune.rounds else {}
-    run = study.run(key, values, rounds)
-    bench = experiment.prepare(run, *assemble.load_inputs(run))
-    better = max if bench.method.task.higher_is_better else min
-    bests: list[float] = []
-    for seed in study.tune.seeds:
-        scores = []
-        for report in experiment.repeat(bench, seed):
-            if report.scores:
-                scores.append(float(report.scores[assemble.point(run)]["val"].nanmean()))
-                trial.report(better(scores), len(bests) * run.train.rounds + report.round)
-            if trial.should_prune():
-                raise optuna.TrialPruned
-        bests.append(better(scores))
+    run = study.run(key, trial.params, rounds)
+    bench = experiment.prepare(run, *inputs)
+    try:
+        bests = [_best(bench, seed, number * run.train.rounds, trial) for number, seed in enumerate(study.tune.seeds)]
+    except experiment.Diverged as error:
+        raise optuna.TrialPruned(str(error)) from error
     return sum(bests) / len(bests)
+
+
+def _best(bench: experiment.Bench, seed: int, offset: int, trial: optuna.Trial) -> float:
+    """The best validation value of one repetition."""
+    better = max if bench.method.task.higher_is_better else min
+    best: float | None = None
+    for report in experiment.repeat(bench, seed):
+        if report.scores:
+            value = float(report.scores[assemble.point(bench.run)]["val"].nanmean())
+            best = value if best is None else better(best, value)
+            trial.report(best, offset + report.round)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    assert best is not None  # the last round is always evaluated
+    return best
 
 
 if __name__ == "__main__":

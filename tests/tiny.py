@@ -107,17 +107,20 @@ ARGUMENTS: dict[str, dict] = {
     "pfedla": {"vector_size": 8, "width": 8},
     "heurpfedla": {"vector_size": 8, "width": 8},
     "pfedgat": {"heads": 2, "head_width": 3},
-    "fedsheafhn": {"width": 16, "channels": 4, "depth": 2, "enrol_epochs": 2, "refresh": 2, "lr_phi": 0.05},
+    "fedsheafhn": {"width": 32, "channels": 4, "depth": 2, "dropout": 0.1, "enrol_epochs": 2, "refresh": 2, "lr_phi": 0.05},
     "cfl": {"eps1": 10.0, "eps2": 0.0, "first_split": 1},
     "fedala": {"start_epochs": 2},
     "fedcp": {"lam": 0.5},
     "heurfedamp": {"sigma": 5.0, "alpha": 2.0},
+    "fedsage": {"generator_rounds": 1, "width": 6, "narrow": 5, "wide": 8, "bank_size": 4, "most": 3},
+    "fedpub": {"blocks": 2, "block_size": 10, "tau": 3.0},
+    "panacea": {"width": 16, "hidden": 1, "channels": 6, "server_lr": 0.02, "stage1_rounds": 2},
     "pfedme": {"inner_steps": 3, "inner_lr": 0.05, "lam": 5.0},
     "ditto": {"personal_epochs": 2}, "fedrep": {"head_epochs": 2}, "fedamp": {"sigma": 20.0, "alpha": 2.0}}
 TRAINING = {"nodes": Training(batch_size=0, epochs=2)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.
-ROUNDS_TO_LEARN: dict[str, int] = {"fedsheafhn": 50}
+ROUNDS_TO_LEARN: dict[str, int] = {"fedsheafhn": 30}
 # Methods whose server starts from draws per client, and the settings under which they are symmetric.
 ASYMMETRIC: dict[str, dict] = {"fedsheafhn": {"dropout": 0.0}}
 

@@ -1,9 +1,10 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -199,8 +200,7 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
 
 def hyperparameters(method: Method) -> Mapping[str, Any]:
     """The method's own settings, defaults included."""
-    return {name: getattr(method, name) for name in get_type_hints(type(method))
-            if name in getattr(type(method), "__dataclass_fields__", {}) and name not in ("task", "solver", "training")}
+    return {f.name: getattr(method, f.name) for f in fields(method) if f.name not in ("task", "solver", "training")}
 
 
 def point(run: Run) -> str:

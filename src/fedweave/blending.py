@@ -55,7 +55,7 @@ class Blending(GlobalModel):
 
     def join(self, model: Params) -> ClientState:
         ones = {name: torch.ones_like(model[name]) for name in self.blended}
-        return {"model": model, "weights": ones, "started": torch.zeros((), dtype=torch.bool)}
+        return {"model": model, "weights": ones, "started": model[self.blended[0]].new_zeros((), dtype=torch.bool)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model, weights, started = self._blend(shared, client, data)
@@ -79,11 +79,13 @@ class Blending(GlobalModel):
         visible, batches = replace(data, padded=mapped()), self._batches(data)
         objective = self.task.objective(visible)
 
+        def gradient(weights: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Tree, Params]:
+            return value_and_grad(lambda p: objective({**own, **shared, **p}, rows, key), mixed(weights))
+
         def lesson(weights: Params, epoch: int) -> tuple[Params, Tensor]:
             last = next(iter(gap.values())).new_zeros(())
             for b, rows in enumerate(batches):
-                key = keys.fold(data.key, 1, epoch, b)
-                value, _, grads = value_and_grad(lambda p, rows=rows, key=key: objective({**own, **shared, **p}, rows, key), mixed(weights))
+                value, _, grads = gradient(weights, rows, keys.fold(data.key, 1, epoch, b))
                 step = {name: (w - self.eta * grads[name] * gap[name]).clamp(0.0, 1.0) for name, w in weights.items()}
                 weights, last = _where((rows >= 0).any(), (step, value), (weights, last))
             return weights, last

@@ -184,7 +184,8 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
         if settings.join_round and state.round == settings.join_round:
             state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor)
         crowd = present if settings.join_round > state.round else federation
-        due = (state.round + 1) % settings.every == 0 or state.round + 1 == total
+        # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
+        due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
         state, report, post = one_round(stage.method, state, crowd, settings, executor, shadow=due)
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post)

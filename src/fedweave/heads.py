@@ -25,11 +25,11 @@ def classify(task: Task, model: Params, z: Tensor) -> Tensor:
     return task.call({name: model[name] for name in task.head}, z, "classify")
 
 
-def one_hot(task: Task, data: ClientData, rows: Tensor, like: Tensor) -> Tensor:
-    """Labels of `rows` [m] as [m, C] of `like`'s type; padding rows are 0."""
+def one_hot(task: Task, data: ClientData, rows: Tensor) -> Tensor:
+    """Labels of `rows` [m] as floats [m, C]; padding rows are 0."""
     labels = task.targets(data, rows.clamp(min=0))
     classes = torch.arange(head_shape(task)[0], device=rows.device)
-    return ((labels[:, None] == classes) & (rows >= 0)[:, None]).to(like.dtype)
+    return ((labels[:, None] == classes) & (rows >= 0)[:, None]).to(task.dtype)
 
 
 def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:

@@ -180,13 +180,14 @@ class Study:
         task = self.tasks[item.task]
         layers = [self.methods.get(item.method, {}), nest(tuned or {}), nest(item.set), nest(extra or {})]
         options: dict[str, Any] = {}
-        train = dict(task.train)
+        train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
             train.update(layer.get("train", {}))
-            options.update({k: v for k, v in layer.items() if k != "train"})
+            evaluate.update(layer.get("evaluate", {}))
+            options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
         where = f"params.yaml: runs.{key}"
         return Run(self.name, key, item.task, task, item.method, options, construct(TrainSpec, train, f"{where}.train"),
-                   construct(EvaluateSpec, task.evaluate, f"params.yaml: tasks.{item.task}.evaluate"), self.seeds)
+                   construct(EvaluateSpec, evaluate, f"{where}.evaluate"), self.seeds)
 
 
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A dealer maps the class sizes to a table of counts [N, C]; which rows they are i
 clients, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -204,6 +204,27 @@ def some_classes(
     return Deal(allotted(census.sizes, held / classes, size))
 
 
+def listed(
+    census: Census,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    classes: Sequence[Sequence[int]],
+    size: int | None = None,
+) -> Deal:
+    """The classes of every client, given one list each, in equal counts; `size` rows in all.
+
+    Source: the planted neighbours in the figures of pFedLA (Ma et al., CVPR 2022).
+    """
+    del rng
+    if len(classes) != clients or not all(classes):
+        raise BadInput(f"partition.classes: {len(classes)} lists for {clients} clients; give each client one")
+    held = np.zeros((clients, len(census.sizes)), dtype=bool)
+    for row, mine in zip(held, classes, strict=True):
+        row[[integer("classes", c, 0, len(row) - 1) for c in mine]] = True
+    return Deal(allotted(census.sizes, held / held.sum(1, keepdims=True), size))
+
+
 def dominant(
     census: Census,
     clients: int,
@@ -230,6 +251,7 @@ DEALERS: dict[str, Callable[..., Deal]] = {
     "iid": iid,
     "shards": shards,
     "classes": some_classes,
+    "listed": listed,
     "clusters": clusters,
     "dirichlet": dirichlet,
     "lda": lda,

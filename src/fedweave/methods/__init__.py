@@ -16,20 +16,24 @@ from fedweave.methods.fedpac import FedPAC
 from fedweave.methods.fedper import FedPer
 from fedweave.methods.fedprox import FedProx
 from fedweave.methods.fedprox_ft import FedProxFT
+from fedweave.methods.fedpub import FedPub
 from fedweave.methods.fedrep import FedRep
 from fedweave.methods.fedrod import FedRoD
+from fedweave.methods.fedsage import FedSage
 from fedweave.methods.fedsheafhn import FedSheafHN
 from fedweave.methods.ghn import GHN
 from fedweave.methods.heurfedamp import HeurFedAMP
 from fedweave.methods.heurpfedla import HeurpFedLA
 from fedweave.methods.knn_per import KnnPer
 from fedweave.methods.local import Local
+from fedweave.methods.panacea import Panacea
 from fedweave.methods.perfedavg import PerFedAvg
 from fedweave.methods.pfedgat import PFedGAT
 from fedweave.methods.pfedgraph import PFedGraph
 from fedweave.methods.pfedhn import PFedHN
 from fedweave.methods.pfedla import PFedLA
 from fedweave.methods.pfedme import PFedMe
+from fedweave.methods.sfl import SFL
 from fedweave.methods.shn import SHN
 from fedweave.protocol import Method
 
@@ -65,4 +69,8 @@ METHODS: dict[str, type[Method]] = {
     "fedpac": FedPAC,
     "fedfomo": FedFomo,
     "pfedgraph": PFedGraph,
+    "sfl": SFL,
+    "panacea": Panacea,
+    "fedpub": FedPub,
+    "fedsage": FedSage,
 }

@@ -104,7 +104,7 @@ class FedPAC(Method):
 
     def _statistics(self, model: Params, data: ClientData) -> Tree:
         z = self.task.features(model, data, data.train)
-        labels = one_hot(self.task, data, data.train, z)
+        labels = one_hot(self.task, data, data.train)
         counts = labels.sum(0)
         p, filled = counts / counts.sum(), counts.clamp(min=1)
         means, power = labels.T @ z / filled[:, None], labels.T @ z.square().sum(1) / filled

@@ -55,7 +55,7 @@ class FedRoD(GlobalModel):
         return self.task.predict(model["model"], data, rows) + self.task.predict({**model["model"], **model["private"]}, data, rows)
 
     def _losses(self, data: ClientData) -> RowLosses:
-        prior = one_hot(self.task, data, data.train, data.size).sum(0).clamp(min=1e-12).log()
+        prior = one_hot(self.task, data, data.train).sum(0).clamp(min=1e-12).log()
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             private = {name: model[f"private/{name}"] for name in self.task.head}

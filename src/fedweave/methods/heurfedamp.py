@@ -70,7 +70,7 @@ class HeurFedAMP(ClientModels):
         return model
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"]
+        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
         model = {**client, **own["mixture"]} if self.begin_at == "mixture" else client
         fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
         return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)

@@ -20,8 +20,8 @@ from fedweave import trees
 from fedweave.collaboration import cosines, simplex
 from fedweave.families import ClientModels
 from fedweave.federation import ClientData
+from fedweave.penalties import aligned
 from fedweave.protocol import ClientState, Server, Start, Update
-from fedweave.solvers import Loss
 from fedweave.trees import Params, Tree
 
 
@@ -71,23 +71,10 @@ class PFedGraph(ClientModels):
         return trees.only(model, self.kept)
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        strength = (self.lam if self.repel else -self.lam) * own["active"]
+        strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
         loss = aligned(self.task.objective(data), own["direction"], strength)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
         return Update({"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **client}
-
-
-def aligned(loss: Loss, direction: Params, weight: Tensor) -> Loss:
-    """loss + weight · cos(w, direction)."""
-    size = sum(v.square().sum() for v in direction.values()).sqrt()
-
-    def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
-        value, buffers = loss(model, rows, key)
-        inner = sum((model[name] * v).sum() for name, v in direction.items())
-        norm = sum(model[name].square().sum() for name in direction).sqrt()
-        return value + weight * inner / (norm * size).clamp(min=1e-12), buffers
-
-    return turned

@@ -33,6 +33,15 @@ ALIASES = {
     "directmatrix": ("directweightmatrix",),
     "fedsheafhn": ("+dynamicembeddingours", "wsheafdiffusionours"),
     "fedavg": ("basemodelfedavg",),
+    # A variant's label is the method's and, in brackets, the end of its run's key.
+    "sflsfllearned": ("sfl*",),
+    "fedsheafhnhypernetwork": ("+hypernetwork",),
+    "fedsheafhncollaborationgraph": ("+collaborationgraph",),
+    "fedsheafhnsheafdiffusion": ("+sheafdiffusion",),
+    "fedsheafhnattention": ("+attention",),
+    "fedsheafhnwithout": ("wosheafdiffusion",),
+    "fedsheafhngcn": ("wgcn",),
+    "fedsheafhngat": ("wgat",),
 }
 
 

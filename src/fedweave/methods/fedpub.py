@@ -1,0 +1,120 @@
+"""FED-PUB, personalized subgraph federated learning (Baek et al., ICML 2023, arXiv:2206.10206).
+
+Server keeps the last model θ_j and functional embedding e_j of every client: the mean output of the last graph layer on one random
+graph that the server made (blocks of nodes, features N(0, 1)). θ̄_i = Σ_j S_ij θ_j with S_ij ∝ exp(τ cos(e_i, e_j)) goes down, θ_i
+and e_i come up (2P + D, and the random graph once). A mask m per weight matrix stays with the client: W ⊙ m is used, entries
+|m| < λ1 count as 0 outside training. Loss: CE + λ1 ‖m‖₁ + λ2 Σ ‖w − θ̄_i‖, one norm per tensor, from round 1 on.
+
+Deviations from JinheonBaek/FED-PUB:
+1. Both regularisers have gradients; `detached` leaves them out, as the code does. 2. Adam's moments start afresh every round.
+3. Similarities are to every client's latest embedding, not to this round's participants.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave import keys, trees
+from fedweave.collaboration import cosines
+from fedweave.families import ClientModels
+from fedweave.federation import ClientData
+from fedweave.models import gcn_norm
+from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.solvers import Loss
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPub(ClientModels):
+    """Mixtures by functional similarity, and personal sparse masks.
+
+    Attributes:
+        tau: τ, sharpness of the similarity.
+        lam1: λ1, sparsity of masks and their threshold.
+        lam2: λ2, pull of every tensor towards the received one.
+        blocks, block_size, density: the random graph; detached: leave the regularisers' gradients out.
+    """
+
+    tau: float = 10.0
+    lam1: float = 1e-3
+    lam2: float = 1e-3
+    blocks: int = 5
+    block_size: int = 100
+    density: float = 0.1
+    detached: bool = False
+
+    label = "FED-PUB"
+    needs = frozenset({"subgraphs"})
+    bounds: ClassVar[dict] = {"lam1": (0, None), "lam2": (0, None), "blocks": (1, None), "block_size": (2, None), "density": (0, 1)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the weight matrices, each of which has a mask."""
+        return tuple(name for name, shape in self.task.shapes().items() if len(shape) == 2)
+
+    def begin(self, start: Start) -> Tree:
+        like = start.model[self.matrices[0]]
+        g, n = keys.stream(start.seed), self.blocks * self.block_size
+        both = np.stack(np.triu_indices(n, 1))
+        linked = (g.random(both.shape[1]) < self.density) & (both[0] // self.block_size == both[1] // self.block_size)
+        pairs = torch.from_numpy(both[:, linked])
+        edges, weight = gcn_norm(torch.cat([pairs, pairs.flip(0)], 1), n, like.dtype)
+        x = torch.from_numpy(g.standard_normal((n, like.shape[1]))).to(like.dtype)
+        width = self.task.call(start.model, (x.to(like), edges.to(like.device), weight.to(like)), "embed").shape[1]
+        return {"proxy": {"x": x, "edges": edges, "weight": weight}, "embeddings": x.new_zeros(start.clients, width)}
+
+    def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
+        return {**fixed, "embeddings": fixed["embeddings"].index_copy(0, ids, uploads["embedding"])}
+
+    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        return {"proxy": server["fixed"]["proxy"]}, {}
+
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        # A client without an embedding is equally similar to everybody.
+        seen = server["seen"] | ~server["seen"].any()
+        similarity = (self.tau * cosines(server["fixed"]["embeddings"])[ids]).masked_fill(~seen, -torch.inf)
+        return similarity.softmax(-1).expand(len(self.task.layers), -1, -1)
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        first = participants - int(own["active"].sum())
+        return trees.nbytes(own["mixture"]) + first * trees.nbytes(shared["proxy"]), trees.nbytes(uploads)
+
+    def join(self, model: Params) -> ClientState:
+        return {"buffers": trees.only(model, self.kept), "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices}}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, (*self.task.params, *client["masks"]),
+                           loss=self._loss(own["mixture"], data))
+        after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
+        deployed = self._pruned(after, masks)
+        embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(0)
+        return Update({"model": trees.without(after, self.kept), "embedding": embedding},
+                      {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])
+
+    def _pruned(self, model: Params, masks: Params) -> Params:
+        live = {name: m * (m.abs() >= self.lam1) for name, m in masks.items()}
+        return {name: value * live[f"mask/{name}"] if f"mask/{name}" in live else value for name, value in model.items()}
+
+    def _loss(self, anchor: Params, data: ClientData) -> Loss:
+        objective = self.task.objective(data)
+
+        def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+            masks = {name: model[f"mask/{name}"] for name in self.matrices}
+            plain = trees.only(model, (*self.task.params, *self.kept))
+            value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
+            if self.detached:
+                return value, buffers
+            sparse, near = sum(m.abs().sum() for m in masks.values()), sum((plain[name] - a).norm() for name, a in anchor.items())
+            return value + self.lam1 * sparse + (self.lam2 * near if data.round else 0.0), buffers
+
+        return loss

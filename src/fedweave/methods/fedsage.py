@@ -1,0 +1,99 @@
+"""FedSage+ (Zhang et al., NeurIPS 2021, arXiv:2106.13430).
+
+Clients train a GraphSAGE classifier of their own instead of the task's model, and a generator of the neighbours that other clients
+hold. In the first rounds a share of a client's validation nodes is hidden; generator and classifier learn from the number and the
+features of hidden neighbours, from labels on the mended graph, and from neighbours' features of the other clients: (smooth-L1 +
+greedy MSE + CE + Σ_others greedy MSE) / N. Nothing is averaged until the last of these rounds. Then every client mends its graph
+with up to S generated neighbours per node, and the classifier is trained by unweighted FedAvg.
+
+Wire: the classifier both ways; while generators learn, a bank of every client's raw neighbour features goes down (the paper sends
+gradients on them), and the generator's start to whoever is new.
+
+Deviations from xkLi-Allen/OpenFGL:
+1. Generated neighbours are joined both ways. There they only receive, so that mending changes no prediction (`inert`).
+2. The generator mends the whole subgraph; there it still looks at the impaired one. 3. The bank is drawn once per client.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.federation import ClientData
+from fedweave.mending import NETWORKS, Mending, bank, linked, part
+from fedweave.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSage(Mending):
+    """GraphSAGE on graphs mended with generated neighbours.
+
+    Attributes:
+        width, dropout, hidden_share, most, narrow, wide, inert: see `Mending`.
+        generator_rounds: rounds in which generators learn.
+        bank_size: nodes whose neighbours' features every client reveals.
+    """
+
+    generator_rounds: int = 10
+    bank_size: int = 128
+
+    label = "FedSage+"
+    needs = frozenset({"subgraphs"})
+    bounds: ClassVar[dict] = {**Mending.bounds, "generator_rounds": (0, None), "bank_size": (1, None)}
+
+    def init(self, start: Start) -> Server:
+        fresh = {name: initialised(partial(self.build, name), start.seed + i, self.task.dtype) for i, name in enumerate(NETWORKS)}
+        return {**fresh, "bank": start.enrolled, "seen": torch.zeros(start.clients, dtype=torch.bool), "ids": start.ids.clone(),
+                "round": torch.tensor(0)}
+
+    def enrol(self, model: Params, data: ClientData) -> Tensor:
+        return bank(data, self.bank_size, self.most, data.key)
+
+    def join(self, model: Params) -> ClientState:
+        like = next(iter(model.values()))
+        blank = {name: {n: like.new_zeros(p.shape) for n, p in net.named_parameters()} for name, net in self.networks.items()}
+        return {**blank, "key": torch.zeros((), dtype=torch.int64, device=like.device)}
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        learning = int(server["round"]) < self.generator_rounds
+        others = {name: server[name] for name in ("bank", "ids")} if learning else {}
+        return {**trees.only(server, NETWORKS), **others}, {"seen": server["seen"][ids], "id": server["ids"][ids]}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        mine, learning = self._mine(shared, own, client, data), data.round < self.generator_rounds
+        trained = NETWORKS if learning else NETWORKS[:1]
+        model = {f"{name}/{n}": p for name in trained for n, p in mine[name].items()}
+        losses = self.generator_losses(shared, own, mine, data) if learning else self.classifier_losses(mine, data)
+        fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses))
+        state = {**mine, **{name: part(fit.model, name) for name in trained}}
+        upload = {"model": state["classifier"]} if data.round + 1 >= self.generator_rounds else {}
+        return Update(upload, state, {**state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        mean = trees.weighted_mean(uploads["model"], torch.ones_like(weights)) if uploads else server["classifier"]
+        return {**server, "classifier": mean, "seen": server["seen"].index_fill(0, ids, True), "round": server["round"] + 1}
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return {**self._mine(shared, own, client, data), "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
+
+    def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            made, live = self.mended(model, data)
+            return self.classify(model["classifier"], data, linked(data), made, live & model["mend"])[rows.clamp(min=0)]
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        return trees.grown(server, self.init(start._replace(enrolled=torch.cat([server["bank"], enrolled]))))
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        new, common = participants - int(own["seen"].sum()), trees.nbytes(trees.without(shared, ["generator"]))
+        return participants * common + new * trees.nbytes(shared["generator"]), trees.nbytes(uploads)
+
+    def _mine(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
+        """The client's networks and its constant key; whoever is new takes the server's, and all its classifier in the end."""
+        given = {**trees.only(shared, NETWORKS), "key": data.key}
+        mine = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), client, given)
+        return mine if data.round < self.generator_rounds else {**mine, "classifier": shared["classifier"]}

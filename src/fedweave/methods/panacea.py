@@ -1,0 +1,62 @@
+"""Panacea (Graph-relational federated learning, openreview.net/forum?id=FMLyPgqos1).
+
+Two stages (see `GraphHypernetwork`): a vector per client, then graph convolutions over the clients' graph refine the vectors X,
+which stay trainable, to codes Z, and a hypernetwork turns codes into models. A graph generator ẑ = Linear(z) has to reconstruct
+the graph: the loss of φ gains λ_g · BCE(σ(ẑ_u · ẑ_v), A_uv) over pairs of clients, edges weighted by their rarity. Everything but
+the models stays on the server (2P on the wire).
+
+Deviation: neither full text nor code is public; the sizes are those of GHN, and the generator is the smallest that fits the abstract.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.hyper import GCNEncoder
+from fedweave.hypernetworks import GraphHypernetwork
+from fedweave.protocol import Start, initialised
+from fedweave.solvers import pull_back
+from fedweave.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panacea(GraphHypernetwork):
+    """Hypernetwork behind graph convolutions whose codes also tell who is connected to whom.
+
+    Attributes:
+        generator_weight: λ_g, weight of the reconstruction; 0 is GHN with trainable vectors.
+    """
+
+    generator_weight: float = 0.1
+    train_x: bool = True
+    depth: int = 2
+
+    label = "Panacea"
+    point = "pre"
+    bounds: ClassVar[dict] = {**GraphHypernetwork.bounds, "generator_weight": (0.0, None)}
+
+    def encoder(self, size: int) -> nn.Module:
+        return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
+
+    def companions(self, size: int, start: Start) -> Tree:
+        return {"generator": initialised(lambda: nn.Linear(size, size), start.seed + 3, next(iter(start.model.values())).dtype)}
+
+    def regularise(self, phi: Tree, fixed: Tree) -> Tree:
+        def loss(phi: Tree) -> Tree:
+            return {"loss": self.generator_weight * self.reconstruction(phi, fixed)}
+
+        return pull_back(loss, phi, lambda out: {"loss": torch.ones_like(out["loss"])})[0]
+
+    def reconstruction(self, phi: Tree, fixed: Tree) -> Tensor:
+        """Mean cross-entropy of the graph over ordered pairs of different clients."""
+        z = F.linear(self.codes(phi, fixed), phi["generator"]["weight"], phi["generator"]["bias"])
+        edges = fixed["edges"]
+        adjacency = torch.zeros(len(z), len(z), dtype=z.dtype, device=z.device).index_put((edges[0], edges[1]), z.new_ones(()))
+        pairs = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+        linked = adjacency[pairs]
+        rarity = (len(linked) - linked.sum()) / linked.sum().clamp(min=1.0)
+        losses = F.binary_cross_entropy_with_logits((z @ z.T)[pairs], linked, pos_weight=rarity, reduction="sum")
+        return losses / max(1, len(linked))

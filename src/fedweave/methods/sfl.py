@@ -1,0 +1,119 @@
+"""SFL and SFL*, structural federated learning (Chen et al., IJCAI 2022, arXiv:2203.00829).
+
+Server keeps the last model Θ [N, P] of every client and a graph A with row sums 1 (the given one with self loops, else I plus
+uniform). u = γ A^L Θ + (1 − γ) Θ; u_i and g = mean of the rows of u go down (2P), θ_i comes up (P). The client starts from g and
+minimises F + λ_u ‖w − u_i‖ + λ_g ‖w − g‖, norms not squared; u_i is deployed. SFL* (`learned_graph`) starts every round with new
+node vectors and an `AntisymmetricGraph` S on them, fits S to the pairwise distances of Θ by a few SGD steps (rows of both scaled
+to length 1), keeps the largest entries per row, scales them to sum 1, and takes A ← (1 − β) A + β S.
+
+Deviations from dawenzi098/SFL-Structural-Federated-Learning:
+1. The penalties have gradients; `detached` leaves them out, as the code does. S is fitted to distances, as published.
+2. A row of S without a positive entry leaves A's row as it is; the code would shrink the model.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave import keys, trees
+from fedweave.collaboration import given
+from fedweave.families import ClientModels
+from fedweave.federation import ClientData
+from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.hypernetworks import applied, vectors
+from fedweave.penalties import tied
+from fedweave.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.solvers import SGD, value_and_grad
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFL(ClientModels):
+    """Models propagated along a graph between clients.
+
+    Attributes:
+        lam_u, lam_g: λ_u and λ_g, pulls towards the propagated and the common model; detached: leave their gradients out.
+        layers, gamma: L, multiplications with A, and γ, share of the propagated models.
+        learned_graph, beta: SFL*, and β, share of the learned graph.
+        node_size, saturation, neighbours: length of node vectors, steepness of S, entries of S that are kept per row.
+        fit_steps, fit_lr, fit_decay: SGD on S.
+    """
+
+    lam_u: float = 0.3
+    lam_g: float = 0.3
+    layers: int = 3
+    gamma: float = 1.0
+    learned_graph: bool = False
+    beta: float = 0.05
+    node_size: int = 40
+    saturation: float = 3.0
+    neighbours: int = 30
+    fit_steps: int = 10
+    fit_lr: float = 0.01
+    fit_decay: float = 1e-4
+    detached: bool = False
+
+    label = "SFL"
+    point = "pre"
+    bounds: ClassVar[dict] = {**dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps"), (0, None)), "gamma": (0, 1), "beta": (0, 1),
+                              "node_size": (1, None), "neighbours": (1, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return self.task.buffers
+
+    def begin(self, start: Start) -> Tree:
+        n = start.clients
+        edges = given(torch.zeros(2, 0) if start.relation is None else start.relation, n).cpu()
+        linked = torch.zeros(n, n, dtype=torch.bool).index_put((edges[0], edges[1]), torch.tensor(True))
+        known = torch.tensor(start.relation is not None)
+        return {"linked": linked, "given": known, "ids": start.ids.clone(), "seed": torch.tensor(start.seed)}
+
+    def weights(self, server: Server, ids: Tensor) -> Tensor:
+        return self._propagation(server)[ids].expand(len(self.task.layers), -1, -1)
+
+    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        share = self._propagation(server).mean(0)
+        return {"common": trees.tree_map(lambda t: torch.tensordot(share, t, dims=1), server["models"])}, {}
+
+    def join(self, model: Params) -> ClientState:
+        return trees.only(model, self.kept)
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]
+        fit = self.descend({**shared["common"], **client}, data, loss=tied(self.task.objective(data), anchors))
+        return Update({"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**own["mixture"], **client}
+
+    def _propagation(self, server: Server) -> Tensor:
+        """γ A^L + (1 − γ) I [N, N]."""
+        fixed, thetas = server["fixed"], trees.flat(server["models"])
+        eye = torch.eye(len(thetas), dtype=thetas.dtype, device=thetas.device)
+        a = _row_shares(torch.where(fixed["given"], fixed["linked"].to(eye), 1.0 / len(eye)) + eye)
+        if self.learned_graph:
+            s = self._fitted(thetas, fixed, server["round"])
+            a = torch.where(s.any(1, keepdim=True), (1 - self.beta) * a + self.beta * _row_shares(s), a)
+        return self.gamma * torch.linalg.matrix_power(a, self.layers) + (1 - self.gamma) * eye
+
+    def _fitted(self, thetas: Tensor, fixed: Tree, round: Tensor) -> Tensor:
+        """S [N, N], sparse."""
+        target = F.normalize(torch.cdist(thetas, thetas))
+        seeds = [int(keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
+        first, second = (vectors(seed, fixed["ids"].cpu(), self.node_size, thetas.cpu()) for seed in seeds[:2])
+        build = partial(AntisymmetricGraph, first, second, saturation=self.saturation)
+        solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
+        params = trees.tree_map(lambda t: t.to(thetas), initialised(build, seeds[2], thetas.dtype))
+        for _ in range(self.fit_steps):
+            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(applied(build, p)), target), {}), params)[2]
+            params, _ = solver.step(params, grads, {})
+        return sparsified(applied(build, params), self.neighbours).detach()
+
+
+def _row_shares(weights: Tensor) -> Tensor:
+    return weights / weights.sum(1, keepdim=True).clamp(min=1e-12)

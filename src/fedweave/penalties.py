@@ -1,0 +1,45 @@
+"""Loss modifiers beside the proximal term of `fedweave.solvers`: distances that are not squared, and directions."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedweave.solvers import Loss
+from fedweave.trees import Params
+
+BLUNT = 1e-4  # distances below this count as rounding
+
+
+def length(tensors: Iterable[Tensor]) -> Tensor:
+    """√Σ‖·‖² over all entries of `tensors`; its gradient at 0 is 0."""
+    return torch.stack([t.norm() for t in tensors]).norm()
+
+
+def distance(tensors: Iterable[Tensor]) -> Tensor:
+    """`length`, continued as a parabola below `BLUNT`: the difference of equal models is rounding, and must not have a direction."""
+    gaps = list(tensors)
+    exact = length(gaps)
+    return torch.where(exact > BLUNT, exact, sum(g.square().sum() for g in gaps) / (2 * BLUNT) + BLUNT / 2)
+
+
+def tied(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:
+    """loss + Σ weight · ‖w − anchor‖, each norm over all parameters in its anchor and not squared."""
+
+    def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        value, buffers = loss(model, rows, key)
+        return value + sum(weight * distance(model[n] - a for n, a in anchor.items()) for anchor, weight in anchors), buffers
+
+    return penalised
+
+
+def aligned(loss: Loss, direction: Params, weight: Tensor | float) -> Loss:
+    """loss + weight · cos(w, direction) over the parameters in `direction`."""
+    size = length(direction.values())
+
+    def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        value, buffers = loss(model, rows, key)
+        inner = sum((model[name] * v).sum() for name, v in direction.items())
+        return value + weight * inner / (length(model[name] for name in direction) * size).clamp(min=1e-12), buffers
+
+    return turned

@@ -1,0 +1,99 @@
+"""What the tests of baselines share: quick runs, and naive training with ordinary modules and optimisers."""
+
+import copy
+from collections.abc import Iterator
+
+import tiny
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave import trees
+from fedweave.engine import Report, Settings, State, run, train
+from fedweave.executors import Loop
+from fedweave.federation import Federation
+from fedweave.protocol import Method
+from fedweave.schedule import Training, cohort
+from fedweave.trees import Params, Tree
+
+SEED, TRAINING = 2, Training(batch_size=4, epochs=2)
+FED = tiny.rows_federation()
+
+
+def made(name: str, kind: str = "rows", **overrides: object) -> Method:
+    """A method on a toy task."""
+    return tiny.method(name, tiny.TASKS[kind][0](), kind, **overrides)
+
+
+def ran(name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object) -> Report:
+    """The last report of a run with everybody."""
+    *_, report = run(made(name, kind, **overrides), federation or tiny.TASKS[kind][1](), Settings(rounds=rounds, seed=SEED), Loop())
+    return report
+
+
+def models(report: Report, point: str = "post") -> Tensor:
+    """Personalized models [N, P]."""
+    return trees.flat(dict(sorted(report.models[point].items())))
+
+
+def server(report: Report) -> Tensor:
+    """The one model of the server [1, P]."""
+    return torch.cat([value.flatten() for _, value in sorted(report.state.server["model"].items())])[None]
+
+
+def network(method: Method) -> nn.Module:
+    """The common initial model."""
+    net = copy.deepcopy(method.task.template)
+    net.load_state_dict(method.task.init(SEED * 1000 + 4))
+    return net
+
+
+def batches(client: int, round: int, first: int, last: int) -> list[Tensor]:
+    """A client's minibatches of epochs first … last − 1."""
+    plan = cohort(FED, torch.arange(tiny.CLIENTS), TRAINING, last, SEED, round).plan[client]
+    return [rows[rows >= 0] for epoch in plan[first:] for rows in epoch if (rows >= 0).any()]
+
+
+def ce(net: nn.Module, rows: Tensor) -> Tensor:
+    """Cross-entropy of a batch."""
+    return F.cross_entropy(net(FED.shared["x"][rows]), FED.shared["y"][rows])
+
+
+def gradients(net: nn.Module, rows: Tensor) -> list[Tensor]:
+    """Gradient of the cross-entropy."""
+    return [*torch.autograd.grad(ce(net, rows), [*net.parameters()])]
+
+
+def moved(net: nn.Module, steps: list[Tensor], size: float) -> nn.Module:
+    """A copy of `net` moved by size · steps."""
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for p, s in zip(other.parameters(), steps, strict=True):
+            p.add_(s, alpha=size)
+    return other
+
+
+def average(nets: list[nn.Module], weights: Tensor) -> nn.Module:
+    """The weighted mean of modules."""
+    mean = copy.deepcopy(nets[0])
+    with torch.no_grad():
+        for target, *sources in zip(mean.parameters(), *(n.parameters() for n in nets), strict=True):
+            target.copy_(sum(w * s for w, s in zip(weights / weights.sum(), sources, strict=True)))
+    return mean
+
+
+def copies(net: nn.Module) -> Iterator[tuple[int, nn.Module]]:
+    """(client, its copy of `net`)."""
+    yield from ((i, copy.deepcopy(net)) for i in range(tiny.CLIENTS))
+
+
+def same(net: nn.Module, params: Params) -> None:
+    """Equal to float64 rounding."""
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(params[name], value.detach(), rtol=1e-8, atol=1e-10)
+
+
+def uploaded(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
+    """(shared, own, uploads) of a round 0 with everybody, from `state`."""
+    shared, own, updates = train(method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop())
+    return shared, own, updates.upload
