@@ -25,7 +25,7 @@ def run(study: str, key: str) -> Path:
 def code_digest(method: str) -> str:
     """A hash of the code that a run of `method` depends on: a checkpoint of other code is not continued."""
     package = Path(fedweave.__file__).parent
-    core = [*package.glob("*.py"), *(f for part in ("data", "hyper", "models") for f in (package / part).glob("*.py"))]
+    core = [*package.glob("*.py"), *(f for part in ("data", "families", "hyper", "models") for f in (package / part).glob("*.py"))]
     content = hashlib.sha256()
     for file in sorted([*core, package / "methods" / f"{method}.py"]):
         content.update(file.read_bytes())

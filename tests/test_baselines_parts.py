@@ -8,10 +8,11 @@ from naive import FED, SEED, ce, gradients, made, moved, network, ran, uploaded
 from torch import nn
 from torch.nn import functional as F
 
-from fedweave import heads, keys, penalties, trees
+from fedweave import keys, trees
 from fedweave.collaboration import simplex
 from fedweave.engine import Settings, begin, describe, one_round, run
 from fedweave.executors import Loop
+from fedweave.families import heads, penalties
 from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.methods import cfl, fedcp
 from fedweave.schedule import viewers

@@ -7,9 +7,10 @@ from naive import SEED, made, ran
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave import keys, mending, trees
+from fedweave import keys, trees
 from fedweave.engine import Settings, begin, one_round, run
 from fedweave.executors import Batched, Loop
+from fedweave.families import mending
 from fedweave.models.sage import GraphSAGE
 from fedweave.schedule import Training, viewers
 

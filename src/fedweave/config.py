@@ -28,7 +28,8 @@ def construct(cls: type[T], block: object, key: str, **given: object) -> T:
             choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
         check_value(value, hints[name], f"{key}.{name}")
         check_bounds(value, getattr(cls, "bounds", {}).get(name), f"{key}.{name}")
-    missing = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and n not in block]
+    needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    missing = [n for n in needed if n not in block]
     if missing:
         raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {cls.__name__}")
     return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **given)

@@ -8,7 +8,7 @@ with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedweave.blending import Blending
+from fedweave.families.blending import Blending
 from fedweave.federation import ClientData
 from fedweave.solvers import Fit
 from fedweave.trees import Params

@@ -12,7 +12,7 @@ Deviations from TsingZ0/PFLlib:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedweave.blending import Blending
+from fedweave.families.blending import Blending
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from fedweave import keys, trees
 from fedweave.families import GlobalModel
+from fedweave.families.heads import classify, head_shape
 from fedweave.federation import ClientData
-from fedweave.heads import classify, head_shape
 from fedweave.protocol import ClientState, Start, Update, initialised
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
+from fedweave.families.heads import body, head_shape, one_hot, shares
 from fedweave.federation import ClientData
-from fedweave.heads import body, head_shape, one_hot, shares
 from fedweave.protocol import ClientState, Method, Server, Start, Update
 from fedweave.solvers import SGD, Solver
 from fedweave.task import RowLosses

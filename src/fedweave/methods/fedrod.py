@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedweave import trees
 from fedweave.families import GlobalModel
+from fedweave.families.heads import classify, one_hot
 from fedweave.federation import ClientData
-from fedweave.heads import classify, one_hot
 from fedweave.protocol import ClientState, Update
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree

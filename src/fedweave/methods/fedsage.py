@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
+from fedweave.families.mending import NETWORKS, Mending, bank, linked, part
 from fedweave.federation import ClientData
-from fedweave.mending import NETWORKS, Mending, bank, linked, part
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.trees import Params, Tree
 

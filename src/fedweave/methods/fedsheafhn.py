@@ -19,10 +19,10 @@ from torch import Tensor
 from fedweave import keys, trees
 from fedweave.collaboration import complete_graph
 from fedweave.families import GeneratedModels
+from fedweave.families.hypernetworks import applied
 from fedweave.federation import ClientData
 from fedweave.hyper.attention import padded
 from fedweave.hyper.collaborative import CollaborativeHypernetwork, Encoder, Mixer
-from fedweave.hypernetworks import applied
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.solvers import Adam, Grouped, Solver
 from fedweave.task import NodeClassification

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.hyper import GCNEncoder
-from fedweave.hypernetworks import GraphHypernetwork
 
 
 @dataclass(frozen=True, kw_only=True)

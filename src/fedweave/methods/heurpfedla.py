@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.mixtures import LayerwiseHypernetworks
+from fedweave.families.mixtures import LayerwiseHypernetworks
 from fedweave.protocol import Server
 from fedweave.trees import Params, Tree
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.hyper import GCNEncoder
-from fedweave.hypernetworks import GraphHypernetwork
 from fedweave.protocol import Start, initialised
 from fedweave.solvers import pull_back
 from fedweave.trees import Tree

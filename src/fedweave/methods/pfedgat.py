@@ -20,9 +20,9 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from fedweave import keys, trees
+from fedweave.families.hypernetworks import applied
+from fedweave.families.mixtures import ValidatedMixtures
 from fedweave.hyper import ModelAttention, count_sketch, layer_norm
-from fedweave.hypernetworks import applied
-from fedweave.mixtures import ValidatedMixtures
 from fedweave.protocol import Start, initialised
 from fedweave.trees import Params, Tree
 

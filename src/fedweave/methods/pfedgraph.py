@@ -19,8 +19,8 @@ from torch import Tensor
 from fedweave import trees
 from fedweave.collaboration import cosines, simplex
 from fedweave.families import ClientModels
+from fedweave.families.penalties import aligned
 from fedweave.federation import ClientData
-from fedweave.penalties import aligned
 from fedweave.protocol import ClientState, Server, Start, Update
 from fedweave.trees import Params, Tree
 

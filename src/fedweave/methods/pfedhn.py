@@ -11,7 +11,7 @@ Deviations from the public code (AvivSham/pFedHN):
 from dataclasses import dataclass
 from typing import Literal
 
-from fedweave.hypernetworks import TableHypernetwork
+from fedweave.families.hypernetworks import TableHypernetwork
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ Deviations:
 
 from dataclasses import dataclass
 
-from fedweave.mixtures import LayerwiseHypernetworks
+from fedweave.families.mixtures import LayerwiseHypernetworks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 from fedweave import keys, trees
 from fedweave.collaboration import given
 from fedweave.families import ClientModels
+from fedweave.families.hypernetworks import applied, vectors
+from fedweave.families.penalties import tied
 from fedweave.federation import ClientData
 from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
-from fedweave.hypernetworks import applied, vectors
-from fedweave.penalties import tied
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.solvers import SGD, value_and_grad
 from fedweave.trees import Params, Tree

@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.hyper import SheafDiffusion
-from fedweave.hypernetworks import GraphHypernetwork
 
 
 @dataclass(frozen=True, kw_only=True)

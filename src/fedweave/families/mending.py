@@ -13,8 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave import keys
+from fedweave.families.heads import head_shape
 from fedweave.federation import ClientData
-from fedweave.heads import head_shape
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, neighbours
 from fedweave.protocol import Method
 from fedweave.task import RowLosses

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedweave import keys, trees
 from fedweave.collaboration import given, knn_graph, threshold_graph
 from fedweave.errors import BadInput
-from fedweave.families import GeneratedModels, SplitClient
+from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.hyper import TargetHypernetwork
 from fedweave.protocol import Server, Stage, Start, initialised
 from fedweave.solvers import SGD, Adam, Solver

@@ -10,10 +10,10 @@ from torch.func import functional_call, vmap
 
 from fedweave import trees
 from fedweave.collaboration import weave
-from fedweave.families import GeneratedModels, SplitClient
+from fedweave.families.base import GeneratedModels, SplitClient
+from fedweave.families.hypernetworks import vectors
 from fedweave.federation import ClientData
 from fedweave.hyper import LayerWeights
-from fedweave.hypernetworks import vectors
 from fedweave.protocol import Server, Start, initialised
 from fedweave.solvers import SGD, Adam, Solver, value_and_grad
 from fedweave.trees import Params, Tree

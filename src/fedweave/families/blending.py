@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave import keys, trees
-from fedweave.families import GlobalModel
+from fedweave.families.base import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
 from fedweave.solvers import Fit, mapped, value_and_grad
