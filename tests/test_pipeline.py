@@ -1,0 +1,134 @@
+"""The pipeline in a temporary copy of the project: whole, idle when nothing changed, and re-run only where something did."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedweave import catalogue
+from pipelines.cli import dump
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("src", "pipelines", "studies", "dvc.yaml", ".env", ".dvcignore", "pyproject.toml")
+
+
+def params(**methods: dict) -> str:
+    """A study of seconds: two methods on the digits, one of them also on their graph, with tuning and an ablation."""
+    content = catalogue.expand("quick", ROOT / "studies")
+    for task in content["tasks"].values():
+        task["train"] = {**task["train"], "rounds": 2, "epochs": 1}
+    runs = {key: content["runs"][key] for key in ("digits-fedavg", "digits-ditto", "digits-graph-fedavg")}
+    blocks = {"fedavg": {}, "ditto": {"personal_epochs": 1, **methods.get("ditto", {})}}
+    tune = {"trials": 2, "rounds": 1, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
+    ablate = {"pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}}}
+    return dump({**content, "study": "small", "seeds": [0, 1], "runs": runs, "methods": blocks, "tune": tune, "ablate": ablate})
+
+
+class Project:
+    """A copy of the project under DVC without git."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        paths = os.pathsep.join([str(folder / "src"), str(folder)])
+        # Imports come from the copy, commands from the environment that runs the tests.
+        bin_folder = str(Path(sys.executable).parent)
+        self.env = {**os.environ, "PYTHONPATH": paths, "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
+                    "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "OMP_NUM_THREADS": "1"}
+        for part in PARTS:
+            source = ROOT / part
+            ignore = shutil.ignore_patterns("__pycache__")
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=ignore)
+            else:
+                shutil.copy(source, folder / part)
+        self.dvc("init", "--no-scm", "-q")
+        self.dvc("config", "core.check_update", "false")
+
+    def dvc(self, *words: str, fails: bool = False) -> str:
+        """Run DVC here and return what it printed."""
+        done = subprocess.run([sys.executable, "-m", "dvc", *words], cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
+        assert bool(done.returncode) == fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def repro(self) -> list[str]:
+        """Reproduce and return the stages that ran."""
+        return re.findall(r"Running stage '([^']+)'", self.dvc("repro"))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A reproduced small study."""
+    made = Project(tmp_path_factory.mktemp("project"))
+    (made.folder / "params.yaml").write_text(params())
+    ran = made.repro()
+    assert {"download@digits", "partition@digits-graph", "tune@digits", "train@digits-ditto", "evaluate", "ablate@pull", "report"} <= {*ran}
+    return made
+
+
+def test_results_are_there(project: Project) -> None:
+    """Leaderboard, report, MLflow's database, and what tuning found."""
+    results = project.folder / "results" / "small"
+    board = pd.read_csv(results / "leaderboard.csv")
+    assert [*board.columns] == ["study", "dataset", "setting", "method", "metric", "mean", "std", "seeds", "client_std", "worst10", "bytes_up",
+                                "bytes_down", "seconds", "published_mean", "published_std"]
+    assert len(board) == 3
+    assert board["seeds"].eq(2).all()
+    assert board["published_mean"].isna().all()
+    assert "Ditto" in (results / "report.html").read_text()
+    tuned = json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text())
+    assert len(tuned["trials"]) == 2
+    assert tuned["trials"][0]["params"] == {"lam": 1.0}
+    assert (project.folder / "mlflow.db").is_file()
+    assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
+
+
+def test_second_time_runs_nothing(project: Project) -> None:
+    """Nothing changed, nothing runs."""
+    assert project.repro() == []
+
+
+def test_a_methods_block_and_file_are_its_own(project: Project) -> None:
+    """Editing Ditto trains Ditto again and not FedAvg; going back runs nothing, because DVC remembers."""
+    file = project.folder / "src" / "fedweave" / "methods" / "ditto.py"
+    before = file.read_text()
+    file.write_text(before + "# changed\n")
+    ran = project.repro()
+    assert [stage for stage in ran if stage.startswith("train@")] == ["train@digits-ditto"]
+    file.write_text(before)
+    assert project.repro() == []
+
+
+def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
+    """Another study is computed once; the first one comes back from the run cache."""
+    other = params(ditto={"lam": 3.0}).replace("study: small", "study: other")
+    (project.folder / "params.yaml").write_text(other)
+    assert "train@digits-ditto" in project.repro()
+    (project.folder / "params.yaml").write_text(params())
+    assert [stage for stage in project.repro() if not stage.startswith("tune@")] == []
+
+
+def test_bad_input_stops_before_work(project: Project) -> None:
+    """One line that names the key; no stage is taken for done."""
+    (project.folder / "params.yaml").write_text(params().replace("lam: {low: 0.1, high: 2.0}", "lamm: {low: 0.1, high: 2.0}"))
+    printed = project.dvc("repro", fails=True)
+    assert "lamm" in printed
+    assert "Traceback" not in printed
+    (project.folder / "params.yaml").write_text(params())
+
+
+def test_every_module_a_stage_imports_is_a_dependency() -> None:
+    """The list in dvc.yaml is complete: no shared code can change without the stage that uses it knowing."""
+    import yaml
+
+    code = "import sys, pipelines.train; print(*(m for m in sys.modules if m.startswith('fedweave.')))"
+    modules = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    deps = {*yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["do"]["deps"]}
+    free = {"_torchvision", "errors", "files", "methods"}
+    parts = {m.split(".")[1] for m in modules} - free
+    assert {p for p in parts if not {f"src/fedweave/{p}", f"src/fedweave/{p}.py"} & deps} == set()
