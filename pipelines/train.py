@@ -8,7 +8,7 @@ from fedweave.engine import Report
 from pipelines import paths
 from pipelines.processes import stage
 
-LINES = 5  # of progress per repetition
+LINES = 3  # of progress per repetition
 
 
 def main(key: str) -> None:

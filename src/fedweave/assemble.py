@@ -139,13 +139,13 @@ def build_federation(dataset: Dataset, partition: Partition, normalize: Any, dty
         BadInput: for a client without training rows.
     """
     check_clients(partition.train, f"partition of {dataset.name}")
-    x = np.asarray(data.normalise(dataset, partition, normalize))
+    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
     rows = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if partition.test_weight is not None:
-        own["test_weight"] = torch.from_numpy(np.asarray(partition.test_weight)).to(dtype)
+        own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
-    given = {k: None if v is None else torch.from_numpy(np.asarray(v)) for k, v in optional.items()}
+    given = {k: None if v is None else torch.from_numpy(np.array(v)) for k, v in optional.items()}
     return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **given)
 
 
@@ -153,9 +153,9 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
     """(shared, own, extents) of a federation, by kind of data set."""
     tensor = torch.from_numpy(x).to(dtype)
     if dataset.kind == "images":
-        return {"x": tensor, "y": torch.from_numpy(np.asarray(dataset.y))}, {}, {}
+        return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
     if dataset.kind == "series":
-        return {"x": tensor, "time": torch.from_numpy(np.asarray(dataset.time)).to(dtype)}, {}, {}
+        return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
     graphs = [gcn_norm(torch.from_numpy(e), len(n)) for e, n in zip(partition.edges, partition.nodes, strict=True)]
     padded, vs = pad_arrays([x[n] for n in partition.nodes])
     y, _ = pad_arrays([np.asarray(dataset.y)[n] for n in partition.nodes])
