@@ -14,6 +14,9 @@ import pytest
 from fedweave import catalogue
 from pipelines.cli import dump
 
+# One process runs them all: they share a project and change it in turn.
+pytestmark = pytest.mark.xdist_group("pipeline")
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("src", "pipelines", "studies", "dvc.yaml", ".env", ".dvcignore", "pyproject.toml")
 
