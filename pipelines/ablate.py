@@ -19,7 +19,7 @@ def main(name: str) -> None:
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
     key = block["run"]
     found = json.loads(paths.tuned(study.name, study.runs[key].task, key).read_text(encoding="utf-8"))
-    rows = []
+    rows, done = [], []
     for variant, settings in block["variants"].items():
         run = study.run(key, found["best"], settings)
         bench = experiment.prepare(run, *assemble.load_inputs(run))
@@ -31,9 +31,12 @@ def main(name: str) -> None:
         score = experiment.headline(bench, histories)[metric]
         rows.append((name, variant, run.name, bench.method.label, metric, score["mean"], score["std"]))
         print(f"{title}: {metric} {score['mean']:.4g}", flush=True)
+        done.append((checkpoints, run))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([ABLATION_COLUMNS, *rows])
     write_atomic(paths.RESULTS / study.name / "ablations" / name / "table.csv", text.getvalue())
+    for checkpoints, run in done:
+        experiment.forget(checkpoints, run)
 
 
 if __name__ == "__main__":

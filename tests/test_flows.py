@@ -15,6 +15,9 @@ from fedweave.errors import BadInput
 from pipelines.ledger import StaleStage, stale_stages
 from pipelines.processes import Children
 
+# One worker for all of it, so that the server is started once.
+pytestmark = pytest.mark.xdist_group("flows")
+
 ROOT = Path(__file__).parent.parent
 DVC_YAML = """
 stages:

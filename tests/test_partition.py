@@ -24,6 +24,7 @@ LABEL_RULES = {
     "superclass": {},
     "dominant": {"classes": 2},
     "grouped": {},
+    "listed": {"classes": [[(c + i) % 10 for i in range(4)] for c in range(10)]},
 }
 COMPLETE = ("iid", "clusters", "dirichlet", "lda", "superclass", "grouped")
 

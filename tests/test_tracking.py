@@ -16,6 +16,9 @@ from mlflow import MlflowClient
 from fedweave import data, models, results
 from pipelines import tracking
 
+# One worker for all of it, so that the store is made once.
+pytestmark = pytest.mark.xdist_group("tracking")
+
 SKILL = {"Local": -6.0, "FedAGHN": 0.0}
 
 

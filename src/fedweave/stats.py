@@ -16,6 +16,8 @@ from fedweave.keys import stream
 
 ALPHA = 0.05
 
+ENUMERATED = 13  # pairs up to which all sign flips are listed
+
 
 class Comparison(NamedTuple):
     """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval."""
@@ -43,16 +45,23 @@ class Ranking(NamedTuple):
 def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
     """Two-sided p of Wilcoxon's signed-rank test on pairs [N]; 1 when no pair differs.
 
-    Exact up to 50 pairs without ties; zero differences are dropped (Wilcoxon's own rule).
+    Exact up to 13 pairs, ties included, and up to 50 without; zero differences are dropped (Wilcoxon's own rule).
     """
-    from scipy.stats import wilcoxon
+    from scipy.stats import rankdata, wilcoxon
 
     difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     if not np.isfinite(difference).all():
         return float("nan")
     if not difference.any():
         return 1.0
-    return float(wilcoxon(difference).pvalue)
+    difference = difference[difference != 0]
+    if len(difference) > ENUMERATED:
+        return float(wilcoxon(difference).pvalue)
+    # All 2^n signs at once: milliseconds, where scipy's exact test of tied ranks takes a quarter of a second.
+    ranks = rankdata(np.abs(difference))
+    sums = ((np.arange(2 ** len(ranks))[:, None] >> np.arange(len(ranks))) & 1) @ ranks
+    seen = ranks[difference > 0].sum()
+    return float(min(1.0, 2 * min((sums <= seen + 1e-9).mean(), (sums >= seen - 1e-9).mean())))
 
 
 def holm(p: ArrayLike) -> np.ndarray:
