@@ -64,9 +64,6 @@ class Batched(Executor):
         return trees.concat(parts)
 
 
-EXECUTORS = ("auto", "loop", "batched")
-
-
 def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0) -> Executor:
     """The executor called `name`; "auto" batches small dense and graph models, and everything on a GPU.
 

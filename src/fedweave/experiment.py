@@ -25,7 +25,6 @@ from fedweave.models import parameter_count
 from fedweave.parallel import share, side_by_side
 from fedweave.protocol import Method
 from fedweave.spec import Run
-from fedweave.trees import Tree
 
 GRAPHS = 16  # collaboration graphs kept per repetition, evenly over the rounds
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
@@ -271,8 +270,3 @@ def _table(header: list[str], rows: list[list[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return text.getvalue()
-
-
-def models_of(path: Path) -> Tree:
-    """The personalized models of a finished repetition: {"round", "models": name -> [N, ...]}."""
-    return torch.load(path, weights_only=True)

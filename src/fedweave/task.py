@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave.federation import ClientData
+from fedweave.models import layers
 from fedweave.solvers import Loss, mapped
 from fedweave.trees import Params
 
@@ -61,10 +62,7 @@ class Task(ABC):
     @cached_property
     def layers(self) -> dict[str, tuple[str, ...]]:
         """Layer name -> its parameter names, in the model's order."""
-        named: dict[str, list[str]] = {}
-        for name in self.params:
-            named.setdefault(name.rpartition(".")[0], []).append(name)
-        return {layer: tuple(names) for layer, names in named.items()}
+        return layers(self.template)
 
     @cached_property
     def head(self) -> tuple[str, ...]:
