@@ -24,17 +24,17 @@ stages:
   make:
     foreach: ${names}
     do:
-      cmd: PYTHON step.py made-${item}.txt
+      cmd: exec PYTHON step.py made-${item}.txt
       deps: [step.py]
       params: [size]
       outs: ["made-${item}.txt"]
       meta: {gpu: 1}
   join:
-    cmd: PYTHON step.py joined.txt
+    cmd: exec PYTHON step.py joined.txt
     deps: [made-a.txt, made-b.txt]
     outs: [joined.txt]
   aside:
-    cmd: PYTHON step.py aside.txt
+    cmd: exec PYTHON step.py aside.txt
     deps: [step.py]
     outs: [aside.txt]
 """
@@ -192,12 +192,13 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_flow_leaves_no_stage_behind(project: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
+def test_a_stopped_flow_leaves_no_stage_behind(project: Path, number: signal.Signals, shell: str) -> None:
     from prefect.settings import PREFECT_API_URL
 
     Path("hold").touch()
-    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    api = str(PREFECT_API_URL.value())
+    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": api, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     flow = subprocess.Popen(
         [sys.executable, "-m", "pipelines.flows", "--parallel", "2"],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

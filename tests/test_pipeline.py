@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from fedweave import catalogue
 from pipelines.cli import dump
@@ -126,10 +127,14 @@ def test_bad_input_stops_before_work(project: Project) -> None:
     (project.folder / "params.yaml").write_text(params())
 
 
+def test_every_stage_is_a_child_of_dvc_itself() -> None:
+    """A shell in between would outlive DVC, and the stage with it."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+    assert all(stage.get("do", stage)["cmd"].startswith("exec python -m ") for stage in stages)
+
+
 def test_every_module_a_stage_imports_is_a_dependency() -> None:
     """The list in dvc.yaml is complete: no shared code can change without the stage that uses it knowing."""
-    import yaml
-
     code = "import sys, pipelines.train; print(*(m for m in sys.modules if m.startswith('fedweave.')))"
     modules = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     deps = {*yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["do"]["deps"]}
