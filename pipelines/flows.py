@@ -18,12 +18,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from prefect import State, flow, get_run_logger, runtime, task
-from prefect.artifacts import (
-    create_link_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect.artifacts import create_link_artifact, create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -141,13 +136,7 @@ def _run_name() -> str:
 
 
 @flow(name="reproduce", flow_run_name=_run_name)
-def reproduce(
-    study: str = "",
-    parallel: int = 2,
-    retries: int = 0,
-    gpus: list[str] | None = None,
-    targets: list[str] | None = None,
-) -> str:
+def reproduce(study: str = "", parallel: int = 2, retries: int = 0, gpus: list[str] | None = None, targets: list[str] | None = None) -> str:
     """Bring a study up to date: every stale stage of its DVC graph, as a task.
 
     Args:

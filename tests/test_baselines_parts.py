@@ -24,8 +24,15 @@ def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
     n = len(q)
     on_simplex = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones(n)}
-    found = minimize(lambda x: x @ p @ x + q @ x, np.full(n, 1 / n), jac=lambda x: 2 * p @ x + q, method="SLSQP", bounds=[(0, 1)] * n,
-                     constraints=on_simplex, options={"ftol": 1e-15, "maxiter": 500})
+    found = minimize(
+        lambda x: x @ p @ x + q @ x,
+        np.full(n, 1 / n),
+        jac=lambda x: 2 * p @ x + q,
+        method="SLSQP",
+        bounds=[(0, 1)] * n,
+        constraints=on_simplex,
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
     return found.x
 
 
@@ -155,7 +162,7 @@ def test_cfl_splits_where_updates_oppose() -> None:
     shifted, start = {}, 0
     for name, value in server["models"].items():
         size = value[0].numel()
-        shifted[name] = value + deltas[:, start:start + size].reshape(value.shape)
+        shifted[name] = value + deltas[:, start : start + size].reshape(value.shape)
         start += size
     after = method.aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
     assert after["labels"][[0, 2, 4]].unique().numel() == after["labels"][[1, 3]].unique().numel() == 1

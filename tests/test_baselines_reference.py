@@ -72,8 +72,14 @@ def test_pfedme() -> None:
             theta = copy.deepcopy(w)
             for rows in batches(i, r, 0, 2):
                 for _ in range(steps):
-                    theta = moved(theta, [d + lam * (p - q).detach() + mu * p.detach() for d, p, q in
-                                          zip(gradients(theta, rows), theta.parameters(), w.parameters(), strict=True)], -lr)
+                    theta = moved(
+                        theta,
+                        [
+                            d + lam * (p - q).detach() + mu * p.detach()
+                            for d, p, q in zip(gradients(theta, rows), theta.parameters(), w.parameters(), strict=True)
+                        ],
+                        -lr,
+                    )
                 w = moved(w, [lam * (q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)], -0.1)
             nets.append(w)
             thetas.append(theta)
@@ -151,8 +157,9 @@ def test_blending_rule_stops_when_losses_settle() -> None:
     settings = Settings(rounds=1, seed=SEED)
     state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
     assert not state.clients["started"].any()
-    patient, eager = (one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
-                      for n, t in ((11, 0.0), (40, 1e9)))
+    patient, eager = (
+        one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0] for n, t in ((11, 0.0), (40, 1e9))
+    )
     torch.testing.assert_close(patient.clients["weights"], eager.clients["weights"])
     assert patient.clients["started"].all()
     later = [one_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)]
@@ -190,8 +197,9 @@ def test_fedrod() -> None:
             for rows in batches(i, r, 0, 2):
                 z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
                 generic = net.fc(z)
-                for optimizer, loss in zip(both, (F.cross_entropy(generic + prior, y),
-                                                  F.cross_entropy(generic.detach() + private[i](z.detach()), y)), strict=True):
+                for optimizer, loss in zip(
+                    both, (F.cross_entropy(generic + prior, y), F.cross_entropy(generic.detach() + private[i](z.detach()), y)), strict=True
+                ):
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()

@@ -42,9 +42,7 @@ def has_labels(*counts: int) -> Callable[[Dataset], None]:
     return run
 
 
-def has_statistics(
-    nodes: int, edges: int, whole: float, ten: float, means: list[int]
-) -> Callable[[Dataset], None]:
+def has_statistics(nodes: int, edges: int, whole: float, ten: float, means: list[int]) -> Callable[[Dataset], None]:
     """A check of FedSheafHN, tables 4, 5: largest component, clustering, edges of 10, 20, 30, 50 clients."""
 
     def run(dataset: Dataset) -> None:
@@ -79,9 +77,7 @@ def has_sensors(dataset: Dataset) -> None:
 
 def has_states(dataset: Dataset) -> None:
     known = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")  # the authors' series, 2008 to 2019
-    assert np.array_equal(
-        np.stack([known[state] for state in dataset.names]).astype(np.float32), dataset.x[:, 144:]
-    )
+    assert np.array_equal(np.stack([known[state] for state in dataset.names]).astype(np.float32), dataset.x[:, 144:])
     assert dataset.relation.shape[1] + 48 == 258
     made = data.partition(dataset, "natural", 48, 0, window=6, horizon=6)
     assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [194, 28, 55]
@@ -90,18 +86,9 @@ def has_states(dataset: Dataset) -> None:
 CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
     "digits": [has_labels(178, 182, 177, 183, 181, 182, 181, 179, 174, 180)],
     "digits-graph": [has_statistics(1770, 12450, 0.3656, 0.383, [1218, 566, 495, 305])],
-    "cora": [
-        has_labels(351, 217, 418, 818, 426, 298, 180),
-        has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215]),
-    ],
-    "citeseer": [
-        has_labels(264, 590, 668, 701, 596, 508),
-        has_statistics(2120, 7358, 0.170, 0.178, [675, 326, 293, 170]),
-    ],
-    "pubmed": [
-        has_labels(4103, 7739, 7875),
-        has_statistics(19717, 88648, 0.060, 0.066, [7671, 3607, 3374, 1903]),
-    ],
+    "cora": [has_labels(351, 217, 418, 818, 426, 298, 180), has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215])],
+    "citeseer": [has_labels(264, 590, 668, 701, 596, 508), has_statistics(2120, 7358, 0.170, 0.178, [675, 326, 293, 170])],
+    "pubmed": [has_labels(4103, 7739, 7875), has_statistics(19717, 88648, 0.060, 0.066, [7671, 3607, 3374, 1903])],
     "amazon-computer": [has_labels(436, 2142, 1414, 542, 5158, 308, 487, 818, 2156, 291)],
     "amazon-photo": [
         has_labels(369, 1686, 703, 915, 882, 823, 1941, 331),
@@ -125,15 +112,7 @@ def test_set_is_what_was_published(name: str) -> None:
 
 def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, object], None]) -> None:
     record_property("exercised", ", ".join(LOADED + SLOW))
-    folders = {
-        "FashionMNIST": 1,
-        "CIFAR10": 1,
-        "CIFAR100": 1,
-        "Planetoid": 3,
-        "Amazon": 2,
-        "METR-LA": 1,
-        "TPT-48": 1,
-    }
+    folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 1}
     there = [sum(CATALOGUE[name][0].files[0].path.startswith(f + "/") for name in REAL) for f in folders]
     assert there == [count if (mirror() / f).is_dir() else 0 for f, count in folders.items()]
     assert set(data.DATASETS) == set(CATALOGUE)

@@ -7,17 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedweave.data.deal import (
-    Census,
-    clusters,
-    dirichlet,
-    dominant,
-    drawn,
-    grouped,
-    lda,
-    shards,
-    some_classes,
-)
+from fedweave.data.deal import Census, clusters, dirichlet, dominant, drawn, grouped, lda, shards, some_classes
 from fedweave.data.tables import allotted, evenly, hands, proportional
 from fedweave.errors import BadInput
 from fedweave.keys import stream
@@ -29,10 +19,7 @@ def census(sizes: list[int]) -> Census:
 
 def test_dirichlet_shares_follow_their_law() -> None:
     draws, beta, clients = 400, 0.5, 8
-    counts = [
-        dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts
-        for i in range(draws)
-    ]
+    counts = [dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts for i in range(draws)]
     share = np.stack(counts) / 20000
     law = stats.beta(beta, beta * (clients - 1))
     assert stats.kstest(share[:, 0, 0], law.cdf).pvalue > 1e-3
@@ -41,10 +28,7 @@ def test_dirichlet_shares_follow_their_law() -> None:
 
 
 def test_dirichlet_labels_of_random_rows_are_uniform_over_clients() -> None:
-    counts = sum(
-        dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25
-        for i in range(300)
-    )
+    counts = sum(dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25 for i in range(300))
     assert stats.chisquare(counts.sum(1)).pvalue > 1e-3
 
 
@@ -55,14 +39,10 @@ def test_dirichlet_is_uniform_for_large_beta() -> None:
 
 @given(st.integers(2, 12), st.floats(0.05, 5.0), st.integers(0, 20), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_dirichlet_is_complete_and_keeps_the_minimum(
-    n: int, beta: float, low: int, seed: int, balance: bool
-) -> None:
+def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: int, seed: int, balance: bool) -> None:
     sizes, sure = np.array([400, 300, 500, 600]), low == 0 or (beta > 0.5 and n < 6)
     with nullcontext() if sure else suppress(BadInput):
-        counts = dirichlet(
-            Census(sizes, None), n, stream(seed), beta=beta, minimum=low, balance=balance
-        ).counts
+        counts = dirichlet(Census(sizes, None), n, stream(seed), beta=beta, minimum=low, balance=balance).counts
         assert np.array_equal(counts.sum(0), sizes)
         assert counts.min() >= 0
         assert counts.sum(1).min() >= low
@@ -71,10 +51,7 @@ def test_dirichlet_is_complete_and_keeps_the_minimum(
 def test_balance_stops_clients_that_have_their_part() -> None:
     sizes = [100] * 10
     largest = [
-        max(
-            dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max()
-            for i in range(20)
-        )
+        max(dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max() for i in range(20))
         for b in (True, False)
     ]
     assert largest[0] <= 199  # below rows / N before its last class, which adds at most all of it
@@ -89,18 +66,13 @@ def test_lda_is_balanced_exactly() -> None:
     held = drawn(test, deal.shares, stream(2))
     assert np.array_equal(held.sum(1), np.full(100, 100))
     assert np.array_equal(held.sum(0), test)
-    for counts, least in (
-        (deal.counts[0], 0.95),
-        (held[0], 0.85),
-    ):  # nothing has run out for the first client
+    for counts, least in ((deal.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
         assert np.corrcoef(deal.shares[0], counts)[0, 1] > least
 
 
 def test_lda_draws_from_its_shares() -> None:
     shares = np.array([[0.1, 0.2, 0.7]])
-    counts = sum(
-        drawn(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40)
-    )
+    counts = sum(drawn(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40))
     assert stats.chisquare(counts, shares[0] * counts.sum()).pvalue > 1e-3
 
 

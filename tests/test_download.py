@@ -101,9 +101,7 @@ def test_packaged_sets_need_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["folder", "server", "environment"])
-def test_fresh_copy_from_a_mirror(
-    way: str, listed: None, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fresh_copy_from_a_mirror(way: str, listed: None, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "mirror", CONTENT)
     if way == "environment":
         monkeypatch.setenv("FEDWEAVE_MIRROR", site.url)
@@ -162,10 +160,7 @@ def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path
 
 def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
     line = refused("toy", tmp_path)
-    assert all(
-        word in line
-        for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>")
-    )
+    assert all(word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>"))
     assert f"{tmp_path}/gone/{PATH} (not there)" in refused("toy", tmp_path, f"{tmp_path}/gone")
     site.files = {PATH: b"wrong"}
     assert "damaged: not sha256" in refused("toy", tmp_path, site.url)
@@ -180,9 +175,7 @@ def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp
     assert "comp_cars" in refused("compcars", tmp_path)
 
 
-def test_mirror_comes_before_the_official_source(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     file = File(PATH, sha256(CONTENT), f"{site.url}/{PATH}")
     monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
@@ -194,9 +187,7 @@ def test_mirror_comes_before_the_official_source(
     assert site.asked == [(PATH, None)]
 
 
-def test_second_form_is_taken_where_the_mirror_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     first = Form((File("Toy/original", sha256(b"original"), "http://127.0.0.1:9/original"),))
     second = Form((File("Toy/copy", sha256(b"copy")), File("Toy/labels", sha256(b"labels"))))
@@ -233,18 +224,14 @@ def packed(kind: str, members: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("source", ["mirror", "official"])
 @pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
-def test_archives_give_the_wanted_members_only(
-    kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_give_the_wanted_members_only(kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     members = {"in/table.bin.gz": gzip.compress(CONTENT)}
     if kind != "gz":
         members |= {"../../evil": b"evil", "/tmp/evil-of-fedweave": b"evil", "in/other": b"other"}
     content = packed(kind, members)
     site.files = {f"Toy/all.{kind}": content, f"away/all.{kind}": content}
-    archive = Archive(
-        f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}"
-    )
+    archive = Archive(f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}")
     file = File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz")
     monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
     root = tmp_path / "deep" / "er" / "root"
@@ -258,11 +245,7 @@ def test_archives_give_the_wanted_members_only(
 def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     lacking, wrong = packed("zip", {"other": b""}), packed("zip", {"table": b"wrong"})
-    for content, message in (
-        (lacking, "cannot read table"),
-        (wrong, "holds a damaged table"),
-        (b"PK", "cannot read table"),
-    ):
+    for content, message in ((lacking, "cannot read table"), (wrong, "holds a damaged table"), (b"PK", "cannot read table")):
         site.files = {"all.zip": content}
         archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
         monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
@@ -271,9 +254,7 @@ def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytes
 
 def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(
-        CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),)
-    )
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),))
     put(tmp_path / "root", b"x", "Toy/any")
     (path, _) = data.download("toy", tmp_path / "root")
     beside = path.with_name("table.bin.sha256")

@@ -50,9 +50,7 @@ LAYERS = [("a.weight", "a.bias"), ("b.weight",)]
 def test_target_hypernetwork_has_one_head_per_tensor() -> None:
     module, z = TargetHypernetwork(7, SHAPES).double(), numbers(3, 7)
     models = module(z)
-    assert {name: tuple(value.shape) for name, value in models.items()} == {
-        n: (3, *s) for n, s in SHAPES.items()
-    }
+    assert {name: tuple(value.shape) for name, value in models.items()} == {n: (3, *s) for n, s in SHAPES.items()}
     trunk = 7 * 100 + 100 + 3 * (100 * 100 + 100)
     assert parameter_count(module) == trunk + 101 * (48 + 4 + 1 + 10)
     h = z
@@ -139,16 +137,9 @@ def test_attention_scores_by_definition(score: str) -> None:
     for k in range(2):
         a, z = module.a[k], h @ module.source[k].T
         q = z if module.query is None else h @ module.query[k].T
-        pairs = [
-            [torch.cat([q[i], z[j]]) if score == "gat" else q[i] + z[j] for j in range(N)] for i in range(N)
-        ]
+        pairs = [[torch.cat([q[i], z[j]]) if score == "gat" else q[i] + z[j] for j in range(N)] for i in range(N)]
         scores = torch.stack(
-            [
-                torch.stack(
-                    [F.leaky_relu(a @ x, 0.2) if score == "gat" else a @ F.leaky_relu(x, 0.2) for x in row]
-                )
-                for row in pairs
-            ]
+            [torch.stack([F.leaky_relu(a @ x, 0.2) if score == "gat" else a @ F.leaky_relu(x, 0.2) for x in row]) for row in pairs]
         )
         torch.testing.assert_close(weights[k], scores.softmax(1))
 

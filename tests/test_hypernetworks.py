@@ -22,8 +22,9 @@ from fedweave.trees import Tree
 EVERYBODY = torch.arange(tiny.CLIENTS)
 # Hypernetworks, without what would move their target.
 STEADY: dict[str, dict] = {"pfedhn": {}, "ghn": {}, "shn": {}, "fedsheafhn": {"dropout": 0.0, "lr_phi": 0.002, "lr_theta": 0.002}}
-GENERATED = {name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
-             for name, cls in METHODS.items() if issubclass(cls, GeneratedModels)}
+GENERATED = {
+    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes" for name, cls in METHODS.items() if issubclass(cls, GeneratedModels)
+}
 
 
 def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Federation, State]:
@@ -263,8 +264,16 @@ def test_fedsheafhn_newcomers() -> None:
         assert scores["pre"]["test"].shape == (5,)
 
 
-@pytest.mark.parametrize("overrides", [{"gnn": "gcn"}, {"gnn": "gat"}, {"attention": "dot"}, {"attention": "none"},
-                                       {"embedding": "onehot", "gnn": "none", "attention": "none", "refresh": 0}])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"gnn": "gcn"},
+        {"gnn": "gat"},
+        {"attention": "dot"},
+        {"attention": "none"},
+        {"embedding": "onehot", "gnn": "none", "attention": "none", "refresh": 0},
+    ],
+)
 def test_fedsheafhn_ablations(overrides: dict) -> None:
     """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
     overrides = {"width": 16, **overrides}

@@ -31,9 +31,7 @@ def jpeg(value: int, size: int) -> bytes:
     return buffer.getvalue()
 
 
-def test_cifar_pickles_are_read_with_their_superclasses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar_pickles_are_read_with_their_superclasses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = images.torchvision_datasets().CIFAR100
     folder = tmp_path / "CIFAR100" / "cifar-100-python"
     folder.mkdir(parents=True)
@@ -45,11 +43,7 @@ def test_cifar_pickles_are_read_with_their_superclasses(
     }
     for name, content in parts.items():
         (folder / name).write_bytes(pickle.dumps(content))
-        sums = {
-            name: hashlib.md5((folder / name).read_bytes()).hexdigest()
-            for name in parts
-            if (folder / name).exists()
-        }
+        sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in parts if (folder / name).exists()}
     monkeypatch.setattr(reader, "train_list", [["train", sums["train"]]])
     monkeypatch.setattr(reader, "test_list", [["test", sums["test"]]])
     monkeypatch.setitem(reader.meta, "md5", sums["meta"])
@@ -120,10 +114,7 @@ def test_arxiv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "h5"])
 def test_traffic(form: str, tmp_path: Path) -> None:
-    folder, times = (
-        tmp_path / "PEMS-BAY",
-        ["2017-01-01T00:00:00", "2017-01-01T12:00:00", "2017-01-02T18:00:00"],
-    )
+    folder, times = (tmp_path / "PEMS-BAY", ["2017-01-01T00:00:00", "2017-01-01T12:00:00", "2017-01-02T18:00:00"])
     folder.mkdir()
     if form == "csv":
         rows = "".join(f"{time.replace('T', ' ')},{i},{10 + i}\n" for i, time in enumerate(times))

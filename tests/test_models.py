@@ -75,36 +75,24 @@ def batch(name: str, seed: int = 0) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         pairs = torch.tensor([[0, 1, 2, 3, seed % 4], [1, 2, 3, 4, 4]])
         edges, weight = gcn_norm(torch.cat([pairs, pairs.flip(0)], 1).unique(dim=1), 5, torch.float64)
         padding = 16 - edges.shape[1]
-        return (
-            torch.randn(5, 6, generator=g).double(),
-            F.pad(edges, (0, padding)),
-            F.pad(weight, (0, padding)),
-        )
+        return (torch.randn(5, 6, generator=g).double(), F.pad(edges, (0, padding)), F.pad(weight, (0, padding)))
     if name in ("gru", "tpt_mlp"):
         return torch.randn(ROWS, shape[0] + 3, shape[1], generator=g).double()
     return torch.randn(ROWS, *shape, generator=g).double()
 
 
 def client_axis(inputs: list) -> Tensor | tuple[Tensor, ...]:
-    return (
-        tuple(map(torch.stack, zip(*inputs, strict=True)))
-        if isinstance(inputs[0], tuple)
-        else torch.stack(inputs)
-    )
+    return tuple(map(torch.stack, zip(*inputs, strict=True))) if isinstance(inputs[0], tuple) else torch.stack(inputs)
 
 
 @pytest.mark.parametrize(("name", "shape", "outputs", "options", "count"), COUNTS)
-def test_published_parameter_counts(
-    name: str, shape: tuple[int, ...], outputs: int, options: dict, count: int
-) -> None:
+def test_published_parameter_counts(name: str, shape: tuple[int, ...], outputs: int, options: dict, count: int) -> None:
     with torch.device("meta"):
         assert parameter_count(build(name, shape, outputs, **options)) == count
 
 
 @pytest.mark.parametrize(("name", "features", "classes", "generated", "classifier"), SUBGRAPHS)
-def test_published_gcn_counts(
-    name: str, features: int, classes: int, generated: int, classifier: int
-) -> None:
+def test_published_gcn_counts(name: str, features: int, classes: int, generated: int, classifier: int) -> None:
     model = build("gcn", (features,), classes)
     head = sum(p.numel() for layer in model.head for p in model.get_submodule(layer).parameters())
     assert (parameter_count(model) - head, head) == (generated, classifier)
@@ -146,9 +134,7 @@ def test_mapped_over_clients_equals_one_by_one(name: str) -> None:
         value, out = loss(own, running, inputs[i], noise[i])
         value.backward()
         torch.testing.assert_close(outputs[i], out.detach())
-        torch.testing.assert_close(
-            {k: v[i] for k, v in gradients.items()}, {k: v.grad for k, v in own.items()}
-        )
+        torch.testing.assert_close({k: v[i] for k, v in gradients.items()}, {k: v.grad for k, v in own.items()})
         torch.testing.assert_close({k: v[i] for k, v in statistics.items()}, running)
     assert all(not torch.equal(statistics[k], v) for k, v in buffers.items())
 
@@ -200,10 +186,7 @@ def test_masked_batch_norm_equals_native_on_real_rows(mapped: bool) -> None:
     torch.nn.init.uniform_(reference.weight)
     norm.load_state_dict(reference.state_dict(), strict=False)
     x = torch.randn(6, 3, 2, 2, dtype=torch.float64)
-    mask, cotangent = (
-        torch.tensor([True, False, True, True, False, True]),
-        torch.randn(4, 3, 2, 2, dtype=torch.float64),
-    )
+    mask, cotangent = (torch.tensor([True, False, True, True, False, True]), torch.randn(4, 3, 2, 2, dtype=torch.float64))
     expected = torch.autograd.grad((reference(x[mask]) * cotangent).sum(), [*reference.parameters()])
     params, buffers = dict(norm.named_parameters()), {k: v.clone() for k, v in norm.named_buffers()}
 
@@ -213,9 +196,7 @@ def test_masked_batch_norm_equals_native_on_real_rows(mapped: bool) -> None:
     spread = torch.zeros_like(x).index_copy(0, mask.nonzero()[:, 0], cotangent)
     if mapped:
         twice = {k: torch.stack([v, v]) for k, v in buffers.items()}
-        gradient = vmap(grad(loss), in_dims=(None, 0, 0, None))(
-            params, twice, torch.stack([mask, mask]), spread
-        )
+        gradient = vmap(grad(loss), in_dims=(None, 0, 0, None))(params, twice, torch.stack([mask, mask]), spread)
         gradient, buffers = {k: v[1] for k, v in gradient.items()}, {k: v[1] for k, v in twice.items()}
     else:
         gradient = grad(loss)(params, buffers, mask, spread)

@@ -88,10 +88,7 @@ def test_superclass_is_even_and_stratified() -> None:
 def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int) -> None:
     split, y = Split(1 - val - test, val, test), stream(seed).integers(0, 4, size=1000)
     mine = stream(seed, 1).permutation(1000)[:rows]
-    for parts in (
-        random_parts(mine, split, stream(2), "x"),
-        stratified_parts(mine, y, split, stream(2), "x"),
-    ):
+    for parts in (random_parts(mine, split, stream(2), "x"), stratified_parts(mine, y, split, stream(2), "x")):
         assert np.array_equal(np.sort(np.concatenate(parts)), np.sort(mine))
         assert abs(len(parts[2]) - test * rows) <= max(0.5, 1 - test * rows) + 1e-9
     mix = np.bincount(y[mine], minlength=4)
@@ -101,9 +98,7 @@ def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int
 
 def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
     dataset = toy()
-    made = data.partition(
-        dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted"
-    )
+    made = data.partition(dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted")
     tested = np.flatnonzero(dataset.official == 1)
     assert all(np.array_equal(rows, tested) for rows in made.test)
     for rows, weight in zip(made.train, made.test_weight, strict=True):
@@ -124,12 +119,8 @@ def test_proportional_test_sets_are_dealt_once_and_match() -> None:
 
 
 def test_stratified_option_and_carved_validation() -> None:
-    made = data.partition(
-        toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True
-    )
-    assert {(len(a), len(b), len(c)) for a, b, c in zip(made.train, made.val, made.test, strict=True)} == {
-        (50, 6, 24)
-    }
+    made = data.partition(toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True)
+    assert {(len(a), len(b), len(c)) for a, b, c in zip(made.train, made.val, made.test, strict=True)} == {(50, 6, 24)}
     assert (np.stack([np.bincount(toy().labels[r], minlength=10) for r in made.test]) % 6 == 0).all()
 
 
@@ -142,19 +133,14 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
     inside = sum(e.shape[1] for e in made.edges)
     random = stream(1).integers(0, 10, size=len(graph.x))
     assert inside > 0.9 * graph.links.shape[1] > (random[graph.links[0]] == random[graph.links[1]]).sum()
-    roles = [
-        np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)])
-        for rows in (made.train, made.val, made.test)
-    ]
+    roles = [np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)]) for rows in (made.train, made.val, made.test)]
     assert np.array_equal(np.sort(np.concatenate(roles)), kept)
     assert [round(len(r) / len(kept), 3) for r in roles] == [0.4, 0.3, 0.3]
 
 
 def test_largest_component_and_shares_of_nodes() -> None:
     chain = np.stack([np.arange(39), np.arange(1, 40)])
-    edges = symmetric(
-        np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41
-    )  # 10 nodes, 30 nodes, one alone
+    edges = symmetric(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
     assert np.array_equal(largest_component(edges, 41), np.arange(10, 40))
     dataset = Dataset("chain", "graph", np.zeros((41, 1), np.float32), np.zeros(41, np.int64), 1, edges=edges)
     made = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
@@ -165,9 +151,7 @@ def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
     whole = set(map(tuple, graph.links.T.tolist()))
     nodes = np.sort(stream(7).permutation(len(graph.x))[:200])
     local = induced(graph.links, nodes, len(graph.x))
-    assert set(map(tuple, nodes[local].T.tolist())) == {
-        (a, b) for a, b in whole if a in set(nodes) and b in set(nodes)
-    }
+    assert set(map(tuple, nodes[local].T.tolist())) == {(a, b) for a, b in whole if a in set(nodes) and b in set(nodes)}
 
 
 def test_overlapping_clients_are_halves_and_nodes_keep_their_role(graph: Dataset) -> None:
@@ -191,14 +175,8 @@ def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Data
 def test_natural_windows_are_chronological() -> None:
     relation = symmetric(np.array([[0, 1], [1, 2]]), 3)
     made = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
-    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [
-        23974,
-        3425,
-        6850,
-    ]  # DCRNN's round
-    assert np.array_equal(
-        np.concatenate([made.train[1], made.val[1], made.test[1]]), 34272 + np.arange(34249)
-    )
+    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [23974, 3425, 6850]  # DCRNN's round
+    assert np.array_equal(np.concatenate([made.train[1], made.val[1], made.test[1]]), 34272 + np.arange(34249))
     assert np.array_equal(made.relation, relation)
     yearly = data.partition(series(2, 288), "natural", 2, 0, window=6, horizon=6, stride=12)
     assert [len(part[1]) for part in (yearly.train, yearly.val, yearly.test)] == [17, 2, 5]
@@ -209,9 +187,7 @@ def test_natural_owners() -> None:
     owner = np.repeat(np.arange(4), 20)
     dataset = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
     made = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
-    assert all(
-        (owner[rows] == i).all() for part in (made.train, made.val, made.test) for i, rows in enumerate(part)
-    )
+    assert all((owner[rows] == i).all() for part in (made.train, made.val, made.test) for i, rows in enumerate(part))
     assert [len(part[0]) for part in (made.train, made.val, made.test)] == [14, 2, 4]
 
 
@@ -239,13 +215,7 @@ BAD = [
     ("toy", "iid", 5, {"split": {"train": 0.7, "test": 0.2}}, "add up to 0.9"),
     ("toy", "iid", 5, {"split": {"train": 0.7, "tset": 0.3}}, "did you mean 'test'"),
     ("toy", "iid", 5, {"split": 0.7}, "must map"),
-    (
-        "toy",
-        "iid",
-        5,
-        {"test": "weighted", "split": {"train": 0.7, "val": 0.1, "test": 0.2}},
-        "official test set",
-    ),
+    ("toy", "iid", 5, {"test": "weighted", "split": {"train": 0.7, "val": 0.1, "test": 0.2}}, "official test set"),
     ("toy", "iid", 5, {"test": "weighted", "pool": "all"}, "partition.pool"),
     ("digits", "iid", 5, {"test": "weighted"}, "digits has no official test set"),
     ("digits", "superclass", 5, {}, "needs a data set with superclasses"),
@@ -259,9 +229,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("dataset", "name", "clients", "options", "message"), BAD)
-def test_bad_options_are_refused_in_one_line(
-    dataset: str, name: str, clients: int | None, options: dict, message: str
-) -> None:
+def test_bad_options_are_refused_in_one_line(dataset: str, name: str, clients: int | None, options: dict, message: str) -> None:
     made = {"toy": toy, "series": lambda: series(3, 40)}.get(dataset, lambda: data.load(dataset, "unused"))()
     with pytest.raises(BadInput) as caught:
         data.partition(made, name, clients, 0, **options)

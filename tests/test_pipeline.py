@@ -42,8 +42,13 @@ class Project:
         paths = os.pathsep.join([str(folder / "src"), str(folder)])
         # Imports come from the copy, commands from the environment that runs the tests.
         bin_folder = str(Path(sys.executable).parent)
-        self.env = {**os.environ, "PYTHONPATH": paths, "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
-                    "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "OMP_NUM_THREADS": "1"}
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": paths,
+            "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+            "OMP_NUM_THREADS": "1",
+        }
         for part in PARTS:
             source = ROOT / part
             ignore = shutil.ignore_patterns("__pycache__")
@@ -80,8 +85,9 @@ def test_results_are_there(project: Project) -> None:
     """Leaderboard, report, MLflow's database, and what tuning found."""
     results = project.folder / "results" / "small"
     board = pd.read_csv(results / "leaderboard.csv")
-    assert ",".join(board.columns) == ("study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,bytes_up,bytes_down,"
-                                       "seconds,published_mean,published_std")
+    assert ",".join(board.columns) == (
+        "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,bytes_up,bytes_down,seconds,published_mean,published_std"
+    )
     assert len(board) == 3
     assert board["seeds"].eq(2).all()
     assert board["published_mean"].isna().all()

@@ -37,11 +37,17 @@ REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
     "HeurpFedLA(everything retained) = Local": (lambda: last("heurpfedla", retain=99), lambda: last("local")),
     "HeurpFedLA(k = 0) = pFedLA": (lambda: last("heurpfedla", retain=0), lambda: last("pfedla")),
     "pFedGAT(uniform) = FedAvg-FT": (
-        lambda: last("pfedgat", equal_sizes(), blank=True, server_lr=0.0), lambda: last("fedavg_ft", equal_sizes())),
+        lambda: last("pfedgat", equal_sizes(), blank=True, server_lr=0.0),
+        lambda: last("fedavg_ft", equal_sizes()),
+    ),
     "Direct matrix(lr = 0) = FedAvg-FT": (
-        lambda: last("direct_matrix", equal_sizes(), server_lr=0.0), lambda: last("fedavg_ft", equal_sizes())),
+        lambda: last("direct_matrix", equal_sizes(), server_lr=0.0),
+        lambda: last("fedavg_ft", equal_sizes()),
+    ),
     "Direct matrix by logits(lr = 0) = FedAvg-FT": (
-        lambda: last("direct_matrix", equal_sizes(), server_lr=0.0, rows="logits"), lambda: last("fedavg_ft", equal_sizes())),
+        lambda: last("direct_matrix", equal_sizes(), server_lr=0.0, rows="logits"),
+        lambda: last("fedavg_ft", equal_sizes()),
+    ),
 }
 
 

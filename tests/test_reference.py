@@ -32,8 +32,15 @@ def batches(federation: Federation, client: int, round: int, epochs: int) -> lis
     return [[rows[rows >= 0] for rows in epoch if (rows >= 0).any()] for epoch in plan]
 
 
-def sgd_epochs(net: nn.Module, federation: Federation, epochs: list[list[torch.Tensor]], params: list[nn.Parameter] | None = None,
-               mu: float = 0.0, anchor: nn.Module | None = None, **options: float) -> None:
+def sgd_epochs(
+    net: nn.Module,
+    federation: Federation,
+    epochs: list[list[torch.Tensor]],
+    params: list[nn.Parameter] | None = None,
+    mu: float = 0.0,
+    anchor: nn.Module | None = None,
+    **options: float,
+) -> None:
     """Train `net` in place with torch.optim.SGD on loss + mu/2 ||w - anchor||²."""
     optimizer = torch.optim.SGD(params or list(net.parameters()), **{"lr": 0.1, **options})
     x, y = federation.shared["x"], federation.shared["y"]
@@ -168,11 +175,14 @@ def test_knn_per_distribution() -> None:
         assert float(report.scores["pre"]["test"][i]) == pytest.approx(100 * float(torch.tensor(hits).double().mean()))
 
 
-@pytest.mark.parametrize(("solver", "optimizer"), [
-    (SGD(lr=0.1, momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
-    (Adam(lr=0.05, weight_decay=0.02), lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.02)),
-    (SGD(lr=0.1, clip=0.5), lambda p: torch.optim.SGD(p, lr=0.1)),
-])
+@pytest.mark.parametrize(
+    ("solver", "optimizer"),
+    [
+        (SGD(lr=0.1, momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
+        (Adam(lr=0.05, weight_decay=0.02), lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.02)),
+        (SGD(lr=0.1, clip=0.5), lambda p: torch.optim.SGD(p, lr=0.1)),
+    ],
+)
 def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
     """Pure and in-place steps equal torch.optim on random gradients."""
     g = torch.Generator().manual_seed(0)

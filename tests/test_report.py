@@ -17,10 +17,7 @@ from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
 PRINTED = {"paper": "pfedgat", "table": "table1", "dataset": "cifar10", "setting": "iid", "budget": "full"}
-TASKS = {
-    "blobs": {"note": "blobs from a lossy copy"},
-    "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"},
-}
+TASKS = {"blobs": {"note": "blobs from a lossy copy"}, "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"}}
 
 
 @pytest.fixture(scope="module")

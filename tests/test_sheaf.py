@@ -45,9 +45,7 @@ def coboundary(sheaf: Sheaf) -> Tensor:
 def network(seed: int = 0, f_in: int = 3, f_out: int = 2, **options: object) -> SheafDiffusion:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = SheafDiffusion(
-            f_in, f_out, **{"stalk": 2, "channels": CHANNELS, "depth": 2, **options}
-        ).double()
+        module = SheafDiffusion(f_in, f_out, **{"stalk": 2, "channels": CHANNELS, "depth": 2, **options}).double()
         with torch.no_grad():
             for p in module.parameters():
                 p.add_(0.2 * torch.randn_like(p))
@@ -186,9 +184,7 @@ def test_order_of_clients_and_of_edges_is_irrelevant(maps: str) -> None:
     torch.testing.assert_close(module(x[permutation], place[EDGES]), expected[permutation])
 
 
-@pytest.mark.parametrize(
-    "options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}]
-)
+@pytest.mark.parametrize("options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}])
 def test_gradient_against_finite_differences(options: dict) -> None:
     module, x = network(**options), numbers(N, 3).requires_grad_()
     names, values = zip(*module.named_parameters(), strict=True)
@@ -204,9 +200,7 @@ def test_without_edges_no_client_sees_another(maps: str) -> None:
     module, x = network(maps=maps), numbers(N, 3)
 
     def cross(edges: Tensor) -> Tensor:
-        jacobian = (
-            torch.autograd.functional.jacobian(lambda x: module(x, edges), x).movedim(2, 1).abs().sum((2, 3))
-        )
+        jacobian = torch.autograd.functional.jacobian(lambda x: module(x, edges), x).movedim(2, 1).abs().sum((2, 3))
         return jacobian.fill_diagonal_(0.0)
 
     assert torch.equal(cross(collaboration.knn_graph(x, 0)), torch.zeros(N, N).double())

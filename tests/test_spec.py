@@ -16,10 +16,13 @@ def good() -> dict[str, Any]:
     """A small valid params.yaml."""
     base = spec.read_yaml(ROOT / "studies" / "base.yaml")
     return {
-        "study": "small", "seeds": [0, 1],
+        "study": "small",
+        "seeds": [0, 1],
         "tasks": {"digits": copy.deepcopy(base["tasks"]["digits"]), "graph": copy.deepcopy(base["tasks"]["digits-graph"])},
         "runs": {"digits-ditto": {"task": "digits", "method": "ditto"}, "graph-fedavg": {"task": "graph", "method": "fedavg"}},
-        "methods": {"ditto": {"lam": 1.0}, "fedavg": {}}, "tune": {"trials": 0}, "ablate": {},
+        "methods": {"ditto": {"lam": 1.0}, "fedavg": {}},
+        "tune": {"trials": 0},
+        "ablate": {},
     }
 
 

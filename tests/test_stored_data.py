@@ -41,13 +41,7 @@ def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
         found = read_arrays(tmp_path / "good")
         assert np.array_equal(found["a"], content["a"])
         assert (found["b"], found["c"]) == (content["b"], content["c"])
-    for bad in (
-        pickle.dumps(Code()),
-        pickle.dumps(Path("x")),
-        pickle.dumps(content)[:-9],
-        b"",
-        b"cos\nsystem\n.",
-    ):
+    for bad in (pickle.dumps(Code()), pickle.dumps(Path("x")), pickle.dumps(content)[:-9], b"", b"cos\nsystem\n."):
         (tmp_path / "bad").write_bytes(bad)
         with pytest.raises(BadInput, match="not a pickle of plain arrays"):
             read_arrays(tmp_path / "bad")
@@ -73,17 +67,11 @@ def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:
         data.load_dataset(tmp_path / "digits")
 
 
-PARTITIONED = [
-    ("digits", "dirichlet", 5, {"beta": 0.3}),
-    ("digits-graph", "metis_overlap", 10, {}),
-    ("digits", "grouped", 5, {}),
-]
+PARTITIONED = [("digits", "dirichlet", 5, {"beta": 0.3}), ("digits-graph", "metis_overlap", 10, {}), ("digits", "grouped", 5, {})]
 
 
 @pytest.mark.parametrize(("name", "rule", "clients", "options"), PARTITIONED)
-def test_partitions_survive_and_are_described(
-    name: str, rule: str, clients: int, options: dict, tmp_path: Path
-) -> None:
+def test_partitions_survive_and_are_described(name: str, rule: str, clients: int, options: dict, tmp_path: Path) -> None:
     dataset = data.load(name, "unused")
     made = data.partition(dataset, rule, clients, 1, **options)
     data.save_partition(tmp_path / "p.npz", made)
@@ -117,10 +105,7 @@ def test_inconsistent_arrays_are_refused() -> None:
         (lambda: Dataset("a", "series", x, None, 0), "time must have shape"),
         (lambda: Partition(one, one, ()), "test must have 1 clients"),
         (lambda: Partition(one, one, (np.array([-1]),)), "not negative"),
-        (
-            lambda: Partition(one, one, one, nodes=(np.array([3]),), edges=(np.array([[0], [1]]),)),
-            "positions",
-        ),
+        (lambda: Partition(one, one, one, nodes=(np.array([3]),), edges=(np.array([[0], [1]]),)), "positions"),
         (lambda: Partition(one, one, one, relation=np.array([[0], [1]])), "relation"),
     ]:
         with pytest.raises(BadInput, match=message):
@@ -136,16 +121,12 @@ def test_normalisations(tmp_path: Path) -> None:
     scaled = data.normalise(pictures, halves, "standard")[0]
     assert np.allclose([scaled.mean((1, 2)), scaled.std((1, 2))], [[0] * 3, [1] * 3], atol=1e-5)
     given = {"name": "standard", "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5]}
-    assert np.allclose(
-        data.normalise(pictures, halves, given)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6
-    )
+    assert np.allclose(data.normalise(pictures, halves, given)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6)
     graph = data.load("digits-graph", "unused")
     assert np.allclose(data.normalise(graph, halves, "rows").sum(1), 1, atol=1e-5)
     values = np.array([[0, 1, 2, 3, 4, 5, 60, 70], [5, 5, 5, 5, 5, 5, 1, 9]], np.float32)
     series = Dataset("s", "series", values, None, 0, time=np.zeros(8, np.float32))
-    made = data.partition(
-        series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3}
-    )
+    made = data.partition(series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3})
     seen = slice(0, max(made.train[0]) + 3)  # 60, 70, 1 and 9 lie in the future
     assert np.allclose(data.normalise(series, made, "minmax"), values / values[:, seen].max())
     own = data.normalise(series, made, "minmax_client")

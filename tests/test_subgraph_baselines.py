@@ -25,8 +25,10 @@ def test_fed_pub_regularisers() -> None:
         data = viewers(federation, SEED, round).one(0)
         g = torch.Generator().manual_seed(1)
         anchor = method.task.init(3)
-        model = {**{n: v + 0.1 * torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in anchor.items()},
-                 **{f"mask/{n}": torch.randn(anchor[n].shape, generator=g, dtype=torch.float64) for n in method.matrices}}
+        model = {
+            **{n: v + 0.1 * torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in anchor.items()},
+            **{f"mask/{n}": torch.randn(anchor[n].shape, generator=g, dtype=torch.float64) for n in method.matrices},
+        }
         model = {n: v.requires_grad_() for n, v in model.items()}
         full = method._loss(anchor, data)(model, data.train[:4], keys.key(0))[0]
         plain = made("fedpub", "nodes", detached=True)._loss(anchor, data)(model, data.train[:4], keys.key(0))[0]
@@ -130,8 +132,9 @@ def test_mended_sage_is_sage_on_the_mended_graph() -> None:
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
     """With inert neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
-    method = made("fedsage", "nodes", generator_rounds=0, inert=True, dropout=0.0, solver=tiny.SGD(lr=0.1),
-                  training=Training(batch_size=0, epochs=1))
+    method = made(
+        "fedsage", "nodes", generator_rounds=0, inert=True, dropout=0.0, solver=tiny.SGD(lr=0.1), training=Training(batch_size=0, epochs=1)
+    )
     start = begin(method, NODES, SEED, Loop()).server["classifier"]
     after, _, _ = one_round(method, begin(method, NODES, SEED, Loop()), NODES, Settings(rounds=1, seed=SEED), Loop())
     steps = []

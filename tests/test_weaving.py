@@ -150,10 +150,18 @@ def test_heurpfedla_keeps_layers() -> None:
     assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
 
 
-@pytest.mark.parametrize(("shape", "norm", "retained", "mib"), [
-    ((1, 28, 28), False, (), 491.08), ((1, 28, 28), False, ("fc3",), 488.65), ((1, 28, 28), False, ("fc1", "fc3"), 312.52),
-    ((3, 32, 32), True, (), 693.96), ((3, 32, 32), True, ("fc1",), 418.96), ((3, 32, 32), True, ("fc1", "conv2"), 382.24),
-    ((3, 32, 32), True, ("fc1", "conv2", "fc3"), 379.81)])
+@pytest.mark.parametrize(
+    ("shape", "norm", "retained", "mib"),
+    [
+        ((1, 28, 28), False, (), 491.08),
+        ((1, 28, 28), False, ("fc3",), 488.65),
+        ((1, 28, 28), False, ("fc1", "fc3"), 312.52),
+        ((3, 32, 32), True, (), 693.96),
+        ((3, 32, 32), True, ("fc1",), 418.96),
+        ((3, 32, 32), True, ("fc1", "conv2"), 382.24),
+        ((3, 32, 32), True, ("fc1", "conv2", "fc3"), 379.81),
+    ],
+)
 def test_heurpfedla_wire_is_the_papers(shape: tuple[int, ...], norm: bool, retained: tuple[str, ...], mib: float) -> None:
     """The paper's communication table, 750 client rounds of its EMNIST and CIFAR-10 models."""
     task = RowClassification(lambda: build("lenet16", shape, 10, batch_norm=norm))
@@ -179,14 +187,21 @@ def single_process(method: GeneratedModels, federation: Federation, state: State
     return dict(zip(phi, torch.autograd.grad(total, list(phi.values())), strict=True))
 
 
-@pytest.mark.parametrize("overrides", [
-    {}, {"score": "gatv2", "h_scale": "rsqrt"}, {"features": "proj", "sketch": 16}, {"features": "layers"}])
+@pytest.mark.parametrize(
+    "overrides", [{}, {"score": "gatv2", "h_scale": "rsqrt"}, {"features": "proj", "sketch": 16}, {"features": "layers"}]
+)
 @pytest.mark.parametrize("kind", ["rows", "images"])
 def test_pfedgat_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
     """What comes up from the clients gives the gradient that one process would compute."""
     method, federation, state = fixture("pfedgat", kind=kind, **overrides)
-    sent = trees.stack([method.feedback({**trees.at(method.download(state.server, EVERYBODY)[1], i), **trees.at(state.clients, i)},
-                                        viewers(federation, 0, 0).one(i)) for i in range(federation.clients)])
+    sent = trees.stack(
+        [
+            method.feedback(
+                {**trees.at(method.download(state.server, EVERYBODY)[1], i), **trees.at(state.clients, i)}, viewers(federation, 0, 0).one(i)
+            )
+            for i in range(federation.clients)
+        ]
+    )
     found, expected = gradient(method, state.server, sent["gradient"]), single_process(method, federation, state)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-6, atol=1e-12)

@@ -32,11 +32,18 @@ def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.fl
     x = centres[y] + g.normal(size=(len(y), *shape))
     first = np.cumsum([0, *(2 * m for m in sizes)])
     rows = [np.arange(a, b) for a, b in pairwise(first)]
-    split = [(r[: len(r) // 2], r[len(r) // 2: 3 * len(r) // 4], r[3 * len(r) // 4:]) for r in rows]
+    split = [(r[: len(r) // 2], r[len(r) // 2 : 3 * len(r) // 4], r[3 * len(r) // 4 :]) for r in rows]
     train, val, test = zip(*split, strict=True)
-    return Federation(shared={"x": torch.from_numpy(x).to(dtype), "y": torch.from_numpy(y)}, own={}, train=pad_rows(train),
-                      val=pad_rows(val), test=pad_rows(test), ids=torch.arange(CLIENTS), relation=ring(CLIENTS),
-                      group=torch.tensor([0, 1, 2, 0, 1]))
+    return Federation(
+        shared={"x": torch.from_numpy(x).to(dtype), "y": torch.from_numpy(y)},
+        own={},
+        train=pad_rows(train),
+        val=pad_rows(val),
+        test=pad_rows(test),
+        ids=torch.arange(CLIENTS),
+        relation=ring(CLIENTS),
+        group=torch.tensor([0, 1, 2, 0, 1]),
+    )
 
 
 def nodes_task(dtype: torch.dtype = torch.float64) -> Task:
@@ -58,13 +65,22 @@ def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Feder
         ys.append(y)
         edges.append(e.numpy())
         weights.append(w.numpy())
-        splits.append((order[: v // 2], order[v // 2: 3 * v // 4], order[3 * v // 4:]))
+        splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
     (x, vs), (y, _), (e, es), (w, _) = pad_arrays(xs), pad_arrays(ys), pad_arrays(edges, axis=1), pad_arrays(weights)
     train, val, test = zip(*splits, strict=True)
     own = {"x": x.to(dtype), "y": y, "edges": e, "weight": w.to(dtype), "nodes": torch.arange(x.shape[1]) < vs[:, None]}
     extents = {"x": vs, "y": vs, "nodes": vs, "edges": es, "weight": es}
-    return Federation(shared={}, own=own, train=pad_rows(train), val=pad_rows(val), test=pad_rows(test),
-                      ids=torch.arange(CLIENTS), extents=extents, relation=ring(CLIENTS), group=None)
+    return Federation(
+        shared={},
+        own=own,
+        train=pad_rows(train),
+        val=pad_rows(val),
+        test=pad_rows(test),
+        ids=torch.arange(CLIENTS),
+        extents=extents,
+        relation=ring(CLIENTS),
+        group=None,
+    )
 
 
 def series_task(dtype: torch.dtype = torch.float64) -> Task:
@@ -81,9 +97,15 @@ def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Fede
     starts = np.arange(length - 4)
     rows = [i * length + starts for i in range(CLIENTS)]
     shared = {"x": torch.from_numpy(series).to(dtype), "time": torch.from_numpy(clock % 12 / 12).to(dtype)}
-    return Federation(shared=shared, own={}, train=pad_rows([r[:20 + i] for i, r in enumerate(rows)]),
-                      val=pad_rows([r[26:30] for r in rows]), test=pad_rows([r[30:] for r in rows]), ids=torch.arange(CLIENTS),
-                      relation=ring(CLIENTS))
+    return Federation(
+        shared=shared,
+        own={},
+        train=pad_rows([r[: 20 + i] for i, r in enumerate(rows)]),
+        val=pad_rows([r[26:30] for r in rows]),
+        test=pad_rows([r[30:] for r in rows]),
+        ids=torch.arange(CLIENTS),
+        relation=ring(CLIENTS),
+    )
 
 
 def ring(n: int) -> torch.Tensor:
@@ -116,7 +138,10 @@ ARGUMENTS: dict[str, dict] = {
     "fedpub": {"blocks": 2, "block_size": 10, "tau": 3.0},
     "panacea": {"width": 16, "hidden": 1, "channels": 6, "server_lr": 0.02, "stage1_rounds": 2},
     "pfedme": {"inner_steps": 3, "inner_lr": 0.05, "lam": 5.0},
-    "ditto": {"personal_epochs": 2}, "fedrep": {"head_epochs": 2}, "fedamp": {"sigma": 20.0, "alpha": 2.0}}
+    "ditto": {"personal_epochs": 2},
+    "fedrep": {"head_epochs": 2},
+    "fedamp": {"sigma": 20.0, "alpha": 2.0},
+}
 TRAINING = {"nodes": Training(batch_size=0, epochs=2)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.

@@ -85,8 +85,10 @@ def check_run(run: Run, where: str) -> None:
     build_method(run, kind(lambda: torch.nn.Identity()))
     missing = METHODS[run.method].needs - kind_capabilities(run.task)
     if missing:
-        raise BadInput(f"{where}: runs.{run.key}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
-                       f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task")
+        raise BadInput(
+            f"{where}: runs.{run.key}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
+            f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
+        )
 
 
 def kind_capabilities(task: TaskSpec) -> frozenset[str]:
@@ -161,8 +163,7 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
     y, _ = pad_arrays([np.asarray(dataset.y)[n] for n in partition.nodes])
     edges, es = pad_arrays([g[0].numpy() for g in graphs], axis=1)
     weight, _ = pad_arrays([g[1].numpy() for g in graphs])
-    own = {"x": padded.to(dtype), "y": y, "edges": edges, "weight": weight.to(dtype),
-           "nodes": torch.arange(padded.shape[1]) < vs[:, None]}
+    own = {"x": padded.to(dtype), "y": y, "edges": edges, "weight": weight.to(dtype), "nodes": torch.arange(padded.shape[1]) < vs[:, None]}
     return {}, own, {"x": vs, "y": vs, "nodes": vs, "edges": es, "weight": es}
 
 

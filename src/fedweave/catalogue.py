@@ -50,6 +50,14 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
     used = sorted({item["method"] for item in runs.values()})
     tune = merge(base.get("tune", {}), overlay.get("tune", {}))
     spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
-    return {"study": name, "about": overlay.get("about", ""), "seeds": overlay.get("seeds", base["seeds"]),
-            "datasets": sorted({task["dataset"] for task in tasks.values()}), "tasks": tasks, "runs": runs,
-            "methods": {m: methods.get(m) or {} for m in used}, "tune": {**tune, "spaces": spaces}, "ablate": overlay.get("ablate", {})}
+    return {
+        "study": name,
+        "about": overlay.get("about", ""),
+        "seeds": overlay.get("seeds", base["seeds"]),
+        "datasets": sorted({task["dataset"] for task in tasks.values()}),
+        "tasks": tasks,
+        "runs": runs,
+        "methods": {m: methods.get(m) or {} for m in used},
+        "tune": {**tune, "spaces": spaces},
+        "ablate": overlay.get("ablate", {}),
+    }

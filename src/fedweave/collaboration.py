@@ -89,14 +89,8 @@ def given(relation: np.ndarray | Tensor, n: int) -> Tensor:
         BadInput: if the relation is not [2, R] or names a client outside 0..n-1.
     """
     edges = torch.as_tensor(relation).long()
-    if (
-        edges.ndim != 2
-        or len(edges) != 2
-        or (edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < n)
-    ):
-        raise BadInput(
-            f"relation: {tuple(edges.shape)} is not [2, R] with clients 0..{n - 1}; check the partition"
-        )
+    if edges.ndim != 2 or len(edges) != 2 or (edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < n):
+        raise BadInput(f"relation: {tuple(edges.shape)} is not [2, R] with clients 0..{n - 1}; check the partition")
     adjacency = torch.zeros(n, n, dtype=torch.bool, device=edges.device)
     return edges_of(adjacency.index_put((edges[0], edges[1]), torch.tensor(True, device=edges.device)))
 
@@ -130,9 +124,7 @@ def weight_shares(weights: Tensor, group: Tensor) -> dict[str, Shares]:
     half = (len(weights) + 1) // 2
     parts = {"all": weights, "shallow": weights[:half], "deep": weights[-half:]}
     kinds = (itself, same & ~itself, ~same)
-    return {
-        name: Shares(*(_mean_over_rows(part.mean(0), kind) for kind in kinds)) for name, part in parts.items()
-    }
+    return {name: Shares(*(_mean_over_rows(part.mean(0), kind) for kind in kinds)) for name, part in parts.items()}
 
 
 def _mean_over_rows(weights: Tensor, kind: Tensor) -> float:

@@ -85,8 +85,16 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _named(hint: Any) -> str:
-    names = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text", dict: "a mapping", list: "a list",
-             tuple: "a list", type(None): "null"}
+    names = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "text",
+        dict: "a mapping",
+        list: "a list",
+        tuple: "a list",
+        type(None): "null",
+    }
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_named(option) for option in get_args(hint))

@@ -110,8 +110,9 @@ def train(method: Method, state: State, who: Cohort, executor: Executor) -> tupl
     return shared, own, executor.each(update, (own, trees.take(state.clients, ids)), who)
 
 
-def one_round(method: Method, state: State, federation: Federation, settings: Settings, executor: Executor,
-              shadow: bool = False) -> tuple[State, Report, Tree]:
+def one_round(
+    method: Method, state: State, federation: Federation, settings: Settings, executor: Executor, shadow: bool = False
+) -> tuple[State, Report, Tree]:
     """One synchronous round: download, local training, aggregation.
 
     Args:
@@ -140,8 +141,9 @@ def one_round(method: Method, state: State, federation: Federation, settings: Se
     return after, report, models
 
 
-def evaluate(method: Method, state: State, federation: Federation, settings: Settings, executor: Executor,
-             post: Tree | None = None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
+def evaluate(
+    method: Method, state: State, federation: Federation, settings: Settings, executor: Executor, post: Tree | None = None
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
     """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
     who = viewers(federation, settings.seed, state.round)
     ids = torch.arange(federation.clients, device=federation.ids.device)
@@ -152,8 +154,10 @@ def evaluate(method: Method, state: State, federation: Federation, settings: Set
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = trimmed(data.val), trimmed(data.test)
         outputs = method.predict(model, data, torch.cat([val, test]))
-        return {"val": method.task.score(outputs[: len(val)], data, val),
-                "test": method.task.score(outputs[len(val):], data, test, shared_test=True)}
+        return {
+            "val": method.task.score(outputs[: len(val)], data, val),
+            "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
+        }
 
     return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
 

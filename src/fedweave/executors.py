@@ -59,7 +59,7 @@ class Batched(Executor):
                 data: ClientData = part.view(own, padded)
                 return function(*args, data)
 
-            slices = tuple(trees.tree_map(lambda t, start=start: t[start:start + chunk], tree) for tree in stacked)
+            slices = tuple(trees.tree_map(lambda t, start=start: t[start : start + chunk], tree) for tree in stacked)
             parts.append(vmap(mapped)(slices, part.stacked()))
         return trees.concat(parts)
 

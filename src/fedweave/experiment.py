@@ -87,8 +87,10 @@ def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Rep
     executor = assemble.executor(bench.run, bench.method.task)
     for report in rounds_of(bench.method, bench.federation, assemble.settings(bench.run, seed), executor, resume):
         if not np.isfinite(report.loss):
-            raise Diverged(f"runs.{bench.run.key}: seed {seed}, round {report.round}: the training loss is {report.loss}; "
-                           f"lower train.lr ({bench.run.train.lr}) or set train.clip")
+            raise Diverged(
+                f"runs.{bench.run.key}: seed {seed}, round {report.round}: the training loss is {report.loss}; "
+                f"lower train.lr ({bench.run.train.lr}) or set train.clip"
+            )
         yield report
 
 
@@ -193,8 +195,13 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
         with atomic_path(folder / f"models-{seed}.pt") as temporary:
             torch.save({"round": history.kept["round"], "models": history.kept["models"]}, temporary)
     _write_evaluations(folder / "evaluations.parquet", histories)
-    write_atomic(folder / "rounds.csv", _table(["seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss"],
-                 [[seed, *row] for seed, h in histories.items() for row in h.ledger]))
+    write_atomic(
+        folder / "rounds.csv",
+        _table(
+            ["seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss"],
+            [[seed, *row] for seed, h in histories.items() for row in h.ledger],
+        ),
+    )
     write_atomic(folder / "metrics.json", json.dumps(headline(bench, histories), indent=2) + "\n")
     write_atomic(folder / "run.json", json.dumps(_facts(bench, histories), indent=2, default=str) + "\n")
 
@@ -215,8 +222,12 @@ def headline(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
     means = np.array([s.mean for s in each])
     ledger = np.array([np.sum([row[1:4] for row in h.ledger], axis=0) for h in histories.values()]).mean(0)
     spread = float(means.std(ddof=1)) if len(means) > 1 else 0.0
-    return {bench.method.task.metric: {"mean": float(means.mean()), "std": spread}, "worst10": float(np.mean([s.worst10 for s in each])),
-            "seconds": float(ledger[2]), "mib": float(ledger[0] + ledger[1]) / 2**20}
+    return {
+        bench.method.task.metric: {"mean": float(means.mean()), "std": spread},
+        "worst10": float(np.mean([s.worst10 for s in each])),
+        "seconds": float(ledger[2]),
+        "mib": float(ledger[0] + ledger[1]) / 2**20,
+    }
 
 
 def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
@@ -224,13 +235,29 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
     spec = run.resolved()
     spec["method"] = {"name": run.method, **assemble.hyperparameters(bench.method)}
     return {
-        "study": run.study, "run": run.key, "task": run.name, "dataset": run.task.dataset, "setting": run.task.setting,
-        "method": run.method, "label": _label(bench), "metric": task.metric, "higher_is_better": task.higher_is_better,
-        "point": assemble.point(run), "select": run.evaluate.select, "clients": bench.federation.clients,
-        "parameters": parameter_count(task.template), "device": bench.device,
-        "executor": type(assemble.executor(run, task)).__name__.lower(), "note": bench.note, "published": run.task.published,
-        "spec": spec, "spec_hash": run.fingerprint(), "layers": [*task.layers], "seeds": [*histories],
-        "versions": {"torch": torch.__version__, "numpy": np.__version__}, "threads": torch.get_num_threads(),
+        "study": run.study,
+        "run": run.key,
+        "task": run.name,
+        "dataset": run.task.dataset,
+        "setting": run.task.setting,
+        "method": run.method,
+        "label": _label(bench),
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "point": assemble.point(run),
+        "select": run.evaluate.select,
+        "clients": bench.federation.clients,
+        "parameters": parameter_count(task.template),
+        "device": bench.device,
+        "executor": type(assemble.executor(run, task)).__name__.lower(),
+        "note": bench.note,
+        "published": run.task.published,
+        "spec": spec,
+        "spec_hash": run.fingerprint(),
+        "layers": [*task.layers],
+        "seeds": [*histories],
+        "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "threads": torch.get_num_threads(),
     }
 
 
@@ -244,8 +271,13 @@ def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [(seed, r, point, split, client, value) for seed, h in histories.items() for point, split in SPLITS
-            for r, values in zip(h.rounds, h.scores[f"{point}/{split}"], strict=True) for client, value in enumerate(values)]
+    rows = [
+        (seed, r, point, split, client, value)
+        for seed, h in histories.items()
+        for point, split in SPLITS
+        for r, values in zip(h.rounds, h.scores[f"{point}/{split}"], strict=True)
+        for client, value in enumerate(values)
+    ]
     names = ("seed", "round", "point", "split", "client", "value")
     types = (pa.int64(), pa.int64(), pa.string(), pa.string(), pa.int64(), pa.float64())
     columns = zip(*rows, strict=True)
@@ -260,8 +292,12 @@ def _write_graphs(path: Path, history: History, bench: Bench) -> None:
     widest = max(w.shape[-1] for _, w in history.graphs)
     same = [(r, w) for r, w in history.graphs if w.shape[-1] == widest]
     with atomic_path(path) as temporary:
-        np.savez_compressed(temporary, rounds=np.array([r for r, _ in same]), weights=np.stack([w.numpy() for _, w in same]),
-                            layers=np.array([*bench.method.task.layers]))
+        np.savez_compressed(
+            temporary,
+            rounds=np.array([r for r, _ in same]),
+            weights=np.stack([w.numpy() for _, w in same]),
+            layers=np.array([*bench.method.task.layers]),
+        )
 
 
 def _table(header: list[str], rows: list[list[Any]]) -> str:

@@ -80,15 +80,26 @@ class Federation:
         positions = positions.to(self.ids.device)
         rows = {name: getattr(self, name)[positions] for name in ("train", "val", "test", "ids")}
         group = None if self.group is None else self.group[positions]
-        return replace(self, **rows, own=take(self.own, positions), extents=take(self.extents, positions), group=group,
-                       relation=_restrict(self.relation, positions, self.clients))
+        return replace(
+            self,
+            **rows,
+            own=take(self.own, positions),
+            extents=take(self.extents, positions),
+            group=group,
+            relation=_restrict(self.relation, positions, self.clients),
+        )
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on `device`."""
         moved = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
         optional = {name: None if getattr(self, name) is None else getattr(self, name).to(device) for name in ("relation", "group")}
-        return replace(self, shared={k: v.to(device) for k, v in self.shared.items()}, **moved, **optional,
-                       own={k: v.to(device) for k, v in self.own.items()})
+        return replace(
+            self,
+            shared={k: v.to(device) for k, v in self.shared.items()},
+            **moved,
+            **optional,
+            own={k: v.to(device) for k, v in self.own.items()},
+        )
 
 
 def _restrict(relation: Tensor | None, positions: Tensor, n: int) -> Tensor | None:
@@ -137,16 +148,33 @@ class Cohort:
     def view(self, own: dict[str, Tensor], padded: bool) -> ClientData:
         """One client's data from its slice of `stacked`."""
         arrays = {name.removeprefix("own/"): value for name, value in own.items() if name.startswith("own/")}
-        return ClientData(arrays={**self.federation.shared, **arrays}, plan=own["plan"], train=own["train"], val=own["val"],
-                          test=own["test"], key=own["key"], round=self.round, size=own["size"], padded=padded)
+        return ClientData(
+            arrays={**self.federation.shared, **arrays},
+            plan=own["plan"],
+            train=own["train"],
+            val=own["val"],
+            test=own["test"],
+            key=own["key"],
+            round=self.round,
+            size=own["size"],
+            padded=padded,
+        )
 
     def one(self, i: int) -> ClientData:
         """Participant `i`, trimmed: no row of −1 in the plan, no padded node or edge."""
         fed, where = self.federation, int(self.positions[i])
         arrays = {name: _trim(name, value[where], fed.extents, where) for name, value in fed.own.items()}
-        return ClientData(arrays={**fed.shared, **arrays}, plan=_trim_plan(self.plan[i], fed.ids.device), train=fed.train[where],
-                          val=fed.val[where], test=self._test(fed.test[where]), key=self.keys[i].to(fed.ids.device),
-                          round=self.round, size=fed.sizes[where], padded=False)
+        return ClientData(
+            arrays={**fed.shared, **arrays},
+            plan=_trim_plan(self.plan[i], fed.ids.device),
+            train=fed.train[where],
+            val=fed.val[where],
+            test=self._test(fed.test[where]),
+            key=self.keys[i].to(fed.ids.device),
+            round=self.round,
+            size=fed.sizes[where],
+            padded=False,
+        )
 
     def _test(self, rows: Tensor) -> Tensor:
         return rows if self.testing else rows[..., :0]

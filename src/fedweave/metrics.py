@@ -50,11 +50,7 @@ def summarise(values: np.ndarray, higher_is_better: bool = True) -> Summary:
 
 
 def select(
-    val: np.ndarray,
-    rounds: Sequence[int] | np.ndarray,
-    rule: str,
-    higher_is_better: bool,
-    test: np.ndarray | None = None,
+    val: np.ndarray, rounds: Sequence[int] | np.ndarray, rule: str, higher_is_better: bool, test: np.ndarray | None = None
 ) -> np.ndarray:
     """Row of `val` [R, N] to report for each client: int64 [N], positions along R (use `rounds[...]` for the round).
 

@@ -147,8 +147,17 @@ class Method(ABC):
         """Who learns from whom [L, N, N]: row = learner, column = source; None for methods without such a graph."""
         return None
 
-    def descend(self, model: Params, data: ClientData, names: tuple[str, ...] | None = None, *, loss: Loss | None = None,
-                epochs: slice | None = None, solver: Solver | None = None, state: Tree | None = None) -> Fit:
+    def descend(
+        self,
+        model: Params,
+        data: ClientData,
+        names: tuple[str, ...] | None = None,
+        *,
+        loss: Loss | None = None,
+        epochs: slice | None = None,
+        solver: Solver | None = None,
+        state: Tree | None = None,
+    ) -> Fit:
         """Train `names` (default: every parameter) of `model` on the client's plan with the method's solver.
 
         Args:

@@ -82,5 +82,6 @@ def viewers(federation: Federation, seed: int, round: int, testing: bool = True)
     """All clients with an empty plan: for evaluation, enrolment without training, newcomers' state."""
     n = federation.clients
     base = keys.key(seed, DROPOUT, round)
-    return Cohort(federation, torch.arange(n), torch.empty((n, 0, 0, 0), dtype=torch.int64),
-                  keys.fold(base, federation.ids.cpu()), round, testing)
+    return Cohort(
+        federation, torch.arange(n), torch.empty((n, 0, 0, 0), dtype=torch.int64), keys.fold(base, federation.ids.cpu()), round, testing
+    )

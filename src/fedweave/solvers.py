@@ -103,8 +103,21 @@ class Adam(Solver):
         if not all(value.is_contiguous() for value in (*values, *m, *v)):
             raise ValueError("step_ needs contiguous parameters and moments; copy them with `owned`")
         _prepare_(values, g, 0.0, self.clip)
-        torch._fused_adam_(values, g, m, v, [], [t.float()] * len(values), lr=self.lr, beta1=self.beta1, beta2=self.beta2,
-                           weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False)
+        torch._fused_adam_(
+            values,
+            g,
+            m,
+            v,
+            [],
+            [t.float()] * len(values),
+            lr=self.lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
         return params, state
 
 
@@ -140,11 +153,11 @@ class Grouped(Solver):
             parts.setdefault(self.group(name), {})[name] = value
         return parts
 
-    def _each(self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params,
-              state: Tree) -> tuple[Params, Tree]:
+    def _each(
+        self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params, state: Tree
+    ) -> tuple[Params, Tree]:
         gradients = self._split(grads)
-        done = {group: step(self.solvers[group])(part, gradients[group], state[group])
-                for group, part in self._split(params).items()}
+        done = {group: step(self.solvers[group])(part, gradients[group], state[group]) for group, part in self._split(params).items()}
         new = {name: value for part, _ in done.values() for name, value in part.items()}
         return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
 
@@ -196,8 +209,16 @@ class Fit(NamedTuple):
     loss: Tensor
 
 
-def descend(loss: Loss, model: Params, plan: Sequence[Iterable[Tensor]], solver: Solver, key: Tensor, names: Iterable[str],
-            state: Tree | None = None, masked: bool = False) -> Fit:
+def descend(
+    loss: Loss,
+    model: Params,
+    plan: Sequence[Iterable[Tensor]],
+    solver: Solver,
+    key: Tensor,
+    names: Iterable[str],
+    state: Tree | None = None,
+    masked: bool = False,
+) -> Fit:
     """Train the parameters `names` of `model` along `plan`: epochs of steps of rows [B].
 
     Args:

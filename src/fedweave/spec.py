@@ -45,9 +45,21 @@ class TrainSpec:
     join_round: int = 0
     checkpoint: int = 25
 
-    bounds: ClassVar = {"rounds": (1, None), "lr": (0, None), "epochs": (1, None), "steps": (0, None), "batch_size": (0, None),
-                        "participation": (1e-6, None), "momentum": (0, 1), "weight_decay": (0, None), "clip": (1e-12, None),
-                        "chunk": (0, None), "newcomers": (0, None), "join_round": (0, None), "checkpoint": (0, None)}
+    bounds: ClassVar = {
+        "rounds": (1, None),
+        "lr": (0, None),
+        "epochs": (1, None),
+        "steps": (0, None),
+        "batch_size": (0, None),
+        "participation": (1e-6, None),
+        "momentum": (0, 1),
+        "weight_decay": (0, None),
+        "clip": (1e-12, None),
+        "chunk": (0, None),
+        "newcomers": (0, None),
+        "join_round": (0, None),
+        "checkpoint": (0, None),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +198,17 @@ class Study:
             evaluate.update(layer.get("evaluate", {}))
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
         where = f"params.yaml: runs.{key}"
-        return Run(self.name, key, item.task, task, item.method, options, construct(TrainSpec, train, f"{where}.train"),
-                   construct(EvaluateSpec, evaluate, f"{where}.evaluate"), self.seeds)
+        return Run(
+            self.name,
+            key,
+            item.task,
+            task,
+            item.method,
+            options,
+            construct(TrainSpec, train, f"{where}.train"),
+            construct(EvaluateSpec, evaluate, f"{where}.evaluate"),
+            self.seeds,
+        )
 
 
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,8 +127,9 @@ class Task(ABC):
         return frozenset({"batch_norm"} if self.norms else ())
 
     @abstractmethod
-    def forward(self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None,
-                method: str = "forward") -> Tensor:
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
         """Outputs [B, ...] for `rows`; a key makes it a training pass."""
 
     @abstractmethod
@@ -186,8 +187,9 @@ class Classification(Task):
 class RowClassification(Classification):
     """Images or vectors: a client is a list of rows of one shared array "x" [M, ...]."""
 
-    def forward(self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None,
-                method: str = "forward") -> Tensor:
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
         return self.call(model, data.arrays["x"][rows], method, key=key, mask=mask)
 
 
@@ -202,8 +204,9 @@ class NodeClassification(Classification):
         """(x [V, F], edges [2, E], weight [E])."""
         return data.arrays["x"], data.arrays["edges"], data.arrays["weight"]
 
-    def forward(self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None,
-                method: str = "forward") -> Tensor:
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
         return self.call(model, self.inputs(data), method, key=key)[rows]
 
     def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -232,8 +235,9 @@ class Forecast(Task):
     metric = "mse"
     higher_is_better = False
 
-    def forward(self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None,
-                method: str = "forward") -> Tensor:
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
         series, time = data.arrays["x"], data.arrays["time"]
         span = torch.arange(self.window + self.horizon, device=rows.device)
         values = series.reshape(-1)[rows[:, None] + span[: self.window]]

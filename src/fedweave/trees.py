@@ -11,8 +11,25 @@ Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
 
-__all__ = ["Params", "Tree", "at", "broadcast", "concat", "flat", "grown", "nbytes", "only", "put", "stack", "sub", "take", "tree_leaves",
-           "tree_map", "weighted_mean", "without"]
+__all__ = [
+    "Params",
+    "Tree",
+    "at",
+    "broadcast",
+    "concat",
+    "flat",
+    "grown",
+    "nbytes",
+    "only",
+    "put",
+    "stack",
+    "sub",
+    "take",
+    "tree_leaves",
+    "tree_map",
+    "weighted_mean",
+    "without",
+]
 
 
 def take(tree: Tree, ids: Tensor) -> Tree:

@@ -47,10 +47,7 @@ class Dataset:
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
         _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
-        _require(
-            not series or (self.time is not None and self.time.shape == (rows,)),
-            f"{name}: time must have shape ({rows},)",
-        )
+        _require(not series or (self.time is not None and self.time.shape == (rows,)), f"{name}: time must have shape ({rows},)")
 
     @property
     def labels(self) -> np.ndarray:
@@ -87,10 +84,7 @@ class Partition:
             both = zip(ragged[key], ragged["nodes"], strict=True)
             local = all(a.max(initial=-1) < len(nodes) for a, nodes in both)
             _require(local, f"partition: {key} must be positions in the client's nodes")
-        _require(
-            self.relation is None or _is_pairs(self.relation, n),
-            f"partition: relation is not [2, R] below {n}",
-        )
+        _require(self.relation is None or _is_pairs(self.relation, n), f"partition: relation is not [2, R] below {n}")
         _require(self.group is None or len(self.group) == n, f"partition: group must have {n} entries")
 
     @property
@@ -135,9 +129,7 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
             np.save(file, array, allow_pickle=False)
     plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
-    write_atomic(
-        folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n"
-    )
+    write_atomic(folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
 
 def load_dataset(folder: Path | str) -> Dataset:
@@ -151,9 +143,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         shapes = meta.pop("arrays")
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise BadInput(
-            f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage"
-        ) from error
+        raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     arrays = {key: _mapped(folder / f"{key}.npy", expected) for key, expected in shapes.items()}
     meta["names"] = tuple(meta.get("names", ()))
     try:
@@ -168,9 +158,7 @@ def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
     found = [str(array.dtype), list(array.shape)]
-    _require(
-        found == expected, f"{path}: holds {found}, meta.json says {expected}; run the download stage again"
-    )
+    _require(found == expected, f"{path}: holds {found}, meta.json says {expected}; run the download stage again")
     return array
 
 
@@ -198,9 +186,7 @@ def load_partition(path: Path | str) -> Partition:
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {key: file[key] for key in file.files}
-        entries: dict[str, Any] = {
-            key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data
-        }
+        entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data}
         entries |= {key: data[key] for key in _DENSE if key in data}
         return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
     except BadInput:

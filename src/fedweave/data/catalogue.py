@@ -63,9 +63,7 @@ def _fashion() -> Form:
         "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
     }
     path = "FashionMNIST/raw"
-    archives = {
-        name: Archive(f"{path}/{name}.gz", f"md5:{md5}", f"{host}/{name}.gz") for name, md5 in sums.items()
-    }
+    archives = {name: Archive(f"{path}/{name}.gz", f"md5:{md5}", f"{host}/{name}.gz") for name, md5 in sums.items()}
     return Form(tuple(_listed(f"{path}/{name}", None, archives[name], f"{name}.gz") for name in sums))
 
 
@@ -75,9 +73,7 @@ def _cifar(folder: str, inner: str, archive_md5: str, sums: dict[str, str]) -> F
     archive = Archive(f"{folder}/{file}", f"md5:{archive_md5}", f"https://www.cs.toronto.edu/~kriz/{file}")
     members = [f"{inner}/{name}" for name in sums]
     digests = [f"md5:{md5}" for md5 in sums.values()]
-    return Form(
-        tuple(File(f"{folder}/{m}", d, None, archive, m) for m, d in zip(members, digests, strict=True))
-    )
+    return Form(tuple(File(f"{folder}/{m}", d, None, archive, m) for m, d in zip(members, digests, strict=True)))
 
 
 CIFAR10_SUMS = {
@@ -99,15 +95,9 @@ CIFAR100_SUMS = {
 def _emnist() -> Form:
     url = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
     archive = Archive("EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e", url)
-    kinds = [
-        f"emnist-digits-{part}-{kind}"
-        for part in ("train", "test")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
+    kinds = [f"emnist-digits-{part}-{kind}" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")]
     names = [f"{kind}-ubyte" for kind in kinds]
-    return Form(
-        tuple(File(f"EMNIST/raw/{name}", RECORDED, None, archive, f"gzip/{name}.gz") for name in names)
-    )
+    return Form(tuple(File(f"EMNIST/raw/{name}", RECORDED, None, archive, f"gzip/{name}.gz") for name in names))
 
 
 def _planetoid(folder: str) -> Form:
@@ -128,11 +118,7 @@ def _traffic(folder: str, graph: str, table: str) -> tuple[Form, ...]:
     adjacency = _listed(f"{folder}/{graph}", f"{host}/{graph}")
     hint = f"{table} is behind the data link of github.com/liyaguang/DCRNN"
     path = f"{folder}/{table}"
-    csv = File(
-        f"{folder}/{folder}.csv",
-        RECORDED,
-        f"https://zenodo.org/records/5146275/files/{folder}.csv?download=1",
-    )
+    csv = File(f"{folder}/{folder}.csv", RECORDED, f"https://zenodo.org/records/5146275/files/{folder}.csv?download=1")
     own = Form((File(path, RECORDED), adjacency), hint)
     known = (Form((_listed(path), adjacency)),) if path in listed() else ()
     return (*known, own, Form((csv, adjacency)))
@@ -161,19 +147,11 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "digits-graph": (),
     "fashion-mnist": (_fashion(),),
     "emnist": (_emnist(),),
-    "cifar10": (
-        _cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS),
-        _below("CIFAR10"),
-    ),
-    "cifar100": (
-        _cifar("CIFAR100", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", CIFAR100_SUMS),
-        _below("CIFAR100"),
-    ),
+    "cifar10": (_cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS), _below("CIFAR10")),
+    "cifar100": (_cifar("CIFAR100", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", CIFAR100_SUMS), _below("CIFAR100")),
     "tiny-imagenet": (
         _whole(
-            "TinyImageNet/tiny-imagenet-200.zip",
-            "md5:90528d7ca1a48142e341f4ef8d21d0de",
-            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            "TinyImageNet/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
         ),
     ),
     "compcars": (

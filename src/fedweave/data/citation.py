@@ -35,9 +35,7 @@ def amazon(name: str, folder: str, root: Path) -> Dataset:
 def _dataset(name: str, data: Any) -> Dataset:
     """Dataset of a torch-geometric Data with x, y and edge_index."""
     x, y = data.x.numpy(), data.y.numpy().astype(np.int64)
-    return Dataset(
-        name, "graph", x, y, classes=int(y.max()) + 1, edges=symmetric(data.edge_index.numpy(), len(x))
-    )
+    return Dataset(name, "graph", x, y, classes=int(y.max()) + 1, edges=symmetric(data.edge_index.numpy(), len(x)))
 
 
 def arxiv(root: Path) -> Dataset:

@@ -15,13 +15,7 @@ from fedweave.errors import BadInput
 
 SIZE = 224
 TYPES = {1: "MPV", 2: "SUV", 3: "sedan", 4: "hatchback"}  # codes of misc/attributes.txt
-VIEWS = {
-    1: 0,
-    4: 1,
-    3: 2,
-    5: 3,
-    2: 4,
-}  # codes of label/*.txt in the order front, front-side, side, rear-side, rear
+VIEWS = {1: 0, 4: 1, 3: 2, 5: 3, 2: 4}  # codes of label/*.txt in the order front, front-side, side, rear-side, rear
 YEARS = range(2009, 2015)
 
 
@@ -37,16 +31,12 @@ def compcars(root: Path) -> Dataset:
             image = folder / "image" / label.relative_to(folder / "label").with_suffix(".jpg")
             found.append((image, types[model] - 1, VIEWS[view] * len(YEARS) + int(year) - YEARS[0]))
     if not found:
-        raise BadInput(
-            f"{folder}: holds no labelled image of the four car types; unpack image/, label/ and misc/ there"
-        )
+        raise BadInput(f"{folder}: holds no labelled image of the four car types; unpack image/, label/ and misc/ there")
     pixels = np.empty((len(found), 3, SIZE, SIZE), dtype=np.uint8)
     for row, (image, _, _) in enumerate(found):
         pixels[row] = picture(image, SIZE)
     y, owner = (np.array([entry[i] for entry in found], dtype=np.int64) for i in (1, 2))
-    return Dataset(
-        "compcars", "images", pixels, y, len(TYPES), owner=owner, relation=neighbours(), names=_names()
-    )
+    return Dataset("compcars", "images", pixels, y, len(TYPES), owner=owner, relation=neighbours(), names=_names())
 
 
 def car_types(path: Path) -> dict[int, int]:

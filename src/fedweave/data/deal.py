@@ -45,14 +45,10 @@ def shards(census: Census, clients: int, rng: np.random.Generator, *, classes: i
     total = len(census.sizes)
     integer("classes", classes, 1, total)
     if classes * clients % total:
-        raise BadInput(
-            f"partition.clients: {clients} x {classes} shards are not a multiple of {total} classes"
-        )
+        raise BadInput(f"partition.clients: {clients} x {classes} shards are not a multiple of {total} classes")
     each = classes * clients // total
     if each > census.sizes.min():
-        raise BadInput(
-            f"partition.clients: {each} shards a class, but the smallest has {census.sizes.min()} rows"
-        )
+        raise BadInput(f"partition.clients: {each} shards a class, but the smallest has {census.sizes.min()} rows")
     hands = rng.permutation(np.repeat(np.arange(total), each)).reshape(clients, classes)
     dealt = np.stack([np.bincount(hand, minlength=total) for hand in hands])
     return Deal(dealt * (census.sizes // each))
@@ -79,14 +75,7 @@ def clusters(census: Census, clients: int, rng: np.random.Generator, *, classes:
 
 
 def dirichlet(
-    census: Census,
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    beta: float,
-    balance: bool = True,
-    minimum: int = 10,
-    attempts: int = 1000,
+    census: Census, clients: int, rng: np.random.Generator, *, beta: float, balance: bool = True, minimum: int = 10, attempts: int = 1000
 ) -> Deal:
     """Every class is shared out by a draw from Dir(`beta` * 1_N); redrawn until all have `minimum` rows.
 
@@ -106,9 +95,7 @@ def dirichlet(
     )
 
 
-def _shared_out(
-    sizes: np.ndarray, clients: int, beta: float, balance: bool, rng: np.random.Generator
-) -> np.ndarray | None:
+def _shared_out(sizes: np.ndarray, clients: int, beta: float, balance: bool, rng: np.random.Generator) -> np.ndarray | None:
     """One Dirichlet draw [N, C]; None if a class found no client to go to."""
     counts = np.zeros((clients, len(sizes)), dtype=np.int64)
     for c, size in enumerate(sizes):
@@ -172,9 +159,7 @@ def superclass(census: Census, clients: int, rng: np.random.Generator) -> Deal:
     return Deal(evenly(census.sizes, group[:, None] == census.parents[None]), group)
 
 
-def grouped(
-    census: Census, clients: int, rng: np.random.Generator, *, groups: int = 5, share: float = 0.8
-) -> Deal:
+def grouped(census: Census, clients: int, rng: np.random.Generator, *, groups: int = 5, share: float = 0.8) -> Deal:
     """Planted groups: `share` of a class goes to its group, the rest to all clients, evenly in both cases.
 
     Source: the case study of FedAGHN (Song et al., AAAI 2025).
@@ -191,9 +176,7 @@ def grouped(
     return Deal(mine + evenly(census.sizes - own, np.ones((clients, total), dtype=bool)), group)
 
 
-def some_classes(
-    census: Census, clients: int, rng: np.random.Generator, *, classes: int, size: int | None = None
-) -> Deal:
+def some_classes(census: Census, clients: int, rng: np.random.Generator, *, classes: int, size: int | None = None) -> Deal:
     """`classes` random classes a client in equal counts, `size` rows in all (default: as many as fit).
 
     Source: non-IID_1 of pFedLA (Ma et al., CVPR 2022). Every class is held by equally many clients (within
@@ -204,14 +187,7 @@ def some_classes(
     return Deal(allotted(census.sizes, held / classes, size))
 
 
-def listed(
-    census: Census,
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    classes: Sequence[Sequence[int]],
-    size: int | None = None,
-) -> Deal:
+def listed(census: Census, clients: int, rng: np.random.Generator, *, classes: Sequence[Sequence[int]], size: int | None = None) -> Deal:
     """The classes of every client, given one list each, in equal counts; `size` rows in all.
 
     Source: the planted neighbours in the figures of pFedLA (Ma et al., CVPR 2022).
@@ -226,13 +202,7 @@ def listed(
 
 
 def dominant(
-    census: Census,
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    classes: int,
-    dominance: float = 0.5,
-    size: int | None = None,
+    census: Census, clients: int, rng: np.random.Generator, *, classes: int, dominance: float = 0.5, size: int | None = None
 ) -> Deal:
     """All classes, but `classes` random ones hold the share `dominance` of a client's `size` rows.
 
@@ -242,9 +212,7 @@ def dominant(
     integer("classes", classes, 1, total - 1)
     real("dominance", dominance, 0.0, 1.0)
     held = hands(clients, total, classes, rng)
-    return Deal(
-        allotted(census.sizes, np.where(held, dominance / classes, (1 - dominance) / (total - classes)), size)
-    )
+    return Deal(allotted(census.sizes, np.where(held, dominance / classes, (1 - dominance) / (total - classes)), size))
 
 
 DEALERS: dict[str, Callable[..., Deal]] = {

@@ -7,17 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from fedweave.data.catalogue import ANY, CATALOGUE, RECORDED, Archive, File, Form
-from fedweave.data.transfer import (
-    Progress,
-    SourceError,
-    extract,
-    fetch,
-    join,
-    matches,
-    record,
-    recorded,
-    sidecar,
-)
+from fedweave.data.transfer import Progress, SourceError, extract, fetch, join, matches, record, recorded, sidecar
 from fedweave.errors import BadInput, choose
 
 MIRROR = "FEDWEAVE_MIRROR"
@@ -38,9 +28,7 @@ class Search:
         return mirrored + ([url] if self.official and url else [])
 
 
-def download(
-    name: str, root: Path | str, mirror: str | None = None, progress: Progress | None = None
-) -> tuple[Path, ...]:
+def download(name: str, root: Path | str, mirror: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
     """Bring the files of data set `name` below `root` and return their paths (none for packaged data).
 
     Good files stay, damaged ones are replaced. `mirror` is a folder or an http(s) URL laid out as `root`, by
@@ -118,9 +106,7 @@ def _obtain(search: Search, form: Form, file: File) -> None:
     """Fetch `file` from the first source that has it, alone or inside its archive."""
     if sound(search.root, file):
         return
-    ways: list[Callable[[], None]] = [
-        partial(_file, search, file, source) for source in search.sources(file.path, file.url)
-    ]
+    ways: list[Callable[[], None]] = [partial(_file, search, file, source) for source in search.sources(file.path, file.url)]
     if file.archive:
         sources = search.sources(file.archive.path, file.archive.url)
         ways += [partial(_archive, search, form, file.archive, source) for source in sources]

@@ -47,17 +47,11 @@ def check(dataset: Dataset) -> Dataset:
     if facts is None:
         return dataset
     pairs = dataset.edges if dataset.kind == "graph" else dataset.relation
-    found = {
-        "shape": dataset.x.shape,
-        "classes": dataset.classes,
-        "pairs": 0 if pairs is None else pairs.shape[1],
-    }
+    found = {"shape": dataset.x.shape, "classes": dataset.classes, "pairs": 0 if pairs is None else pairs.shape[1]}
     for key, value in found.items():
         expected = getattr(facts, key)
         if value != expected and not (key == "pairs" and not expected):
-            raise BadInput(
-                f"dataset {dataset.name}: {key} is {value}, should be {expected}; download it again"
-            )
+            raise BadInput(f"dataset {dataset.name}: {key} is {value}, should be {expected}; download it again")
     if facts.mean is not None and abs(float(np.mean(dataset.x, dtype=np.float64)) - facts.mean) > 1e-3:
         raise BadInput(f"dataset {dataset.name}: mean is {np.mean(dataset.x):.4f}, should be {facts.mean}")
     return dataset

@@ -38,9 +38,7 @@ def fashion_mnist(root: Path) -> Dataset:
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
     reader = torchvision_datasets().EMNIST
-    return _joined(
-        "emnist", 10, [_grey(reader(root, split="digits", train=train)) for train in (True, False)]
-    )
+    return _joined("emnist", 10, [_grey(reader(root, split="digits", train=train)) for train in (True, False)])
 
 
 def _grey(data: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -69,9 +67,7 @@ def cifar100(root: Path) -> Dataset:
         return _joined("cifar100", 100, parts, coarse)
     labels = np.load(folder / "labels.npz", allow_pickle=False)
     parts = [(sheets(folder / part, 500, 1), labels[f"{part}_fine"]) for part in ("train", "test")]
-    return _joined(
-        "cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY
-    )
+    return _joined("cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY)
 
 
 def _colour(data: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -99,9 +95,7 @@ def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
             pixels = np.asarray(image.convert("RGB"))
         grid = pixels.reshape(rows, 32, columns, 32, 3)
     except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{path}: not a sheet of {rows} x {columns} images ({error}); download it again"
-        ) from error
+        raise BadInput(f"{path}: not a sheet of {rows} x {columns} images ({error}); download it again") from error
     return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
@@ -114,9 +108,7 @@ def tiny_imagenet(root: Path) -> Dataset:
         base = "tiny-imagenet-200"
         words = sorted(archive.read(f"{base}/wnids.txt").decode("ascii").split())
         label = {word: i for i, word in enumerate(words)}
-        train = sorted(
-            n for n in archive.namelist() if n.startswith(f"{base}/train/") and n.endswith(".JPEG")
-        )
+        train = sorted(n for n in archive.namelist() if n.startswith(f"{base}/train/") and n.endswith(".JPEG"))
         lines = archive.read(f"{base}/val/val_annotations.txt").decode("ascii").splitlines()
         held = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
         parts = [
@@ -140,18 +132,12 @@ def picture(file: IO[bytes] | Path, size: int) -> np.ndarray:
 
     with Image.open(file) as image:
         colour = image.convert("RGB")
-        square = (
-            colour if colour.size == (size, size) else colour.resize((size, size), Image.Resampling.BILINEAR)
-        )
+        square = colour if colour.size == (size, size) else colour.resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(square).transpose(2, 0, 1)
 
 
 def _joined(
-    name: str,
-    classes: int,
-    parts: list[tuple[np.ndarray, np.ndarray]],
-    coarse: list[Any] | None = None,
-    note: str = "",
+    name: str, classes: int, parts: list[tuple[np.ndarray, np.ndarray]], coarse: list[Any] | None = None, note: str = ""
 ) -> Dataset:
     """One Dataset of the official training and test parts."""
     x = np.ascontiguousarray(np.concatenate([pixels for pixels, _ in parts]))

@@ -56,10 +56,7 @@ def unit(dataset: Dataset, partition: Partition) -> np.ndarray:
 
 
 def standard(
-    dataset: Dataset,
-    partition: Partition,
-    mean: Sequence[float] | float | None = None,
-    std: Sequence[float] | float | None = None,
+    dataset: Dataset, partition: Partition, mean: Sequence[float] | float | None = None, std: Sequence[float] | float | None = None
 ) -> np.ndarray:
     """(x - mean) / std per channel of images, or over all values of series.
 
@@ -70,10 +67,7 @@ def standard(
         raise BadInput("normalize: mean and std go together; give both or neither")
     if mean is None:
         mean, std = PUBLISHED.get(dataset.name) or _moments(dataset, partition, x)
-    centre, scale = (
-        np.atleast_1d(np.asarray(mean, dtype=np.float32)),
-        np.atleast_1d(np.asarray(std, dtype=np.float32)),
-    )
+    centre, scale = (np.atleast_1d(np.asarray(mean, dtype=np.float32)), np.atleast_1d(np.asarray(std, dtype=np.float32)))
     channels = x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
         raise BadInput(f"normalize: mean {mean} and std {std} must hold {channels} numbers, std above 0")
@@ -83,9 +77,7 @@ def standard(
     return x
 
 
-def _moments(
-    dataset: Dataset, partition: Partition, x: np.ndarray
-) -> tuple[Sequence[float], Sequence[float]]:
+def _moments(dataset: Dataset, partition: Partition, x: np.ndarray) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of the training part, per channel or overall."""
     if dataset.kind == "series":
         values = x[_trained(dataset, partition)].astype(np.float64)
@@ -102,9 +94,7 @@ def rows(dataset: Dataset, partition: Partition) -> np.ndarray:
     return x
 
 
-def minmax(
-    dataset: Dataset, partition: Partition, low: float | None = None, high: float | None = None
-) -> np.ndarray:
+def minmax(dataset: Dataset, partition: Partition, low: float | None = None, high: float | None = None) -> np.ndarray:
     """Series with `low` to `high` on 0..1, by default the range of the training part of all clients."""
     x = none(dataset, partition)
     if low is None and high is None:
@@ -136,9 +126,7 @@ def _trained(dataset: Dataset, partition: Partition) -> np.ndarray:
     sensors, steps = dataset.x.shape
     layout = partition.layout
     if not layout:
-        raise BadInput(
-            "normalize: the partition of a series has no window layout; run the partition stage again"
-        )
+        raise BadInput("normalize: the partition of a series has no window layout; run the partition stage again")
     sensor, start = np.divmod(np.concatenate(partition.train), steps)
     change = np.zeros((sensors, steps + 1), dtype=np.int64)
     np.add.at(change, (sensor, start), 1)
@@ -155,8 +143,4 @@ NORMALISATIONS: dict[str, Callable[..., np.ndarray]] = {
     "minmax_client": minmax_client,
 }
 GIVEN = {"standard": ("mean", "std"), "minmax": ("low", "high")}
-KINDS = {
-    "images": ("none", "unit", "standard"),
-    "graph": ("none", "rows"),
-    "series": ("none", "standard", "minmax", "minmax_client"),
-}
+KINDS = {"images": ("none", "unit", "standard"), "graph": ("none", "rows"), "series": ("none", "standard", "minmax", "minmax_client")}

@@ -28,9 +28,7 @@ SHARED = {"train": 0.9, "val": 0.1}
 DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random streams
 
 
-def partition(
-    dataset: Dataset, name: str, clients: int | None = None, seed: int | None = None, **options: Any
-) -> Partition:
+def partition(dataset: Dataset, name: str, clients: int | None = None, seed: int | None = None, **options: Any) -> Partition:
     """Deal the rows of `dataset` to `clients` clients by the rule `name` of PARTITIONS.
 
     Raises:
@@ -42,15 +40,11 @@ def partition(
     seed = integer("seed", seed, 0)
     fitting = [key for key in PARTITIONS if key in KINDS[dataset.kind]]
     if name not in fitting or (name == "natural" and dataset.kind == "images" and dataset.owner is None):
-        raise BadInput(
-            f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}"
-        )
+        raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
     known = accepted(name)
     for key in options:
         choose(key, known, "partition")
-    missing = [
-        key for key, default in known.items() if default is inspect.Parameter.empty and key not in options
-    ]
+    missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
     return rule(dataset, clients, seed, **options)
@@ -86,15 +80,11 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
-    shares = parse(
-        _default_split(test) if split is None else split, real("val", val, 0.0, 0.5), test == "local"
-    )
+    shares = parse(_default_split(test) if split is None else split, real("val", val, 0.0, 0.5), test == "local")
     pools = _pools(dataset, choose(test, TESTS, "partition.test"), pool)
     deal = dealer(_census(dataset, pools[0]), clients, stream(seed, DEAL), **own)
     rows = _hand_out(deal.counts, dataset.labels, pools[0], stream(seed, ROWS))
-    parts = [
-        _cut(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)
-    ]
+    parts = [_cut(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)]
     train, held, tested = zip(*parts, strict=True)
     weight = None
     if test == "weighted":
@@ -114,13 +104,9 @@ def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, n
     """Rows that are dealt, and the official test rows."""
     pool = choose(pool or ("all" if test == "local" else "train"), POOLS, "partition.pool")
     if dataset.official is None and (pool == "train" or test != "local"):
-        raise BadInput(
-            f"partition.test: {dataset.name} has no official test set; use test: local and pool: all"
-        )
+        raise BadInput(f"partition.test: {dataset.name} has no official test set; use test: local and pool: all")
     if pool == "all" and test != "local":
-        raise BadInput(
-            f"partition.pool: all would train on the official test rows that test: {test} asks for"
-        )
+        raise BadInput(f"partition.pool: all would train on the official test rows that test: {test} asks for")
     official = np.zeros(len(dataset.labels), dtype=np.int64) if dataset.official is None else dataset.official
     tested = np.flatnonzero(official == 1)
     return (np.arange(len(dataset.labels)) if pool == "all" else np.flatnonzero(official == 0)), tested
@@ -149,9 +135,7 @@ def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.rando
     return tuple(np.sort(np.concatenate(hand)) for hand in given)
 
 
-def _cut(
-    dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str
-) -> list[np.ndarray]:
+def _cut(dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str) -> list[np.ndarray]:
     if stratify:
         return stratified_parts(rows, dataset.labels, split, rng, who)
     return random_parts(rows, split, rng, who)
@@ -168,9 +152,7 @@ def _test_counts(deal: Deal, sizes: np.ndarray, rng: np.random.Generator) -> np.
     return np.stack(columns, axis=1)
 
 
-_LABEL_RULES: dict[str, Callable[..., Partition]] = {
-    key: partial(by_label, dealer) for key, dealer in DEALERS.items()
-}
+_LABEL_RULES: dict[str, Callable[..., Partition]] = {key: partial(by_label, dealer) for key, dealer in DEALERS.items()}
 _GRAPH_RULES: dict[str, Callable[..., Partition]] = {"metis": metis, "metis_overlap": metis_overlap}
 
 PARTITIONS: dict[str, Callable[..., Partition]] = _LABEL_RULES | _GRAPH_RULES | {"natural": natural}

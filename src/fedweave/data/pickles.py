@@ -8,13 +8,7 @@ from fedweave.errors import BadInput
 
 _PLAIN = {"set", "frozenset", "complex", "bytearray", "slice", "range"}
 _NUMPY = {"_reconstruct", "scalar", "ndarray", "dtype", "_frombuffer"}
-_NUMPY_MODULES = (
-    "numpy",
-    "numpy.core.multiarray",
-    "numpy._core.multiarray",
-    "numpy.core.numeric",
-    "numpy._core.numeric",
-)
+_NUMPY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 
 
 class _Arrays(pickle.Unpickler):
@@ -39,6 +33,4 @@ def read_arrays(path: Path | str) -> Any:
         with Path(path).open("rb") as file:
             return _Arrays(file, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise BadInput(
-            f"{path}: not a pickle of plain arrays ({error}); run the download stage again"
-        ) from error
+        raise BadInput(f"{path}: not a pickle of plain arrays ({error}); run the download stage again") from error

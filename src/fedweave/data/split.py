@@ -36,9 +36,7 @@ def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
     held = split.get("val", val * train)
     kept = train if "val" in split else train - held
     if abs(kept + held + test - 1.0) > 1e-6:
-        raise BadInput(
-            f"partition.split: the shares {dict(split)} add up to {kept + held + test:g}, not to 1"
-        )
+        raise BadInput(f"partition.split: the shares {dict(split)} add up to {kept + held + test:g}, not to 1")
     if kept <= 0 or held <= 0 or (test > 0) != tested:
         wanted = "train, val and test" if tested else "train and val, the official test set is used"
         raise BadInput(f"partition.split: {dict(split)} must give a share to {wanted}")
@@ -53,9 +51,7 @@ def sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
     """
     val, test = (max(1, int(np.floor(rows * share + 0.5))) if share else 0 for share in split[1:])
     if rows - val - test < 1:
-        raise BadInput(
-            f"partition: {who} has {rows} rows, too few for train, val and test; use fewer clients"
-        )
+        raise BadInput(f"partition: {who} has {rows} rows, too few for train, val and test; use fewer clients")
     return rows - val - test, val, test
 
 
@@ -65,9 +61,7 @@ def random_parts(rows: np.ndarray, split: Split, rng: np.random.Generator, who: 
     return [np.sort(part) for part in np.split(rng.permutation(rows), [train, train + val])]
 
 
-def stratified_parts(
-    rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str
-) -> list[np.ndarray]:
+def stratified_parts(rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str) -> list[np.ndarray]:
     """Cut `rows` into train, val, test with the class mix of the whole, to within one row a class."""
     _, val, test = sizes(len(rows), split, who)
     mixed = rng.permutation(rows)

@@ -43,9 +43,7 @@ def labels(dataset: Dataset, partition: Partition) -> np.ndarray:
 def owned(partition: Partition) -> Rows:
     """All rows of each client that are its own."""
     parts = PARTS if partition.test_weight is None else PARTS[:2]
-    return tuple(
-        np.concatenate(mine) for mine in zip(*(getattr(partition, part) for part in parts), strict=True)
-    )
+    return tuple(np.concatenate(mine) for mine in zip(*(getattr(partition, part) for part in parts), strict=True))
 
 
 def heterogeneity(histogram: np.ndarray) -> float:
@@ -90,12 +88,7 @@ def describe(folder: Path | str, dataset: Dataset, partition: Partition) -> dict
 
 
 def _spread(sizes: list[int]) -> dict[str, float]:
-    return {
-        "min": int(min(sizes)),
-        "median": float(np.median(sizes)),
-        "max": int(max(sizes)),
-        "mean": float(np.mean(sizes)),
-    }
+    return {"min": int(min(sizes)), "median": float(np.median(sizes)), "max": int(max(sizes)), "mean": float(np.mean(sizes))}
 
 
 def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:

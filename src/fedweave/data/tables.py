@@ -32,9 +32,7 @@ def allotted(sizes: np.ndarray, weight: np.ndarray, size: int | None) -> np.ndar
     else:
         counts = _rounded(sizes, weight, integer("size", size, 1))
     if counts is None:
-        raise BadInput(
-            f"partition.size: {size} rows for each of {len(weight)} clients are not there; at most {most}"
-        )
+        raise BadInput(f"partition.size: {size} rows for each of {len(weight)} clients are not there; at most {most}")
     return counts
 
 

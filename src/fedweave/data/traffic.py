@@ -32,9 +32,7 @@ def traffic(name: str, folder: str, table: str, graph: str, root: Path) -> Datas
     speeds = hdf5(path) if path.exists() else csv(root / folder / f"{folder}.csv")
     names, matrix = adjacency(root / folder / graph)
     if names != speeds.names:
-        raise BadInput(
-            f"{root / folder / graph}: its sensors are not those of the speed table; download both again"
-        )
+        raise BadInput(f"{root / folder / graph}: its sensors are not those of the speed table; download both again")
     return Dataset(
         name,
         "series",
@@ -56,9 +54,7 @@ def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
     content = read_arrays(path)
     try:
         names, _, matrix = content
-        return tuple(str(s) for s in names), np.asarray(matrix, dtype=np.float32).reshape(
-            len(names), len(names)
-        )
+        return tuple(str(s) for s in names), np.asarray(matrix, dtype=np.float32).reshape(len(names), len(names))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: not a sensor graph ({error}); run the download stage again") from error
 

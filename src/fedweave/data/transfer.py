@@ -133,9 +133,7 @@ def _append(url: str, part: Path, name: str, progress: Progress | None) -> None:
         raise ConnectionError(f"broke off after {done} of {total} bytes")
 
 
-def _pump(
-    read: IO[bytes], write: BinaryIO, name: str, done: int, total: int | None, progress: Progress | None
-) -> int:
+def _pump(read: IO[bytes], write: BinaryIO, name: str, done: int, total: int | None, progress: Progress | None) -> int:
     while block := read.read(CHUNK):
         write.write(block)
         done += len(block)
@@ -155,9 +153,7 @@ def extract(archive: Path, members: dict[str, Path]) -> None:
     for member, target in members.items():
         try:
             with _opened(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
-                shutil.copyfileobj(
-                    gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read, write, CHUNK
-                )
+                shutil.copyfileobj(gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read, write, CHUNK)
         except (OSError, EOFError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
             raise SourceError(f"{archive} (cannot read {member}: {error})") from error
 

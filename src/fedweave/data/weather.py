@@ -21,9 +21,7 @@ def tpt48(root: Path) -> Dataset:
     folder = root / "TPT-48"
     numbers = pd.read_csv(folder / "noaastate.txt")
     codes = pd.read_csv(folder / "state_abbreviations.csv", encoding="utf-8-sig").set_index("State")["Abbr"]
-    code_of = {
-        int(n): codes[s] for n, s in zip(numbers.iloc[:, 0], numbers["state"], strict=True) if s in codes
-    }
+    code_of = {int(n): codes[s] for n, s in zip(numbers.iloc[:, 0], numbers["state"], strict=True) if s in codes}
     table = temperatures(folder / "climdiv-tmpcst-v1.0.0-20200106")
     states = sorted(code_of[n] for n in table if n in code_of)
     number_of = {code: n for n, code in code_of.items()}
@@ -49,9 +47,7 @@ def temperatures(path: Path) -> dict[int, np.ndarray]:
         number, division, element, year = int(line[:3]), line[3], line[4:6], int(line[6:10])
         if division == "0" and element == "02" and year in YEARS:
             rows.setdefault(number, {})[year] = [float(value) for value in line[10:].split()]
-    return {
-        n: np.concatenate([years[y] for y in YEARS]) for n, years in rows.items() if len(years) == len(YEARS)
-    }
+    return {n: np.concatenate([years[y] for y in YEARS]) for n, years in rows.items() if len(years) == len(YEARS)}
 
 
 def borders(path: Path, states: list[str]) -> np.ndarray:

@@ -115,8 +115,12 @@ class ClientModels(Method):
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
-        return {"models": models, "seen": torch.zeros(start.clients, dtype=torch.bool), "round": torch.zeros((), dtype=torch.int64),
-                "fixed": self.begin(start)}
+        return {
+            "models": models,
+            "seen": torch.zeros(start.clients, dtype=torch.bool),
+            "round": torch.zeros((), dtype=torch.int64),
+            "fixed": self.begin(start),
+        }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         shared, own = self.beside(server, ids)
@@ -124,8 +128,12 @@ class ClientModels(Method):
         return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        return {"models": trees.put(server["models"], ids, uploads["model"]), "round": server["round"] + 1,
-                "seen": server["seen"].index_fill(0, ids, True), "fixed": self.remember(server["fixed"], ids, uploads, weights)}
+        return {
+            "models": trees.put(server["models"], ids, uploads["model"]),
+            "round": server["round"] + 1,
+            "seen": server["seen"].index_fill(0, ids, True),
+            "fixed": self.remember(server["fixed"], ids, uploads, weights),
+        }
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         return trees.grown(server, self.init(start))

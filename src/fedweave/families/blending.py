@@ -60,8 +60,12 @@ class Blending(GlobalModel):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model, weights, started = self._blend(shared, client, data)
         fit = self.fit(model, data)
-        return Update({"model": trees.without(fit.model, self.kept)}, {"model": fit.model, "weights": weights, "started": started},
-                      fit.model, fit.loss)
+        return Update(
+            {"model": trees.without(fit.model, self.kept)},
+            {"model": fit.model, "weights": weights, "started": started},
+            fit.model,
+            fit.loss,
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._blend(shared, client, data)[0]

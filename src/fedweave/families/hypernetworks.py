@@ -61,8 +61,11 @@ class Hypernetwork(SplitClient, GeneratedModels):
     embedding: Literal["table", "mlp"] = "table"
     embedding_size: int = 0
 
-    bounds: ClassVar[dict] = {**dict.fromkeys(("server_lr", "server_decay", "server_clip", "hidden", "embedding_size"), (0, None)),
-                        "server_momentum": (0, 1), "width": (1, None)}
+    bounds: ClassVar[dict] = {
+        **dict.fromkeys(("server_lr", "server_decay", "server_clip", "hidden", "embedding_size"), (0, None)),
+        "server_momentum": (0, 1),
+        "width": (1, None),
+    }
 
     @abstractmethod
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
@@ -154,8 +157,15 @@ class GraphHypernetwork(Hypernetwork):
     channels: int = 32
     dropout: float = 0.0
 
-    bounds: ClassVar[dict] = {**Hypernetwork.bounds, "k": (0, None), "tau": (-1.0, 1.0), "stage1_rounds": (0, None), "depth": (1, None),
-              "channels": (1, None), "dropout": (0.0, 0.99)}
+    bounds: ClassVar[dict] = {
+        **Hypernetwork.bounds,
+        "k": (0, None),
+        "tau": (-1.0, 1.0),
+        "stage1_rounds": (0, None),
+        "depth": (1, None),
+        "channels": (1, None),
+        "dropout": (0.0, 0.99),
+    }
 
     @abstractmethod
     def encoder(self, size: int) -> nn.Module:
@@ -171,8 +181,11 @@ class GraphHypernetwork(Hypernetwork):
     def woven(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
         """(φ, fixed) of stage 2 on vectors x [N, D]."""
         size = x.shape[1]
-        phi = {"encoder": initialised(lambda: self.encoder(size), start.seed + 2, x.dtype), "hyper": self.fresh(size, start),
-               **self.companions(size, start)}
+        phi = {
+            "encoder": initialised(lambda: self.encoder(size), start.seed + 2, x.dtype),
+            "hyper": self.fresh(size, start),
+            **self.companions(size, start),
+        }
         fixed = {"edges": self.edges(x, start), "key": keys.key(start.seed)}
         return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})
 

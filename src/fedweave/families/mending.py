@@ -100,8 +100,7 @@ class Mending(Method):
     wide: int = 2048
     inert: bool = False
 
-    bounds: ClassVar[dict] = {**dict.fromkeys(("width", "most", "narrow", "wide"), (1, None)), "dropout": (0, 0.99),
-                              "hidden_share": (0, 1)}
+    bounds: ClassVar[dict] = {**dict.fromkeys(("width", "most", "narrow", "wide"), (1, None)), "dropout": (0, 0.99), "hidden_share": (0, 1)}
 
     @cached_property
     def networks(self) -> dict[str, nn.Module]:
@@ -116,8 +115,9 @@ class Mending(Method):
             return GraphSAGE(features, self.width, head_shape(self.task)[0], dropout=self.dropout)
         return NeighbourGenerator(features, self.width, self.most, (self.narrow, self.wide), dropout=self.dropout)
 
-    def generate(self, generator: Params, data: ClientData, edges: Tensor, noise: Tensor,
-                 key: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def generate(
+        self, generator: Params, data: ClientData, edges: Tensor, noise: Tensor, key: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Numbers of missing neighbours [V], their features [V, S, F], and which of those exist."""
         inputs = (data.arrays["x"], data.arrays["edges"], edges.to(self.task.dtype))
         degree, made = functional_call(self.networks["generator"], generator, inputs, {"noise": noise, "key": key})
@@ -127,8 +127,9 @@ class Mending(Method):
         """Features and existence of the neighbours that mend the client's subgraph; the same in every round."""
         return self.generate(mine["generator"], data, linked(data), keys.fold(mine["key"], 2), None)[1:]
 
-    def classify(self, classifier: Params, data: ClientData, edges: Tensor, made: Tensor, live: Tensor,
-                 key: Tensor | None = None) -> Tensor:
+    def classify(
+        self, classifier: Params, data: ClientData, edges: Tensor, made: Tensor, live: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         """Logits of all nodes [V, C]."""
         extra = {} if self.inert else {"made": made, "live": live}
         inputs = (data.arrays["x"], data.arrays["edges"], edges.to(self.task.dtype))

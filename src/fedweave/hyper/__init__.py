@@ -6,15 +6,7 @@ call, `(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`, and are chosen by nam
 
 from torch import nn
 
-from fedweave.hyper.attention import (
-    AttentionHeads,
-    DotAttention,
-    FreeAttention,
-    ModelAttention,
-    count_sketch,
-    layer_norm,
-    padded,
-)
+from fedweave.hyper.attention import AttentionHeads, DotAttention, FreeAttention, ModelAttention, count_sketch, layer_norm, padded
 from fedweave.hyper.graph import GATEncoder, GCNEncoder
 from fedweave.hyper.mlp import FlatHypernetwork, LayerWeights, TargetHypernetwork
 from fedweave.hyper.sheaf import Sheaf, SheafDiffusion, build_sheaf

@@ -21,9 +21,7 @@ class AttentionHeads(nn.Module):
     LeakyReLU(W_l h_i + W_r h_j) does not have that limit.
     """
 
-    def __init__(
-        self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", slope: float = 0.2
-    ) -> None:
+    def __init__(self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", slope: float = 0.2) -> None:
         super().__init__()
         self.score, self.slope = choose(score, ("gat", "gatv2"), "score"), slope
         self.source = nn.Parameter(_xavier(heads, width, features))
@@ -61,13 +59,7 @@ class ModelAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        features: int,
-        *,
-        width: int = 8,
-        heads: int = 8,
-        score: Score = "gat",
-        h_scale: Literal["none", "rsqrt"] = "none",
+        self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", h_scale: Literal["none", "rsqrt"] = "none"
     ) -> None:
         super().__init__()
         self.attend = AttentionHeads(features, width=width, heads=heads, score=score)

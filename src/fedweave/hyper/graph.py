@@ -29,9 +29,7 @@ class GCNEncoder(nn.Module):
     at depth.
     """
 
-    def __init__(
-        self, f_in: int, f_out: int, *, width: int = 32, depth: int = 3, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, f_in: int, f_out: int, *, width: int = 32, depth: int = 3, dropout: float = 0.0) -> None:
         super().__init__()
         self.convs = nn.ModuleList(GraphConv(a, b) for a, b in pairwise(_sizes(f_in, width, f_out, depth)))
         self.dropout = dropout
@@ -66,14 +64,10 @@ class GATEncoder(nn.Module):
     Hidden layers concatenate `heads` heads to `width` channels in all, the last layer averages its heads.
     """
 
-    def __init__(
-        self, f_in: int, f_out: int, *, width: int = 128, heads: int = 8, depth: int = 2, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, f_in: int, f_out: int, *, width: int = 128, heads: int = 8, depth: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         if width % heads:
-            raise BadInput(
-                f"width: {width} is not a multiple of heads = {heads}; try {heads * (width // heads + 1)}"
-            )
+            raise BadInput(f"width: {width} is not a multiple of heads = {heads}; try {heads * (width // heads + 1)}")
         *hidden, last = pairwise(_sizes(f_in, width, f_out, depth))
         layers = [GATLayer(a, b // heads, heads, concat=True) for a, b in hidden]
         self.layers = nn.ModuleList([*layers, GATLayer(*last, heads, concat=False)])

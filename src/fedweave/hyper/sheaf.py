@@ -124,15 +124,7 @@ class SheafLearner(nn.Module):
     With `edge_weights` the maps of e are scaled by sigmoid(l [x_v || x_u]) sigmoid(l [x_u || x_v]).
     """
 
-    def __init__(
-        self,
-        features: int,
-        stalk: int,
-        maps: Maps,
-        act: Activation,
-        edge_weights: bool,
-        **normalisation: bool,
-    ) -> None:
+    def __init__(self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, **normalisation: bool) -> None:
         super().__init__()
         # O(1) = {1, -1} leaves nothing to learn, so one-dimensional stalks take a scalar map.
         self.kind = MAPS["diagonal" if stalk == 1 else maps]
@@ -148,9 +140,7 @@ class SheafLearner(nn.Module):
             one_way = torch.sigmoid(_ends(self.gate, x, edges))
             weight = one_way * one_way.index_select(0, reverse)
         orthogonal = self.kind.orthogonal
-        return build_sheaf(
-            edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, **self.normalisation
-        )
+        return build_sheaf(edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, **self.normalisation)
 
 
 def _ends(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
@@ -210,12 +200,9 @@ class SheafDiffusion(nn.Module):
         width, norm = stalk * channels, {"normalised": normalised, "augmented": augmented}
         self.lift, self.out = nn.Linear(f_in, width), nn.Linear(width, f_out)
         self.learners = nn.ModuleList(
-            SheafLearner(width, stalk, maps, act, edge_weights, **norm)
-            for _ in range(1 if shared_maps else depth)
+            SheafLearner(width, stalk, maps, act, edge_weights, **norm) for _ in range(1 if shared_maps else depth)
         )
-        self.layers = nn.ModuleList(
-            SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth)
-        )
+        self.layers = nn.ModuleList(SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth))
         self.stalk, self.dropout = stalk, dropout
 
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:

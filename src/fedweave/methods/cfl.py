@@ -45,8 +45,13 @@ class CFL(SplitClient):
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
-        return {"models": models, "updates": trees.tree_map(torch.zeros_like, models), "round": torch.zeros((), dtype=torch.int64),
-                "labels": torch.zeros(start.clients, dtype=torch.int64), "seen": torch.zeros(start.clients, dtype=torch.bool)}
+        return {
+            "models": models,
+            "updates": trees.tree_map(torch.zeros_like, models),
+            "round": torch.zeros((), dtype=torch.int64),
+            "labels": torch.zeros(start.clients, dtype=torch.int64),
+            "seen": torch.zeros(start.clients, dtype=torch.bool),
+        }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return {}, trees.take(server["models"], ids)

@@ -34,4 +34,4 @@ class FedALA(Blending):
 
     @property
     def blended(self) -> tuple[str, ...]:
-        return self.task.params[-self.tensors:]
+        return self.task.params[-self.tensors :]

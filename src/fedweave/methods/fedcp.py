@@ -56,11 +56,19 @@ class FedCP(GlobalModel):
         return trees.only(model, (*self.task.head, *self.kept))
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        fit = self.descend({**shared, **client}, data, (*self.task.params, *GATE),
-                           loss=self.task.objective(data, self._losses(shared, self._context(client), data)))
+        fit = self.descend(
+            {**shared, **client},
+            data,
+            (*self.task.params, *GATE),
+            loss=self.task.objective(data, self._losses(shared, self._context(client), data)),
+        )
         head = {name: 0.5 * (fit.model[name] + shared[name]) for name in self.task.head}
-        return Update({"model": {**trees.without(fit.model, self.kept), **head}}, trees.only(fit.model, client),
-                      self._deployed(fit.model, shared), fit.loss)
+        return Update(
+            {"model": {**trees.without(fit.model, self.kept), **head}},
+            trees.only(fit.model, client),
+            self._deployed(fit.model, shared),
+            fit.loss,
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         return self._deployed({**shared, **client}, shared)

@@ -63,8 +63,13 @@ class FedFomo(Method):
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         picks, _ = self.picks(server, ids)
         affinity = server["affinity"].index_put((ids[:, None], picks), uploads["gained"], accumulate=True)
-        return {**server, "models": trees.put(server["models"], ids, uploads["model"]), "affinity": affinity,
-                "seen": server["seen"].index_fill(0, ids, True), "round": server["round"] + 1}
+        return {
+            **server,
+            "models": trees.put(server["models"], ids, uploads["model"]),
+            "affinity": affinity,
+            "seen": server["seen"].index_fill(0, ids, True),
+            "round": server["round"] + 1,
+        }
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._mixed(own, client, _normalised(self._scores(own, client, data)))

@@ -59,9 +59,14 @@ class FedPAC(Method):
     def init(self, start: Start) -> Server:
         classes, width = head_shape(self.task)
         like, n = next(iter(start.model.values())), start.clients
-        return {"model": trees.only(start.model, body(self.task)), "heads": trees.broadcast(trees.only(start.model, self.task.head), n),
-                "prototypes": like.new_zeros(classes, width), "known": torch.zeros(classes, dtype=torch.bool),
-                "alpha": torch.eye(n, dtype=like.dtype), "sizes": like.new_zeros(n)}
+        return {
+            "model": trees.only(start.model, body(self.task)),
+            "heads": trees.broadcast(trees.only(start.model, self.task.head), n),
+            "prototypes": like.new_zeros(classes, width),
+            "known": torch.zeros(classes, dtype=torch.bool),
+            "alpha": torch.eye(n, dtype=like.dtype),
+            "sizes": like.new_zeros(n),
+        }
 
     def join(self, model: Params) -> ClientState:
         return trees.only(model, self.task.buffers)
@@ -73,11 +78,22 @@ class FedPAC(Method):
         model = self.personalize(shared, own, client, data)
         before = self._statistics(model, data)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
-        fit = self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs),
-                           loss=self.task.objective(data, self._losses(shared, data)))
+        fit = self.descend(
+            headed.model,
+            data,
+            body(self.task),
+            epochs=slice(self.head_epochs, self.epochs),
+            loss=self.task.objective(data, self._losses(shared, data)),
+        )
         after = self._statistics(fit.model, data)
-        upload = {"model": trees.only(fit.model, body(self.task)), "head": trees.only(fit.model, self.task.head),
-                  "h": before["h"], "variance": before["variance"], "means": after["means"], "counts": after["counts"]}
+        upload = {
+            "model": trees.only(fit.model, body(self.task)),
+            "head": trees.only(fit.model, self.task.head),
+            "h": before["h"],
+            "variance": before["variance"],
+            "means": after["means"],
+            "counts": after["counts"],
+        }
         return Update(upload, trees.only(fit.model, self.task.buffers), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
@@ -87,9 +103,14 @@ class FedPAC(Method):
         alpha = shares(uploads["variance"], uploads["h"])
         heads = trees.tree_map(lambda head: torch.tensordot(alpha, head, dims=1), uploads["head"])
         rows = torch.zeros_like(server["alpha"][ids]).index_copy(1, ids, alpha)
-        return {"model": trees.weighted_mean(uploads["model"], weights), "heads": trees.put(server["heads"], ids, heads),
-                "prototypes": prototypes, "known": totals > 0, "alpha": server["alpha"].index_copy(0, ids, rows),
-                "sizes": torch.zeros_like(server["sizes"]).index_copy(0, ids, weights.to(server["sizes"]))}
+        return {
+            "model": trees.weighted_mean(uploads["model"], weights),
+            "heads": trees.put(server["heads"], ids, heads),
+            "prototypes": prototypes,
+            "known": totals > 0,
+            "alpha": server["alpha"].index_copy(0, ids, rows),
+            "sizes": torch.zeros_like(server["sizes"]).index_copy(0, ids, weights.to(server["sizes"])),
+        }
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**shared["model"], **own, **client}

@@ -90,13 +90,21 @@ class FedPub(ClientModels):
         return {"buffers": trees.only(model, self.kept), "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices}}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, (*self.task.params, *client["masks"]),
-                           loss=self._loss(own["mixture"], data))
+        fit = self.descend(
+            {**own["mixture"], **client["buffers"], **client["masks"]},
+            data,
+            (*self.task.params, *client["masks"]),
+            loss=self._loss(own["mixture"], data),
+        )
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
         embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(0)
-        return Update({"model": trees.without(after, self.kept), "embedding": embedding},
-                      {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
+        return Update(
+            {"model": trees.without(after, self.kept), "embedding": embedding},
+            {"buffers": trees.only(after, self.kept), "masks": masks},
+            deployed,
+            fit.loss,
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])

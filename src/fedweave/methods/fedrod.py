@@ -42,8 +42,9 @@ class FedRoD(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         private = {f"private/{name}": value for name, value in client["private"].items()}
-        fit = self.descend({**shared, **client["kept"], **private}, data, (*self.task.params, *private),
-                           loss=self.task.objective(data, self._losses(data)))
+        fit = self.descend(
+            {**shared, **client["kept"], **private}, data, (*self.task.params, *private), loss=self.task.objective(data, self._losses(data))
+        )
         after, model = {name: fit.model[f"private/{name}"] for name in self.task.head}, trees.without(fit.model, private)
         state = {"kept": trees.only(model, self.kept), "private": after}
         return Update({"model": trees.without(model, self.kept)}, state, {"model": model, "private": after}, fit.loss)

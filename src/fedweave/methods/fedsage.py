@@ -47,8 +47,13 @@ class FedSage(Mending):
 
     def init(self, start: Start) -> Server:
         fresh = {name: initialised(partial(self.build, name), start.seed + i, self.task.dtype) for i, name in enumerate(NETWORKS)}
-        return {**fresh, "bank": start.enrolled, "seen": torch.zeros(start.clients, dtype=torch.bool), "ids": start.ids.clone(),
-                "round": torch.tensor(0)}
+        return {
+            **fresh,
+            "bank": start.enrolled,
+            "seen": torch.zeros(start.clients, dtype=torch.bool),
+            "ids": start.ids.clone(),
+            "round": torch.tensor(0),
+        }
 
     def enrol(self, model: Params, data: ClientData) -> Tensor:
         return bank(data, self.bank_size, self.most, data.key)

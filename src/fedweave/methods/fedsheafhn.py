@@ -57,8 +57,11 @@ class FedSheafHN(GeneratedModels):
 
     label = "FedSheafHN"
     needs = frozenset({"subgraphs"})
-    bounds: ClassVar[dict] = {**dict.fromkeys(("lr_theta", "decay_theta", "lr_phi", "enrol_epochs", "refresh"), (0, None)),
-                              **dict.fromkeys(("depth", "channels", "width"), (1, None)), "dropout": (0.0, 0.99)}
+    bounds: ClassVar[dict] = {
+        **dict.fromkeys(("lr_theta", "decay_theta", "lr_phi", "enrol_epochs", "refresh"), (0, None)),
+        **dict.fromkeys(("depth", "channels", "width"), (1, None)),
+        "dropout": (0.0, 0.99),
+    }
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -116,5 +119,14 @@ class FedSheafHN(GeneratedModels):
         return x if self.embedding == "graph" else torch.eye(first + len(x), x.shape[1]).to(x)[first:]
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
-        return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.kept), gnn=self.gnn, depth=self.depth,
-                                         attention=self.attention, channels=self.channels, width=self.width, dropout=self.dropout)
+        return CollaborativeHypernetwork(
+            clients,
+            size,
+            trees.without(self.task.shapes(), self.kept),
+            gnn=self.gnn,
+            depth=self.depth,
+            attention=self.attention,
+            channels=self.channels,
+            width=self.width,
+            dropout=self.dropout,
+        )

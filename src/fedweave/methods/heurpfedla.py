@@ -50,6 +50,9 @@ class HeurpFedLA(LayerwiseHypernetworks):
         return trees.without(own, ("retained",))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        down = {name: value[~stays] for names, stays in zip(self.task.layers.values(), own["retained"].T, strict=True)
-                for name, value in trees.only(own, names).items()}
+        down = {
+            name: value[~stays]
+            for names, stays in zip(self.task.layers.values(), own["retained"].T, strict=True)
+            for name, value in trees.only(own, names).items()
+        }
         return trees.nbytes(down), trees.nbytes(uploads)

@@ -61,8 +61,12 @@ class KnnPer(GlobalModel):
         return model["mix"] * near + (1.0 - model["mix"]) * own
 
     def _memory(self, model: Params, data: ClientData) -> Tree:
-        stored = {"model": model, "features": self.task.features(model, data, data.train),
-                  "labels": self.task.targets(data, data.train.clamp(min=0)), "real": data.train >= 0}
+        stored = {
+            "model": model,
+            "features": self.task.features(model, data, data.train),
+            "labels": self.task.targets(data, data.train.clamp(min=0)),
+            "real": data.train >= 0,
+        }
         near, own = self._votes(stored, data, data.val)
         return {**stored, "mix": self._best_mix(near, own, data)}
 

@@ -89,7 +89,7 @@ def _moved(model: Params, direction: Params, size: float) -> Params:
 
 def _together(plan: Tree, epochs: int) -> list[list[Tensor]]:
     """Steps of the first `epochs` epochs joined with their counterparts of the further ones: rows [2 or 3, B]."""
-    parts = [plan[start:start + epochs] for start in range(0, len(plan), epochs)]
+    parts = [plan[start : start + epochs] for start in range(0, len(plan), epochs)]
     return [[_stacked(rows) for rows in zip(*epoch, strict=True)] for epoch in zip(*parts, strict=True)]
 
 

@@ -60,7 +60,7 @@ class PFedGAT(ValidatedMixtures):
     def _attended(self, models: Params) -> Tensor:
         """What the network sees of models [N, ...], as rows [N, d]."""
         if self.features == "layers":
-            names = [name for layer in [*self.task.layers.values()][-self.last:] for name in layer]
+            names = [name for layer in [*self.task.layers.values()][-self.last :] for name in layer]
             return trees.flat(trees.only(models, names))
         rows = trees.flat(models)
         return count_sketch(layer_norm(rows), self.sketch, keys.key(0).to(rows.device)) if self.features == "proj" else rows

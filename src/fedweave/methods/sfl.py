@@ -59,8 +59,13 @@ class SFL(ClientModels):
 
     label = "SFL"
     point = "pre"
-    bounds: ClassVar[dict] = {**dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps"), (0, None)), "gamma": (0, 1), "beta": (0, 1),
-                              "node_size": (1, None), "neighbours": (1, None)}
+    bounds: ClassVar[dict] = {
+        **dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps"), (0, None)),
+        "gamma": (0, 1),
+        "beta": (0, 1),
+        "node_size": (1, None),
+        "neighbours": (1, None),
+    }
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -45,5 +45,16 @@ class SHN(GraphHypernetwork):
     bounds: ClassVar[dict] = {**GraphHypernetwork.bounds, "stalk": (1, None)}
 
     def encoder(self, size: int) -> nn.Module:
-        return SheafDiffusion(size, size, stalk=self.stalk, channels=self.channels, depth=self.depth, maps=self.maps, act=self.act,
-                              augmented=self.augmented, use_eps=self.use_eps, edge_weights=self.edge_weights, dropout=self.dropout)
+        return SheafDiffusion(
+            size,
+            size,
+            stalk=self.stalk,
+            channels=self.channels,
+            depth=self.depth,
+            maps=self.maps,
+            act=self.act,
+            augmented=self.augmented,
+            use_eps=self.use_eps,
+            edge_weights=self.edge_weights,
+            dropout=self.dropout,
+        )

@@ -45,12 +45,4 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> Clie
     return MODELS[name](tuple(shape), outputs, **given)
 
 
-__all__ = [
-    "MODELS",
-    "ClientModel",
-    "build",
-    "gcn_norm",
-    "layers",
-    "options",
-    "parameter_count",
-]
+__all__ = ["MODELS", "ClientModel", "build", "gcn_norm", "layers", "options", "parameter_count"]

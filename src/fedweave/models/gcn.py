@@ -50,10 +50,7 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
         n = info.batch_size
-        h, edges, weight = (
-            x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(inputs, in_dims, strict=True)
-        )
+        h, edges, weight = (x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, in_dims, strict=True))
         offset = torch.arange(n, device=edges.device)[:, None, None] * h.shape[1]
         blocks = (edges + offset).movedim(0, 1).reshape(2, -1)
         return _Propagate.apply(h.flatten(0, 1), blocks, weight.reshape(-1)).view_as(h), 0
@@ -89,9 +86,7 @@ class GCN(ClientModel):
 
     head = ("fc",)
 
-    def __init__(
-        self, shape: tuple[int, ...], outputs: int, *, hidden: int = 128, dropout: float = 0.3
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int = 128, dropout: float = 0.3) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
             raise BadInput(f"model.dropout: {dropout!r} is not in [0, 1); try 0.3")
@@ -106,9 +101,7 @@ class GCN(ClientModel):
         h = keys.dropout(F.relu(self.gcn1(nodes, edges, weight)), self.dropout, key, salt=1)
         return self.gcn2(h, edges, weight)
 
-    def features(
-        self, x: tuple[Tensor, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
+    def features(self, x: tuple[Tensor, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the classifier [V, D]."""
         del mask
         return keys.dropout(F.relu(self.embed(x, key=key)), self.dropout, key, salt=2)

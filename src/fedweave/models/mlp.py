@@ -67,9 +67,7 @@ class TptMLP(Perceptron):
     with T >= T_in; only the values (feature 0) of the first T_in steps are read.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], outputs: int, *, hidden: int | Sequence[int] = (16, 16)
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int | Sequence[int] = (16, 16)) -> None:
         super().__init__(shape[0], hidden, outputs)
         self.history = shape[0]
 

@@ -40,8 +40,9 @@ class GraphSAGE(nn.Module):
         self.conv1, self.conv2 = SageConv(fan_in, width), SageConv(width, outputs)
         self.dropout = dropout
 
-    def forward(self, x: Tensor, edges: Tensor, weight: Tensor, *, made: Tensor | None = None, live: Tensor | None = None,
-                key: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, edges: Tensor, weight: Tensor, *, made: Tensor | None = None, live: Tensor | None = None, key: Tensor | None = None
+    ) -> Tensor:
         """[V, F] -> [V, outputs]; dropout with a key."""
         h, extra = self.conv1(x, edges, weight, made, live)
         h = keys.dropout(F.relu(h), self.dropout, key, salt=1)

@@ -15,13 +15,7 @@ from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, choose
 
-PAPERS = {
-    "fedaghn": "FedAGHN",
-    "pfedgat": "pFedGAT",
-    "pfedla": "pFedLA",
-    "shn": "Sheaf HyperNetworks",
-    "fedsheafhn": "FedSheafHN",
-}
+PAPERS = {"fedaghn": "FedAGHN", "pfedgat": "pFedGAT", "pfedla": "pFedLA", "shn": "Sheaf HyperNetworks", "fedsheafhn": "FedSheafHN"}
 STD_OVER_CLIENTS = frozenset({"shn"})
 
 # Our metric -> (printed metric, factor from the printed unit to ours).
