@@ -38,7 +38,8 @@ def install_with_uv(python: Path, torch: str) -> bool:
     if torch:
         options += ["--torch-backend", torch]
     certificate = pip_setting(python, "cert")
-    environment = ({"SSL_CERT_FILE": certificate[0]} if certificate else {}) | os.environ
+    # pip trusts what the system trusts; the second name is the one that older releases of uv know.
+    environment = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"} | ({"SSL_CERT_FILE": certificate[0]} if certificate else {}) | os.environ
     command = [python.parent / "uv", "pip", *INSTALL, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
