@@ -5,6 +5,7 @@ model (dropout) are hashes of an integer key. Both are functions of their key al
 order and resume sees the same numbers.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,14 +24,19 @@ def stream(*ints: int) -> np.random.Generator:
 
 
 def _shift(h: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
-    return (h >> bits) & ((1 << (64 - bits)) - 1)
+    """Logical right shift of int64, as a fresh tensor."""
+    return (h >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(h: Tensor) -> Tensor:
-    h = (h ^ _shift(h, 30)) * _MIX_1
-    h = (h ^ _shift(h, 27)) * _MIX_2
-    return h ^ _shift(h, 31)
+    h = _shift(h, 30).bitwise_xor_(h).mul_(_MIX_1)
+    h = _shift(h, 27).bitwise_xor_(h).mul_(_MIX_2)
+    return _shift(h, 31).bitwise_xor_(h)
+
+
+def _hashes(base: Tensor, count: int) -> Tensor:
+    """`count` int64 numbers, a hash of the 0-d key `base` and the position."""
+    return _mix(base + _GOLDEN * torch.arange(1, count + 1, device=base.device))
 
 
 def key(*ints: int) -> Tensor:
@@ -47,13 +53,14 @@ def fold(base: Tensor, *ints: int | Tensor) -> Tensor:
 
 def uniform(base: Tensor, shape: Sequence[int]) -> Tensor:
     """float32 numbers in [0, 1) of `shape`, a hash of the 0-d key `base` and the element's index."""
-    count = torch.arange(int(np.prod(shape)), device=base.device).reshape(tuple(shape))
-    return _shift(_mix(base + _GOLDEN * (count + 1)), 40).to(torch.float32) * 2.0**-24
+    return _shift(_hashes(base, math.prod(shape)).reshape(tuple(shape)), 40).to(torch.float32) * 2.0**-24
 
 
 def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
-    """Inverted dropout of `h` with rate `p`; the identity without a key (evaluation)."""
+    """Inverted dropout of `h` with rate `p` (to the nearest 2⁻¹⁶); the identity without a key (evaluation)."""
     if base is None or p == 0.0:
         return h
-    keep = uniform(fold(base, salt), h.shape) >= p
-    return h * keep / (1.0 - p)
+    # Sixteen bits decide about one element, so that one hash serves four.
+    bits = _hashes(fold(base, salt), -(-h.numel() // 4)).view(torch.int16)[: h.numel()].reshape(h.shape)
+    dropped = round(p * 2**16)
+    return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))

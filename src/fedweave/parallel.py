@@ -31,7 +31,8 @@ def share(template: "nn.Module", repetitions: int, device: str) -> tuple[int, in
 
     if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1, max(1, cores())
-    workers = max(1, min(repetitions, cores()))
+    # Fewer than two waves run at once: three repetitions on two cores end earlier side by side than two and then one.
+    workers = max(1, repetitions if repetitions < 2 * cores() else cores())
     return workers, 1 if parameter_count(template) < SMALL else max(1, cores() // workers)
 
 
@@ -42,7 +43,7 @@ def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int) -
     then shows. Children die with the caller.
     """
     context = multiprocessing.get_context("fork")
-    waiting, running = list(items), []
+    waiting, running = list(items), list[multiprocessing.context.ForkProcess]()
     try:
         while waiting or running:
             while waiting and len(running) < workers:

@@ -25,6 +25,11 @@ class Block(NamedTuple):
         return (side + 2 * self.padding - self.kernel + 1) // self.pool
 
 
+def channels_innermost(x: Tensor) -> Tensor:
+    """`x` [..., c, h, w] with its channels next to each other in memory: on a CPU, pooling vectorises over them."""
+    return x.movedim(-3, -1).contiguous().movedim(-1, -3) if x.device.type == "cpu" else x
+
+
 class ConvNet(ClientModel):
     """Blocks, then dense layers of `widths` with ReLU, then a linear head; images [B, c, h, w]."""
 
@@ -59,11 +64,11 @@ class ConvNet(ClientModel):
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
         for i, block in enumerate(self.blocks, start=1):
-            x = self.get_submodule(f"conv{i}")(x)
+            x = channels_innermost(self.get_submodule(f"conv{i}")(x))
             if self.batch_norm:
                 x = self.get_submodule(f"bn{i}")(x, key=key, mask=mask)
-            x = F.relu(x)
-            x = F.max_pool2d(x, block.pool) if block.pool > 1 else x
+            # The order changes no value and no gradient, only how many values the ReLU sees.
+            x = F.relu(F.max_pool2d(x, block.pool) if block.pool > 1 else x)
         x = x.flatten(1)
         for i in range(1, len(self.widths) + 1):
             x = F.relu(self.get_submodule(f"fc{i}")(x))
