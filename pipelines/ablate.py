@@ -1,43 +1,33 @@
 """Stage `ablate`: a run with one thing changed at a time."""
 
-import csv
-import io
-import json
+import numpy as np
 
-from fedweave import assemble, experiment
-from fedweave.errors import choose
-from fedweave.files import write_atomic
+from fedweave import archive, assemble, experiment, metrics
+from fedweave.errors import Diverged, choose
+from fedweave.files import write_table
 from fedweave.report.extras import ABLATION_COLUMNS
 from pipelines import paths
 from pipelines.processes import stage
-from pipelines.train import lines
+from pipelines.train import train
 
 
 def main(name: str) -> None:
     """Train every variant of the ablation `name` and write results/<study>/ablations/<name>/table.csv."""
     study = assemble.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
-    key = block["run"]
-    found = json.loads(paths.tuned(study.name, study.runs[key].task, key).read_text(encoding="utf-8"))
     rows, done = [], []
     for variant, settings in block["variants"].items():
-        run = study.run(key, found["best"], settings)
-        bench = experiment.prepare(run, *assemble.load_inputs(run))
-        checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
-        checkpoints.mkdir(parents=True, exist_ok=True)
         title = f"{name}, {variant}"
-        histories = experiment.perform_all(bench, checkpoints, lines(title, run.train.rounds))
-        metric = bench.method.task.metric
-        score = experiment.headline(bench, histories)[metric]
-        rows.append((name, variant, run.name, bench.method.label, metric, score["mean"], score["std"]))
-        print(f"{title}: {metric} {score['mean']:.4g}", flush=True)
-        done.append((checkpoints, run))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([ABLATION_COLUMNS, *rows])
-    write_atomic(paths.RESULTS / study.name / "ablations" / name / "table.csv", text.getvalue())
+        bench, histories, checkpoints = train(study, block["run"], settings, title)
+        task, values = bench.method.task, np.stack([archive.selected(bench, history) for history in histories.values()])
+        score = metrics.headline(values, task.higher_is_better)
+        rows.append((name, variant, bench.run.name, bench.method.label, task.metric, score.mean, score.std))
+        print(f"{title}: {task.metric} {score.mean:.4g}", flush=True)
+        done.append((checkpoints, bench.run))
+    write_table(paths.RESULTS / study.name / "ablations" / name / "table.csv", ABLATION_COLUMNS, rows)
     for checkpoints, run in done:
         experiment.forget(checkpoints, run)
 
 
 if __name__ == "__main__":
-    stage(main, experiment.Diverged)
+    stage(main, Diverged)

@@ -1,5 +1,6 @@
 """The command line: look at what there is, run one method, switch studies, build the report."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedweave import catalogue, spec
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, Diverged, choose
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -33,8 +34,6 @@ def main() -> None:
 
 def guarded(command: Callable[[], Any]) -> None:
     """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
-    from fedweave.experiment import Diverged
-
     try:
         command()
     except BadInput as error:
@@ -98,8 +97,8 @@ def _partitions() -> list[tuple[Any, ...]]:
 
 
 def _studies() -> list[tuple[Any, ...]]:
-    found = {name: spec.read_yaml(path) for name, path in catalogue.studies().items()}
-    return [("name", "tasks", "about"), *((n, ", ".join(s.get("tasks", {})), s.get("about", "")) for n, s in found.items())]
+    found = {name: catalogue.overlay(name) for name in catalogue.studies()}
+    return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in found.items())]
 
 
 @app.command()
@@ -119,7 +118,7 @@ def run(
     """
     import torch
 
-    from fedweave import assemble, experiment, parallel
+    from fedweave import archive, assemble, experiment, parallel
 
     chosen = _single(method, dataset, rounds, seed, settings or [])
     features, dealt = _inputs(chosen)
@@ -128,7 +127,7 @@ def run(
     with _bar(f"{bench.method.label} on {dataset}", sum(s.rounds for s in bench.method.stages(chosen.train.rounds))) as advance:
         history = experiment.perform(bench, seed, None, advance)
     folder = output / "runs" / chosen.key
-    experiment.write(folder, bench, {seed: history})
+    archive.write(folder, bench, {seed: history})
     _result(bench, history, seed, folder, assemble.point(chosen))
 
 
@@ -149,9 +148,12 @@ def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[st
         "tune": {"seeds": [seed + 1]},
     }
     extra = {**_pairs(settings), **({"train.rounds": rounds} if rounds else {})}
-    study = assemble.check(spec.parse(block, "fedweave run"), "fedweave run")
-    chosen = study.run(key, extra=extra)
-    assemble.check_run(chosen, "fedweave run")
+    try:
+        chosen = assemble.check(spec.parse(block, "fedweave run"), "fedweave run").run(key, extra=extra)
+        assemble.check_run(chosen, "fedweave run")
+    except BadInput as error:
+        # There is no params.yaml here: a value can only have come from --set.
+        raise BadInput(re.sub(rf"params\.yaml: (methods\.{method}|runs\.{key})\.", "--set ", str(error))) from error
     return chosen
 
 
@@ -191,24 +193,25 @@ def _bar(title: str, rounds: int) -> Iterator[Callable[[Any], None]]:
         line = progress.add_task(title, total=rounds, note="")
 
         def advance(report: Any) -> None:
-            scores = report.scores.get(report.method.point, {})
-            news = {"note": f"validation {float(scores['val'].nanmean()):.4g}"} if scores else {}
-            progress.update(line, completed=report.round, **news)
+            progress.update(line, completed=report.round)
+            scores = report.scores.get(report.method.point)
+            if scores:
+                progress.update(line, note=f"validation {float(scores['val'].nanmean()):.4g}")
 
         yield advance
 
 
 def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> None:
-    from fedweave import experiment
+    from fedweave.archive import label, selected
     from fedweave.metrics import summarise
 
     task = bench.method.task
     unit = " %" if task.metric == "accuracy" else ""
-    table = Table(title=f"{bench.method.label} on {bench.run.task.dataset} ({bench.run.task.setting}), seed {seed}", title_justify="left")
+    table = Table(title=f"{label(bench)} on {bench.run.task.dataset} ({bench.run.task.setting}), seed {seed}", title_justify="left")
     for name in ("split", f"mean {task.metric}", "std over clients", "worst 10 %"):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split in ("val", "test"):
-        s = summarise(experiment.selected(bench, history, split), task.higher_is_better)
+        s = summarise(selected(bench, history, split), task.higher_is_better)
         table.add_row(split, *(f"{v:.4g}{unit}" for v in s))
     out.print(table)
     mib = sum(row[1] + row[2] for row in history.ledger) / 2**20

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
+from uuid import UUID
 
 from prefect import State, flow, get_run_logger, runtime, task
 from prefect.artifacts import create_link_artifact, create_progress_artifact, create_table_artifact, update_progress_artifact
@@ -102,7 +103,7 @@ def _submit(runner: Any, stages: Sequence[StaleStage], retries: int) -> list[Pre
 
 def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
-    progress = create_progress_artifact(progress=0.0, key="stages", description="stages that are up to date")
+    progress = cast(UUID, create_progress_artifact(progress=0.0, key="stages", description="stages that are up to date"))
     failed, idle = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):
         future.wait()  # the state known here; the server hears of it a moment later
@@ -153,7 +154,8 @@ def reproduce(study: str = "", parallel: int = 2, retries: int = 0, gpus: list[s
     stages = stale_stages(targets or ())
     if gpus:
         _lend(gpus)
-    with ThreadPoolTaskRunner(max_workers=max(1, parallel)) as runner:
+    workers: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=max(1, parallel))
+    with workers as runner:
         try:
             failed, idle = _follow(_submit(runner, stages, retries)) if stages else ([], 0)
         except BaseException:

@@ -1,11 +1,15 @@
 """The leaderboard in the terminal."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from fedweave import results, spec
 from fedweave.errors import BadInput
+from fedweave.report import inside
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -33,8 +37,30 @@ def main(study: str = "") -> None:
             table.add_row(*(row[key] for key in shown), style="bold" if row["rank"] == "1" else "")
         console.print(table, "")
     console.print("mean over clients, std over seeds, at the round that validation data select", style="dim")
+    for grid in besides(folder):
+        console.print("", plain(grid))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def besides(folder: Path) -> Iterator[inside.Grid]:
+    """What the study's papers print besides scores, and the clients that are looked at apart; nothing for most studies."""
+    measures, cohorts = (pd.read_csv(folder / f"{name}.csv") for name in ("measures", "cohorts"))
+    measures = measures[measures["table"].notna()].fillna({"method": ""})
+    for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
+        mine, apart = (table[table["task"] == task] for table in (measures, cohorts))
+        grids = [inside.cohorts(apart), inside.others(mine), *inside.shares(mine)]
+        yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
+
+
+def plain(grid: inside.Grid) -> Table:
+    """A grid for the terminal."""
+    table = Table(title=grid.title, title_justify="left", box=None, header_style="bold", caption=grid.caption, caption_justify="left")
+    for place, name in enumerate(grid.header):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table
 
 
 if __name__ == "__main__":

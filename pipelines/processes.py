@@ -92,9 +92,10 @@ def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
     """
     die_with_parent()
     signal.signal(signal.SIGTERM, _terminated)
+    expected: tuple[type[Exception], ...] = (BadInput, *failures)
     try:
         main(*sys.argv[1:])
-    except (BadInput, *failures) as error:
+    except expected as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 3)
     except KeyboardInterrupt:

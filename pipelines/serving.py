@@ -54,13 +54,14 @@ def servable(run: "Run", seed: int, client: int = 0, data: Path = Path("data")) 
     options = dict(run.info["spec"]["task"]["model"])
     example = _example(dataset, partition, client, run.info["spec"]["task"].get("normalize", "none"))
     outputs = dataset.classes or partition.layout["horizon"]
-    model = build(options.pop("name"), _shape(dataset, partition), outputs, **options)
+    model: nn.Module = build(options.pop("name"), _shape(dataset, partition), outputs, **options)
     if stored.keys() != model.state_dict().keys():
         return None
     # Not strict: torch's BatchNorm would add its batch counter to what is loaded, which the models here do without.
     model.load_state_dict({name: value[client] for name, value in stored.items()}, strict=False)
     if dataset.kind == "graph":
-        edges, weight = gcn_norm(torch.from_numpy(partition.edges[client]), len(partition.nodes[client]))
+        nodes, pairs = partition.subgraphs[client]
+        edges, weight = gcn_norm(torch.from_numpy(pairs), len(nodes))
         model = OnGraph(model, edges, weight)
     with torch.no_grad():
         return Servable(model.eval(), example, model(torch.from_numpy(example)).numpy())

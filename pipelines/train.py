@@ -1,10 +1,14 @@
 """Stage `train`: one method on one task, every seed, in one process."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from fedweave import assemble, experiment
+from fedweave import archive, assemble, experiment
 from fedweave.engine import Report
+from fedweave.errors import Diverged
+from fedweave.spec import Study
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -12,21 +16,33 @@ LINES = 3  # of progress per repetition
 
 
 def main(key: str) -> None:
-    """Train the run `key` of params.yaml and write results/<study>/runs/<key>.
-
-    A killed stage goes on from its last checkpoint when it is run again.
-    """
+    """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
     study = assemble.load()
+    bench, histories, checkpoints = train(study, key)
+    for seed, history in histories.items():
+        print(f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}", flush=True)
+    archive.write(paths.run(study.name, key), bench, histories)
+    experiment.forget(checkpoints, bench.run)
+
+
+class Trained(NamedTuple):
+    """A run with its repetitions by seed, and the folder of their checkpoints, to be kept until results are written."""
+
+    bench: experiment.Bench
+    histories: dict[int, experiment.History]
+    checkpoints: Path
+
+
+def train(study: Study, key: str, settings: Mapping[str, Any] | None = None, title: str = "") -> Trained:
+    """Every repetition of the run `key` with what tuning found for it, overridden by `settings`; the log calls it `title`.
+
+    What was killed goes on from its last checkpoint, provided that the code is the same.
+    """
     found = json.loads(paths.tuned(study.name, study.runs[key].task, key).read_text(encoding="utf-8"))
-    run = study.run(key, found["best"])
+    run = study.run(key, found["best"], settings)
     bench = experiment.prepare(run, *assemble.load_inputs(run))
     checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    histories = experiment.perform_all(bench, checkpoints, lines(key, run.train.rounds))
-    for seed, history in histories.items():
-        print(f"{key}, seed {seed}: test {bench.method.task.metric} {experiment.selected(bench, history).mean():.4g}", flush=True)
-    experiment.write(paths.run(study.name, key), bench, histories)
-    experiment.forget(checkpoints, run)
+    return Trained(bench, experiment.perform_all(bench, checkpoints, lines(title or key, run.train.rounds)), checkpoints)
 
 
 def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
@@ -40,4 +56,4 @@ def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
 
 
 if __name__ == "__main__":
-    stage(main, experiment.Diverged)
+    stage(main, Diverged)

@@ -4,11 +4,12 @@ Only validation values are looked at. The journal of a search lies outside the s
 hashes everything its values depend on: a search that was killed goes on, one that nothing touched is read, not run.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -19,22 +20,40 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import MedianPruner
-from optuna.samplers import RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 from fedweave import assemble, experiment
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
 from fedweave.spec import Study
 from pipelines import paths
 from pipelines.processes import die_with_parent, stage
 
-SAMPLERS = {"tpe": partial(TPESampler, multivariate=True), "random": RandomSampler}
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {"tpe": partial(TPESampler, multivariate=True), "random": RandomSampler}
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+class KernelLock(JournalFileOpenLock):
+    """A lock on the journal that ends with its holder: Optuna's own are files, and one left by a kill stops the next search."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait until nobody else holds the journal."""
+        self._handle = os.open(self._path, os.O_RDWR)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        os.close(self._handle)
 
 
 def main(task: str) -> None:
@@ -47,10 +66,13 @@ def main(task: str) -> None:
     keys = [key for key, item in study.runs.items() if item.task == task]
     searched = {key: _open(study, key) for key in keys if study.tune.trials and spaces(study, key)}
     unfinished = [key for key, opened in searched.items() if _left(study, opened)]
-    if unfinished:
-        workers = min(study.tune.workers, len(unfinished))
+    workers = min(study.tune.workers, len(unfinished))
+    if workers > 1:
         with ProcessPoolExecutor(workers, get_context("spawn"), _stay_with, (os.getpid(),)) as pool:
             list(pool.map(partial(search, study), unfinished))
+    else:
+        for key in unfinished:
+            search(study, key)
     for key in keys:
         found = summary(study, key, searched[key]) if key in searched else {"run": key, "best": {}, "trials": []}
         write_atomic(paths.tuned(study.name, task, key), json.dumps(found, indent=2) + "\n")
@@ -133,7 +155,7 @@ def _open(study: Study, key: str) -> optuna.Study:
     journal.parent.mkdir(parents=True, exist_ok=True)
     dataset, partition = assemble.load_inputs(run)
     return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(journal))),
+        storage=JournalStorage(JournalFileBackend(str(journal), KernelLock(str(journal)))),
         study_name=digest,
         direction="maximize" if assemble.build_task(run, dataset, partition).higher_is_better else "minimize",
         pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=(tune.rounds or run.train.rounds) // 3),
@@ -151,7 +173,8 @@ def _take_up(opened: optuna.Study, first: Mapping[str, Any]) -> None:
     if not opened.trials:
         opened.enqueue_trial(dict(first))
     for trial in opened.get_trials(states=(TrialState.RUNNING,)):
-        opened.enqueue_trial(trial.params)
+        # A queued trial that was killed before it had its values still knows what it was queued with.
+        opened.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
         opened.tell(trial.number, state=TrialState.FAIL)
 
 
@@ -162,7 +185,7 @@ def _value(study: Study, key: str, inputs: tuple[Dataset, Partition], trial: opt
     bench = experiment.prepare(run, *inputs)
     try:
         bests = [_best(bench, seed, number * run.train.rounds, trial) for number, seed in enumerate(study.tune.seeds)]
-    except experiment.Diverged as error:
+    except Diverged as error:
         raise optuna.TrialPruned(str(error)) from error
     return sum(bests) / len(bests)
 

@@ -78,7 +78,7 @@ def average(nets: list[nn.Module], weights: Tensor) -> nn.Module:
     mean = copy.deepcopy(nets[0])
     with torch.no_grad():
         for target, *sources in zip(mean.parameters(), *(n.parameters() for n in nets), strict=True):
-            target.copy_(sum(w * s for w, s in zip(weights / weights.sum(), sources, strict=True)))
+            target.copy_(sum(w * s for w, s in zip(weights.double() / weights.sum(), sources, strict=True)))
     return mean
 
 

@@ -14,9 +14,9 @@ SOURCE = ROOT / "src" / "fedweave"
 FILES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "pipelines").glob("*.py")])
 # Lower layers first; a module may import what stands on its own line or above.
 LAYERS = (
-    {"errors", "files", "keys", "trees", "_torchvision"},
+    {"errors", "files", "keys", "streams", "trees", "_torchvision"},
     {"config", "data", "metrics", "models", "published", "stats"},
-    {"collaboration", "federation", "hyper", "parallel", "solvers"},
+    {"attacks", "collaboration", "federation", "hyper", "parallel", "solvers"},
     {"schedule", "task"},
     {"protocol"},
     {"families"},
@@ -26,7 +26,7 @@ LAYERS = (
     {"catalogue"},
     {"assemble"},
     {"experiment", "plots", "results"},
-    {"report"},
+    {"archive", "report"},
 )
 EDGES = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
 

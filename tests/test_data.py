@@ -18,7 +18,7 @@ from fedweave.data.normalise import PUBLISHED
 from fedweave.data.pickles import read_arrays
 from fedweave.data.summary import clustering
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 
 def mirror() -> Path:

@@ -10,7 +10,7 @@ from scipy import stats
 from fedweave.data.deal import Census, clusters, dirichlet, dominant, drawn, grouped, lda, shards, some_classes
 from fedweave.data.tables import allotted, evenly, hands, proportional
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 
 def census(sizes: list[int]) -> Census:

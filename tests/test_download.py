@@ -19,7 +19,7 @@ from fedweave.data.catalogue import ANY, CATALOGUE, RECORDED, Archive, File, For
 from fedweave.data.download import require
 from fedweave.data.transfer import CHUNK
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 CONTENT = stream(1).bytes(3 * CHUNK + 17)
 PATH = "Toy/raw/table.bin"

@@ -279,6 +279,6 @@ def test_fedsheafhn_ablations(overrides: dict) -> None:
     overrides = {"width": 16, **overrides}
     method, _, state = fixture("fedsheafhn", **overrides)
     assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
-    assert (method.collaboration(state.server) is None) == (overrides.get("attention", "free") != "free")
+    assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
     if "embedding" in overrides:
         assert torch.equal(state.server["fixed"]["x"], torch.eye(5, 4, dtype=torch.float64))

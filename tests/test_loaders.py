@@ -16,7 +16,7 @@ from fedweave import data
 from fedweave.data import citation, compcars, images, traffic, weather
 from fedweave.data.facts import check
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 
 def idx(array: np.ndarray) -> bytes:

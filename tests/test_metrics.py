@@ -1,36 +1,58 @@
-"""Scores against NumPy, and the choice of a round against its definition."""
+"""Scores and statistics against NumPy, and the choice of a round against its definition."""
+
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-from fedweave import metrics
+from fedweave import keys, metrics
 from fedweave.errors import BadInput
+from fedweave.federation import ClientData
 
 RNG = np.random.default_rng(0)
 ROUNDS = np.array([2, 4, 6, 8, 10])
 
 
-def test_masked_mean_is_the_weighted_mean_of_real_rows() -> None:
-    values, weights = RNG.normal(size=(3, 7)), RNG.uniform(size=(3, 7))
-    weights[:, 4:] = 0
-    spoiled = values.copy()
-    spoiled[:, 4:] = np.nan
-    got = metrics.masked_mean(torch.tensor(spoiled), torch.tensor(weights)).numpy()
-    np.testing.assert_allclose(got, [np.average(v[:4], weights=w[:4]) for v, w in zip(values, weights, strict=True)], rtol=1e-12)
-    assert torch.isnan(metrics.masked_mean(torch.ones(2), torch.zeros(2, dtype=torch.bool)))
+def client(**arrays: np.ndarray) -> ClientData:
+    """A client that has arrays and nothing else."""
+    none = torch.zeros(0, dtype=torch.int64)
+    tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    return ClientData(tensors, (), none, none, none, keys.key(0), 0, torch.tensor(0.0), True)
 
 
-def test_accuracy_and_mse_against_numpy_also_under_vmap() -> None:
-    logits, targets = RNG.normal(size=(4, 9, 5)), RNG.integers(0, 5, size=(4, 9))
-    mask = RNG.uniform(size=(4, 9)) > 0.3
-    expected = [100 * np.mean(x.argmax(-1)[m] == y[m]) for x, y, m in zip(logits, targets, mask, strict=True)]
-    tensors = torch.tensor(logits), torch.tensor(targets), torch.tensor(mask)
-    np.testing.assert_allclose(metrics.accuracy(*tensors).numpy(), expected, rtol=1e-12)
-    np.testing.assert_allclose(torch.func.vmap(metrics.accuracy)(*tensors).numpy(), expected, rtol=1e-12)
-    series, truth = torch.tensor(logits), torch.tensor(RNG.normal(size=(4, 9, 5)))
-    expected = [np.mean((a[m] - b[m]) ** 2) for a, b, m in zip(logits, truth.numpy(), mask, strict=True)]
-    np.testing.assert_allclose(metrics.mse(series, truth, tensors[2]).numpy(), expected, rtol=1e-12)
+def test_a_clients_accuracy_is_over_its_real_rows_also_under_vmap() -> None:
+    y, weight, task = RNG.integers(0, tiny.CLASSES, 20), RNG.uniform(size=tiny.CLASSES), tiny.rows_task()
+    data, rows, outputs = client(y=y, test_weight=weight), np.array([4, 11, 7, 0, 19, -1, -1]), RNG.normal(size=(6, 7, tiny.CLASSES))
+    hits = 100.0 * (outputs.argmax(-1)[:, :5] == y[rows[:5]])
+    for shared, expected in {False: hits.mean(1), True: np.average(hits, axis=1, weights=weight[y[rows[:5]]])}.items():
+        score = partial(task.score, data=data, rows=torch.from_numpy(rows), shared_test=shared)
+        mapped = torch.func.vmap(score)(torch.from_numpy(outputs))
+        np.testing.assert_allclose(mapped, expected, rtol=1e-12)
+        np.testing.assert_allclose([score(out) for out in torch.from_numpy(outputs)], expected, rtol=1e-12)
+    assert task.score(torch.from_numpy(outputs[0]), data, torch.full((7,), -1)).isnan()
+
+
+def test_a_sensors_error_is_the_mean_over_rows_and_steps() -> None:
+    """Row = sensor · T + start; three values in, two out."""
+    series, rows, outputs = RNG.normal(size=(2, 10)), torch.tensor([0, 3, 12, -1]), RNG.normal(size=(4, 2))
+    truth = np.stack([series[0, 3:5], series[0, 6:8], series[1, 5:7]])
+    score = tiny.series_task().score(torch.from_numpy(outputs), client(x=series), rows)
+    assert float(score) == pytest.approx(np.mean((outputs[:3] - truth) ** 2), rel=1e-12)
+
+
+def test_a_run_in_four_numbers() -> None:
+    values = RNG.normal(size=(4, 20))
+    found = metrics.headline(values)
+    means = values.mean(1)
+    assert found.mean == pytest.approx(means.mean())
+    assert found.std == pytest.approx(np.sqrt(((means - means.mean()) ** 2).sum() / 3))
+    assert found.client_std == pytest.approx(values.std(1).mean())
+    assert found.worst10 == pytest.approx(np.sort(values, axis=1)[:, :2].mean())
+    one = metrics.headline(values[:1])
+    assert np.isnan(one.std)
+    assert one.mean == pytest.approx(means[0])
 
 
 def test_client_mean_is_macro_not_weighted_by_size() -> None:

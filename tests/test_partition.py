@@ -12,7 +12,7 @@ from fedweave.data.graph_partition import induced, largest_component
 from fedweave.data.split import Split, random_parts, stratified_parts
 from fedweave.data.summary import clustering, heterogeneity, labels, owned
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 LABEL_RULES = {
     "iid": {},

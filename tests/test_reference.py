@@ -7,6 +7,7 @@ import tiny
 import torch
 from torch import nn
 
+from fedweave import trees
 from fedweave.engine import Settings, run
 from fedweave.executors import Loop
 from fedweave.federation import Federation
@@ -57,7 +58,7 @@ def sgd_epochs(
 
 def average(nets: list[nn.Module], federation: Federation) -> nn.Module:
     """The model whose parameters are the size-weighted means."""
-    shares = federation.sizes / federation.sizes.sum()
+    shares = federation.sizes.double() / federation.sizes.sum()
     mean = copy.deepcopy(nets[0])
     with torch.no_grad():
         for target, *sources in zip(mean.parameters(), *(n.parameters() for n in nets), strict=True):
@@ -221,3 +222,23 @@ def test_participation_is_a_sample() -> None:
     assert (draws.sum(1) == 3).all()
     assert (draws.mean(0) - 0.25).abs().max() < 5 * (0.25 * 0.75 / 2000) ** 0.5
     assert torch.equal(participants(0, 0, torch.arange(12), 1.0), torch.arange(12))
+
+
+def test_means_keep_the_models_precision() -> None:
+    """Shares that float32 cannot hold, to the last bits of float64."""
+    rows, sizes = tiny.numbers(3, 5), torch.tensor([1.0, 2.0, 4.0])
+    expected = (rows * sizes.double()[:, None]).sum(0) / 7
+    torch.testing.assert_close(trees.weighted_mean({"w": rows}, sizes)["w"], expected, rtol=1e-14, atol=1e-15)
+    assert trees.weighted_mean({"w": rows.float()}, sizes)["w"].dtype == torch.float32
+
+
+def test_fedamp_pulls_with_the_models_precision() -> None:
+    """The penalty with λ / α = 0.1, which float32 cannot hold, moves one full-batch step by lr · 0.1 · (w − u)."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("fedamp", task, "rows", lam=0.2, alpha=2.0, training=Training(batch_size=0, epochs=1))
+    data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).one(0)
+    model = task.init(0)
+    mixture = {name: value + 1.0 for name, value in model.items()}
+    pulled, free = (method.client_update({}, {"mixture": mixture, "active": torch.tensor(on)}, model, data).model for on in (True, False))
+    for name, value in pulled.items():
+        torch.testing.assert_close(value - free[name], torch.full_like(value, method.solver.lr * 0.1), rtol=1e-12, atol=1e-14)

@@ -93,8 +93,8 @@ def test_files_of_the_evaluate_stage(folder: Path, tmp_path: Path) -> None:
     assert pd.read_csv(copy / "leaderboard.csv").columns.tolist() == results.COLUMNS
     assert set(made.significance["family"]) == {"leader", "pairs"}
     assert len(made.significance.query("family == 'pairs'")) == 2 * 10
-    stored = json.loads((copy / "metrics.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert set(stored["blobs-fedaghn"]) == {"accuracy", "worst10", "seconds", "mib"}
+    stored = json.loads((copy / "metrics" / "blobs-fedaghn.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert set(stored) == {"accuracy", "std", "worst10", "seconds", "mib"}
     for name in ("clients", "curves", "significance", "best_test_round"):
         assert len(pd.read_csv(copy / f"{name}.csv")) > 0
 
@@ -109,7 +109,8 @@ def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> Non
     assert board["method"].tolist() == ["Local", "FedAvg"]
     assert board["mean"].isna().tolist() == [False, True]
     assert board["std"].isna().tolist() == [False, True]
-    assert results.dvc_metrics(board)["t-fedavg"]["mse"] == {"mean": None, "std": None}
+    numbers = results.dvc_metrics(board)["t-fedavg"]
+    assert (numbers["mse"], numbers["std"]) == (None, None)
     assert "diverged" in report.build(tmp_path / "results" / "s").read_text()
 
 
@@ -269,6 +270,21 @@ def test_page_shows_a_control_that_does_as_well(page: str) -> None:
 
 def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
     assert report.build(folder).read_text(encoding="utf-8") == page
+
+
+def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(folder: Path, page: str, tmp_path: Path) -> None:
+    copy = tmp_path / "results" / "toy"
+    shutil.copytree(folder, copy)
+    partitions = folder.parents[1] / "data" / "partitions"
+    written, study = results.write(copy, partitions), results.load_study(copy)
+    for name, table in results.current(study)._asdict().items():
+        assert table is not getattr(written, name)
+        pd.testing.assert_frame_equal(table, getattr(written, name).replace({None: np.nan}), check_dtype=False, rtol=0, atol=0)
+    assert report.build(copy, partitions).read_text(encoding="utf-8") == page
+    run = copy / "runs" / "blobs-fedavg" / "evaluations.parquet"
+    table = pd.read_parquet(run)
+    table.assign(value=table["value"] / 2).to_parquet(run, index=False)
+    assert not results.current(results.load_study(copy)).board["mean"].equals(written.board["mean"])
 
 
 def test_page_needs_no_optional_file_and_escapes_names(tmp_path: Path) -> None:

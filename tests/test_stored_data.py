@@ -13,7 +13,7 @@ from fedweave.data.base import Dataset, Partition
 from fedweave.data.digits import nearest
 from fedweave.data.pickles import read_arrays
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 
 def test_nearest_neighbours_against_scikit_learn() -> None:

@@ -13,7 +13,6 @@ from fedweave.executors import Loop
 from fedweave.families import GeneratedModels
 from fedweave.federation import Federation
 from fedweave.models import build
-from fedweave.schedule import Training, viewers
 from fedweave.solvers import pull_back
 from fedweave.task import RowClassification
 from fedweave.trees import Tree
@@ -172,59 +171,6 @@ def test_heurpfedla_wire_is_the_papers(shape: tuple[int, ...], norm: bool, retai
     model = {name: torch.zeros(1, *size) for name, size in task.shapes().items()}
     down, up = method.traffic({}, {**model, "retained": mask}, {"model": model}, 1)
     assert 750 * (down + up) / 2**20 == pytest.approx(mib, abs=0.02)
-
-
-def single_process(method: GeneratedModels, federation: Federation, state: State) -> Tree:
-    """∂ Σ_i ℓ_i(θ̄_i(φ)) / ∂φ with every client's validation loss in one graph."""
-    phi = {name: value.clone().requires_grad_() for name, value in state.server["phi"].items()}
-    models = method.generate(phi, state.server["fixed"], EVERYBODY)
-    total = torch.zeros((), dtype=torch.float64)
-    for i in range(federation.clients):
-        data = viewers(federation, 0, 0).one(i)
-        rows = data.val[data.val >= 0]
-        outputs = method.task.forward({**trees.at(models, i), **trees.at(state.clients, i)}, data, rows)
-        total = total + torch.nn.functional.cross_entropy(outputs, method.task.targets(data, rows))
-    return dict(zip(phi, torch.autograd.grad(total, list(phi.values())), strict=True))
-
-
-@pytest.mark.parametrize(
-    "overrides", [{}, {"score": "gatv2", "h_scale": "rsqrt"}, {"features": "proj", "sketch": 16}, {"features": "layers"}]
-)
-@pytest.mark.parametrize("kind", ["rows", "images"])
-def test_pfedgat_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
-    """What comes up from the clients gives the gradient that one process would compute."""
-    method, federation, state = fixture("pfedgat", kind=kind, **overrides)
-    sent = trees.stack(
-        [
-            method.feedback(
-                {**trees.at(method.download(state.server, EVERYBODY)[1], i), **trees.at(state.clients, i)}, viewers(federation, 0, 0).one(i)
-            )
-            for i in range(federation.clients)
-        ]
-    )
-    found, expected = gradient(method, state.server, sent["gradient"]), single_process(method, federation, state)
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-6, atol=1e-12)
-    weights = method.collaboration(state.server)
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-def test_pfedgat_delta_feedback() -> None:
-    """With one full-batch step and validation on the training rows, the update divided by lr is the gradient itself."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    same = replace(federation, val=federation.train)
-    method = replace(tiny.method("pfedgat", task, "rows"), training=Training(batch_size=0, epochs=1))
-    ends = [list(run(replace(method, gat_grad=kind), same, SETTINGS, Loop()))[-1].state.server["phi"] for kind in ("client_grad", "delta")]
-    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
-
-
-def test_pfedgat_wire() -> None:
-    """A model down; up the model and, by kind of feedback, a scalar and a gradient."""
-    p = sum(value.numel() for value in tiny.rows_task().template.parameters())
-    for kind, floats in {"client_grad": 2 * p + 1, "simulated": p + 1, "delta": p}.items():
-        method, federation, state = fixture("pfedgat", gat_grad=kind)
-        _, report, _ = one_round(method, state, federation, SETTINGS, Loop())
-        assert (report.bytes_down, report.bytes_up) == (4 * tiny.CLIENTS * p, 4 * tiny.CLIENTS * floats)
 
 
 def test_direct_matrix_steps_along_inner_products() -> None:

@@ -108,6 +108,11 @@ def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Fede
     )
 
 
+def numbers(*shape: int) -> torch.Tensor:
+    """Normal draws from torch's global generator, in double precision."""
+    return torch.randn(*shape, dtype=torch.float64)
+
+
 def ring(n: int) -> torch.Tensor:
     """A ring of clients, both directions."""
     a = torch.arange(n)
@@ -145,7 +150,7 @@ ARGUMENTS: dict[str, dict] = {
 TRAINING = {"nodes": Training(batch_size=0, epochs=2)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.
-ROUNDS_TO_LEARN: dict[str, int] = {"fedsheafhn": 30}
+ROUNDS_TO_LEARN: dict[str, int] = {"fedpub": 50, "fedsheafhn": 30}
 # Methods whose server starts from draws per client, and the settings under which they are symmetric.
 ASYMMETRIC: dict[str, dict] = {"fedsheafhn": {"dropout": 0.0}}
 

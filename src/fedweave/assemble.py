@@ -1,7 +1,7 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave import data
+from fedweave.attacks import Attack, AttackSpec, liars
 from fedweave.config import construct
 from fedweave.data import Dataset, Partition
 from fedweave.engine import Settings
@@ -51,15 +52,18 @@ def check(study: Study, where: str = str(PARAMS)) -> Study:
     for key in study.runs:
         check_run(study.run(key), where)
     for name, block in study.ablate.items():
-        for settings in block["variants"].values():
-            check_run(study.run(block["run"], extra=settings), f"{where}: ablate.{name}")
+        for variant, settings in block["variants"].items():
+            run = study.run(block["run"], extra=settings)
+            if check_run(run, f"{where}: ablate.{name}").leaks:
+                raise BadInput(f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run")
     return study
 
 
 def check_names(task: TaskSpec, where: str) -> None:
     """Refuse unknown data sets, partitions, models and their options before any work."""
     choose(task.dataset, data.DATASETS, f"{where}.dataset")
-    for key, table in {"partition": data.PARTITIONS, "model": MODELS}.items():
+    tables: dict[str, Mapping[str, Any]] = {"partition": data.PARTITIONS, "model": MODELS}
+    for key, table in tables.items():
         block = getattr(task, key)
         if "name" not in block:
             raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
@@ -68,10 +72,12 @@ def check_names(task: TaskSpec, where: str) -> None:
         choose(option, options(task.model["name"]), f"{where}.model")
     for option in task.partition.keys() - {"name", "clients", "seed"}:
         choose(option, data.accepted(task.partition["name"]), f"{where}.partition")
+    if task.attack is not None:
+        construct(AttackSpec, task.attack, f"{where}.attack")
 
 
-def check_run(run: Run, where: str) -> None:
-    """Refuse an unknown method, hyper-parameter or a method that makes no sense on the task.
+def check_run(run: Run, where: str) -> Method:
+    """The run's method, on a task that is a mere name; refuses what is unknown or makes no sense on the task.
 
     Raises:
         BadInput: naming the run, the setting and the way out.
@@ -79,16 +85,22 @@ def check_run(run: Run, where: str) -> None:
     choose(run.method, METHODS, f"{where}: runs.{run.key}.method")
     if run.train.steps and run.train.epochs != 1:
         raise BadInput(f"{where}: runs.{run.key}: train.steps {run.train.steps} and train.epochs {run.train.epochs}: give one of them")
+    if run.train.freeze and not run.train.newcomers:
+        raise BadInput(f"{where}: runs.{run.key}: train.freeze holds from the round in which train.newcomers join; set both or neither")
     if bool(run.train.newcomers) != bool(run.train.join_round) or run.train.join_round >= run.train.rounds:
         raise BadInput(f"{where}: runs.{run.key}: train.newcomers and train.join_round go together, and the round lies below train.rounds")
     kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
-    build_method(run, kind(lambda: torch.nn.Identity()))
+    method = build_method(run, kind(lambda: build("mlp", (1,), 1)))  # any model: only the settings are looked at
+    if run.task.attack and not method.embeds:
+        choices = ", ".join(sorted(name for name, cls in METHODS.items() if cls.embeds))
+        raise BadInput(f"{where}: runs.{run.key}: tasks.{run.name}.attack is on embeddings, and {run.method} has none; use {choices}")
     missing = METHODS[run.method].needs - kind_capabilities(run.task)
     if missing:
         raise BadInput(
             f"{where}: runs.{run.key}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
             f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
         )
+    return method
 
 
 def kind_capabilities(task: TaskSpec) -> frozenset[str]:
@@ -142,13 +154,31 @@ def build_federation(dataset: Dataset, partition: Partition, normalize: Any, dty
     """
     check_clients(partition.train, f"partition of {dataset.name}")
     x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
-    rows = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
+    rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
-    given = {k: None if v is None else torch.from_numpy(np.array(v)) for k, v in optional.items()}
+    given: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
     return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **given)
+
+
+def attacked(federation: Federation, task: TaskSpec) -> Federation:
+    """`federation` with the liars that the task names; who they are hangs on the seed of the partition."""
+    if task.attack is None:
+        return federation
+    spec = construct(AttackSpec, task.attack, "attack")
+    return replace(federation, attack=Attack(spec.kind, spec.scale, liars(federation.clients, spec.share, task.partition["seed"])))
+
+
+def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
+    """Clients that are looked at apart: those who come late, and those who lie; name -> positions."""
+    late = range(federation.clients - run.train.newcomers, federation.clients)
+    found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
+    if federation.attack is not None:
+        lying = federation.attack.liars.tolist()
+        found |= {name: [i for i, lies in enumerate(lying) if lies == wanted] for name, wanted in (("honest", False), ("lying", True))}
+    return {name: members for name, members in found.items() if members}
 
 
 def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:
@@ -158,9 +188,9 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
         return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
     if dataset.kind == "series":
         return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
-    graphs = [gcn_norm(torch.from_numpy(e), len(n)) for e, n in zip(partition.edges, partition.nodes, strict=True)]
-    padded, vs = pad_arrays([x[n] for n in partition.nodes])
-    y, _ = pad_arrays([np.asarray(dataset.y)[n] for n in partition.nodes])
+    graphs = [gcn_norm(torch.from_numpy(edges), len(nodes)) for nodes, edges in partition.subgraphs]
+    padded, vs = pad_arrays([x[nodes] for nodes, _ in partition.subgraphs])
+    y, _ = pad_arrays([dataset.labels[nodes] for nodes, _ in partition.subgraphs])
     edges, es = pad_arrays([g[0].numpy() for g in graphs], axis=1)
     weight, _ = pad_arrays([g[1].numpy() for g in graphs])
     own = {"x": padded.to(dtype), "y": y, "edges": edges, "weight": weight.to(dtype), "nodes": torch.arange(padded.shape[1]) < vs[:, None]}
@@ -170,7 +200,7 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
 def settings(run: Run, seed: int) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
-    return Settings(t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round)
+    return Settings(t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze)
 
 
 def device(name: str) -> str:

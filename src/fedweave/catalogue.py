@@ -1,7 +1,7 @@
 """The catalogue of studies.
 
 A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set, one block per method, the papers'
-values). `expand` makes the full params.yaml of a study.
+values). Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 
 import copy
@@ -29,18 +29,35 @@ def studies(folder: Path = STUDIES) -> dict[str, Path]:
     return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
 
 
+def overlay(name: str, folder: Path = STUDIES) -> dict[str, Any]:
+    """The study file `name` on top of the studies that it is `like`; if it names tasks, only those of theirs are taken over.
+
+    Raises:
+        BadInput: for an unknown study.
+    """
+    known = studies(folder)
+    own = read_yaml(known[choose(name, known, "study")])
+    like = own.pop("like", [])
+    inherited: dict[str, Any] = {}
+    for other in [like] if isinstance(like, str) else like:
+        inherited = merge(inherited, overlay(other, folder))
+    if not inherited:
+        return own
+    theirs, named = inherited.pop("tasks"), own.pop("tasks", None)
+    tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
+    return {**merge({**inherited, "ablate": {}}, own), "tasks": tasks}
+
+
 def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
     """The full params.yaml of the study `name`.
 
     Raises:
         BadInput: for an unknown study, base task or method.
     """
-    known = studies(folder)
-    base = read_yaml(folder / "base.yaml")
-    overlay = read_yaml(known[choose(name, known, "study")])
-    methods = merge(base["methods"], overlay.get("methods", {}))
+    base, own = read_yaml(folder / "base.yaml"), overlay(name, folder)
+    methods = merge(base["methods"], own.get("methods", {}))
     tasks, runs = {}, {}
-    for key, block in overlay["tasks"].items():
+    for key, block in own["tasks"].items():
         block = dict(block)
         chosen, origin = block.pop("methods"), block.pop("base", key)
         tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
@@ -48,16 +65,16 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
             suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
             runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
     used = sorted({item["method"] for item in runs.values()})
-    tune = merge(base.get("tune", {}), overlay.get("tune", {}))
+    tune = merge(base.get("tune", {}), own.get("tune", {}))
     spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
     return {
         "study": name,
-        "about": overlay.get("about", ""),
-        "seeds": overlay.get("seeds", base["seeds"]),
+        "about": own.get("about", ""),
+        "seeds": own.get("seeds", base["seeds"]),
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": runs,
         "methods": {m: methods.get(m) or {} for m in used},
         "tune": {**tune, "spaces": spaces},
-        "ablate": overlay.get("ablate", {}),
+        "ablate": own.get("ablate", {}),
     }

@@ -44,6 +44,11 @@ def cosines(x: Tensor) -> Tensor:
     return (x @ x.T) / (norm[:, None] * norm).clamp(min=1e-12)
 
 
+def row_shares(weights: Tensor) -> Tensor:
+    """Rows of non-negative weights [..., N] scaled to sum 1; a row without weight stays 0."""
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
+
+
 def simplex(rows: Tensor) -> Tensor:
     """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
     descending = rows.sort(-1, descending=True).values
@@ -104,6 +109,27 @@ def group_mass(weights: Tensor, group: Tensor) -> Tensor:
     """Mean weight that a row of [..., N, N] puts on clients of its own group [N], itself included."""
     same = group[:, None] == group
     return (weights * same).sum(-1).mean(-1)
+
+
+def portrayed(weights: Tensor, group: Tensor | None = None) -> dict[str, Tensor]:
+    """What a graph [L, N, N] says in a few numbers: weight on oneself, entropy of a row, and, with groups [N], mass within them.
+
+    Signed weights (a free matrix) count by their size.
+    """
+    shares = row_shares(weights.abs())
+    found = {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
+    return found if group is None else {**found, "weight within groups": group_mass(shares, group).mean()}
+
+
+def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:
+    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 where neighbours are all alike."""
+    return 0.25 * (x[edges[0]] - x[edges[1]]).square().sum()
+
+
+def smoothness(x: Tensor, edges: Tensor) -> dict[str, Tensor]:
+    """How much neighbours differ, as it is and whatever the scale of x [N, D]; both fall to 0 when a network over-smooths."""
+    energy = dirichlet_energy(x, edges)
+    return {"Dirichlet energy": energy, "Dirichlet quotient": energy / x.square().sum().clamp(min=1e-12)}
 
 
 class Shares(NamedTuple):

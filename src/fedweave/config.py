@@ -4,11 +4,14 @@ import dataclasses
 import math
 import types
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, choose
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def construct(cls: type[T], block: object, key: str, **given: object) -> T:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
+from fedweave.collaboration import portrayed
 from fedweave.executors import Executor
 from fedweave.federation import ClientData, Cohort, Federation
 from fedweave.protocol import ClientState, Method, Server, Stage, Start
@@ -31,6 +32,7 @@ class Settings:
         every: rounds between evaluations; the last round is always evaluated.
         newcomers: how many clients (the last ones) are absent at first.
         join_round: the round before which they join; 0 means nobody is absent.
+        freeze: the server learns nothing more once they have joined.
     """
 
     rounds: int
@@ -39,6 +41,7 @@ class Settings:
     every: int = 1
     newcomers: int = 0
     join_round: int = 0
+    freeze: bool = False
 
 
 class State(NamedTuple):
@@ -59,6 +62,7 @@ class Report(NamedTuple):
         loss: mean training loss of the participants.
         scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
         models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        diagnostics: name -> number, about the server after the round; empty between evaluations.
         state: the state after the round.
         method: the method of this stage.
     """
@@ -70,6 +74,7 @@ class Report(NamedTuple):
     loss: float
     scores: dict[str, dict[str, Tensor]]
     models: dict[str, Tree]
+    diagnostics: dict[str, float]
     state: State
     method: Method
 
@@ -89,7 +94,16 @@ def _initial(method: Method, federation: Federation, seed: int) -> Tree:
 def _enrol(method: Method, model: Tree, federation: Federation, positions: Tensor, seed: int, executor: Executor) -> Tree:
     # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
-    return executor.each(lambda data: method.enrol(model, data), (), who)
+    return as_told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed)
+
+
+def as_told(told: Tree, who: Cohort, seed: int) -> Tree:
+    """What reaches the server of what the cohort has to say [P, ...]: an attack replaces what liars say of their data."""
+    federation = who.federation
+    if federation.attack is None:
+        return told
+    where = who.positions.to(federation.ids.device)
+    return federation.attack.corrupted(told, where, federation.ids[where], seed, who.round)
 
 
 def begin(method: Method, federation: Federation, seed: int, executor: Executor) -> State:
@@ -123,18 +137,20 @@ def one_round(
     """
     begun = time.perf_counter()
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
-    who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round)
+    who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
     shared, own, updates = train(method, state, who, executor)
     ids = positions.to(federation.ids.device)
     down, up = method.traffic(shared, own, updates.upload, len(positions))
-    server = method.aggregate(state.server, ids, updates.upload, federation.sizes[ids])
+    frozen = settings.freeze and state.round >= settings.join_round
+    told = as_told(updates.upload, who, settings.seed)
+    server = state.server if frozen else method.aggregate(state.server, ids, told, federation.sizes[ids])
     after = State(state.round + 1, server, trees.put(state.clients, ids, updates.client))
     loss = float(updates.loss.mean())
-    report = Report(after.round, down, up, time.perf_counter() - begun, loss, {}, {}, after, method)
+    report = Report(after.round, down, up, time.perf_counter() - begun, loss, {}, {}, {}, after, method)
     absent = sorted({*range(federation.clients)} - {*positions.tolist()})
     models = updates.model
     if shadow and absent:
-        others = cohort(federation, torch.tensor(absent), method.training, method.epochs, settings.seed, state.round)
+        others = cohort(federation, torch.tensor(absent), method.training, method.epochs, settings.seed, state.round, method.leaks)
         rest = train(method, state, others, executor)[2].model
         order = torch.argsort(torch.cat([positions, torch.tensor(absent)]))
         models = trees.take(trees.concat([models, rest]), order)
@@ -160,6 +176,14 @@ def evaluate(
         }
 
     return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
+
+
+def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
+    """The method's own diagnostics and those of its collaboration graph; `group` [N] are the clients' planted groups."""
+    with torch.no_grad():
+        weights = method.collaboration(server)
+        named = method.diagnostics(server) | ({} if weights is None else portrayed(weights, group))
+    return {name: float(value) for name, value in named.items()}
 
 
 def onboard(method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor) -> State:
@@ -193,21 +217,23 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
         state, report, post = one_round(stage.method, state, crowd, settings, executor, shadow=due)
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post)
-            report = report._replace(scores=scores, models=models)
+            report = report._replace(scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group))
         yield report
 
 
 def _stage(stages: list[Stage], round: int) -> tuple[Stage, bool]:
-    """The stage of `round`, and whether this round opens it with a handover."""
+    """The stage of `round`, and whether this round opens it."""
     first = 0
     for stage in stages:
         if round < first + stage.rounds:
-            return stage, round == first and stage.handover is not None
+            return stage, round == first
         first += stage.rounds
     raise IndexError(f"round {round} lies behind the last stage")
 
 
 def _hand_over(stage: Stage, state: State, federation: Federation, seed: int, executor: Executor) -> State:
+    if stage.handover is None:
+        return state
     start = describe(stage.method, federation, seed, executor)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)

@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read."""
+"""The exceptions a user is meant to read."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class BadInput(ValueError):
     """A wrong key, value or file: one line that names it, its value and the way out."""
+
+
+class Diverged(RuntimeError):
+    """Training left the finite numbers; the message names run, seed, round and the way out."""
 
 
 def choose(value: str, choices: Iterable[str], key: str) -> str:

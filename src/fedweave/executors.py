@@ -13,7 +13,10 @@ from torch.func import vmap
 
 from fedweave import trees
 from fedweave.federation import ClientData, Cohort
+from fedweave.models import parameter_count
 from fedweave.trees import Tree
+
+LARGE = 100_000  # parameters
 
 
 class Executor(ABC):
@@ -67,9 +70,11 @@ class Batched(Executor):
 def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0) -> Executor:
     """The executor called `name`; "auto" batches small dense and graph models, and everything on a GPU.
 
-    Stacked convolutions lose on a CPU (measured 0.6-0.8 of the plain loop), small dense models win several times over.
+    On a CPU, stacked convolutions lose (measured 0.6-0.8 of the plain loop), and so do models whose optimiser step waits for
+    memory, which the loop's fused kernels cross once (0.7 for the 183,000 parameters of Cora's GCN); small ones win several times over.
     """
     convolutional = any(isinstance(module, nn.Conv2d) for module in template.modules())
-    if name == "loop" or (name == "auto" and convolutional and device == "cpu"):
+    heavy = convolutional or parameter_count(template) > LARGE
+    if name == "loop" or (name == "auto" and heavy and device == "cpu"):
         return Loop()
     return Batched(chunk)

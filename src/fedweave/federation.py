@@ -7,11 +7,13 @@ code of ONE client sees, without a client axis. In the `loop` executor a client'
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.attacks import Attack
 from fedweave.errors import BadInput
 from fedweave.trees import take
 
@@ -24,7 +26,7 @@ class ClientData:
         arrays: what the task reads: "x", "y" (all rows of the data set, or the client's own nodes), for subgraphs
             "edges" [2, E], "weight" [E] and "nodes" [V] (True for real nodes), for shared test sets "test_weight" [C].
         plan: epochs of steps of training rows, [E, S, B]; rows of −1 are padding.
-        train, val, test: rows, padded with −1. `test` is empty whenever client code trains.
+        train, val, test: rows, padded with −1. `test` is empty whenever client code trains, unless its method leaks.
         key: 0-d key of this client in this round.
         round: number of the round, from 0.
         size: number of training rows, 0-d float.
@@ -32,7 +34,7 @@ class ClientData:
     """
 
     arrays: dict[str, Tensor]
-    plan: Sequence[Iterable[Tensor]]
+    plan: Sequence[Iterable[Tensor]] | Tensor
     train: Tensor
     val: Tensor
     test: Tensor
@@ -53,6 +55,7 @@ class Federation:
         ids: the clients' identities [N]; random streams hang on them, not on positions.
         relation: [2, R] the given client graph, both directions, or None.
         group: [N] planted group of each client, or None.
+        attack: how some clients lie about their data, or None.
     """
 
     shared: dict[str, Tensor]
@@ -64,6 +67,7 @@ class Federation:
     extents: dict[str, Tensor] = field(default_factory=dict)
     relation: Tensor | None = None
     group: Tensor | None = None
+    attack: Attack | None = None
 
     @property
     def clients(self) -> int:
@@ -87,18 +91,19 @@ class Federation:
             extents=take(self.extents, positions),
             group=group,
             relation=_restrict(self.relation, positions, self.clients),
+            attack=None if self.attack is None else self.attack.select(positions),
         )
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on `device`."""
-        moved = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
-        optional = {name: None if getattr(self, name) is None else getattr(self, name).to(device) for name in ("relation", "group")}
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
+        given = {name: value for name in ("relation", "group", "attack") if (value := getattr(self, name)) is not None}
         return replace(
             self,
             shared={k: v.to(device) for k, v in self.shared.items()},
-            **moved,
-            **optional,
             own={k: v.to(device) for k, v in self.own.items()},
+            **moved,
+            **{name: value.to(device) for name, value in given.items()},
         )
 
 
@@ -121,7 +126,7 @@ class Cohort:
         plan: int64 [P, E, S, B] rows, −1 is padding, on the CPU; empty when nobody trains.
         keys: int64 [P].
         round: number of the round.
-        testing: whether the view shows the test rows (evaluation only).
+        testing: whether the view shows the test rows: in evaluation, and where a method declares that it leaks.
     """
 
     federation: Federation

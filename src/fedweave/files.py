@@ -1,10 +1,13 @@
 """Files that are either whole or not there: written under a temporary name, synced, then renamed."""
 
+import csv
+import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -32,3 +35,10 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
             temporary.write_bytes(content)
         else:
             temporary.write_text(content, encoding="utf-8")
+
+
+def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file, as `write_atomic` does."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_atomic(path, text.getvalue())

@@ -1,14 +1,13 @@
 """Randomness as data.
 
-Host-side draws (partitions, participation, minibatch plans) come from named counter-based streams; draws inside a
-model (dropout) are hashes of an integer key. Both are functions of their key alone, so every executor, chunk size,
-order and resume sees the same numbers.
+Host-side draws (partitions, participation, minibatch plans) come from named counter-based streams (`fedweave.streams`);
+draws inside a model (dropout) are hashes of an integer key. Both are functions of their key alone, so every executor,
+chunk size, order and resume sees the same numbers.
 """
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +15,6 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
-
-
-def stream(*ints: int) -> np.random.Generator:
-    """A generator that depends on `ints` only, the same on every machine (Philox over numpy's SeedSequence)."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([int(i) for i in ints])))
 
 
 def _shift(h: Tensor, bits: int) -> Tensor:

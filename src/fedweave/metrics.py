@@ -1,11 +1,9 @@
-"""Scores of one client, statistics over clients, and the choice of the round that is reported."""
+"""Statistics over clients and seeds, and the choice of the round that is reported."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedweave.errors import BadInput, choose
 
@@ -21,22 +19,15 @@ class Summary(NamedTuple):
     worst10: float
 
 
-def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean of `values` [..., B] over rows, weighted by `mask` [..., B] (bool, or weights >= 0); NaN without any row."""
-    if mask is None:
-        return values.mean(-1)
-    weight = mask.to(values.dtype)
-    return (torch.where(weight > 0, values, 0.0) * weight).sum(-1) / weight.sum(-1)
+class Headline(NamedTuple):
+    """A run in four numbers: mean and standard deviation over seeds (ddof 1; NaN for one seed) of the mean over clients,
+    and the seeds' average spread over clients and worst tenth.
+    """
 
-
-def accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Percentage of rows [...] whose largest entry of `logits` [..., B, C] is `targets` [..., B]."""
-    return 100.0 * masked_mean((logits.argmax(-1) == targets).to(logits.dtype), mask)
-
-
-def mse(outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean squared error [...] over rows and steps of `outputs` and `targets` [..., B, T]."""
-    return masked_mean((outputs - targets).square().mean(-1), mask)
+    mean: float
+    std: float
+    client_std: float
+    worst10: float
 
 
 def summarise(values: np.ndarray, higher_is_better: bool = True) -> Summary:
@@ -47,6 +38,13 @@ def summarise(values: np.ndarray, higher_is_better: bool = True) -> Summary:
     worst = np.sort(values if higher_is_better else -values)[: max(1, values.size // 10)]
     mean = worst.mean() if higher_is_better else -worst.mean()
     return Summary(float(values.mean()), float(values.std()), float(mean if np.isfinite(values).all() else np.nan))
+
+
+def headline(values: np.ndarray, higher_is_better: bool = True) -> Headline:
+    """`values` [S, N] of seeds and clients as the numbers that are reported."""
+    means, spreads, worst = np.array([summarise(row, higher_is_better) for row in values]).T
+    std = float(means.std(ddof=1)) if len(means) > 1 else np.nan
+    return Headline(float(means.mean()), std, float(spreads.mean()), float(worst.mean()))
 
 
 def select(

@@ -86,14 +86,12 @@ class Method(ABC):
     point: ClassVar[Literal["pre", "post"]] = "post"
     # Task capabilities without which the method makes no sense.
     needs: ClassVar[frozenset[str]] = frozenset()
+    # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
+    embeds: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, start: Start) -> Server:
         """The server's state before round 0."""
-
-    @abstractmethod
-    def join(self, model: Params) -> ClientState:
-        """A client's private state on joining; `model` is the common initial model."""
 
     @abstractmethod
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
@@ -112,6 +110,15 @@ class Method(ABC):
         """The model a client would deploy now: any tree that `predict` understands."""
 
     # Neutral defaults.
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the model that never leave a client; by default the BatchNorm buffers."""
+        return self.task.buffers
+
+    def join(self, model: Params) -> ClientState:
+        """A client's private state on joining; `model` is the common initial model. By default the part that it keeps."""
+        return trees.only(model, self.kept)
 
     @property
     def epochs(self) -> int:
@@ -146,6 +153,19 @@ class Method(ABC):
     def collaboration(self, server: Server) -> Tensor | None:
         """Who learns from whom [L, N, N]: row = learner, column = source; None for methods without such a graph."""
         return None
+
+    def portrait(self, server: Server) -> Tensor | None:
+        """What the server knows every client by [N, D], to be drawn as a map; None for methods without such vectors."""
+        return None
+
+    def diagnostics(self, server: Server) -> dict[str, Tensor]:
+        """0-d numbers that say how the server is doing, by name; they are logged beside the scores. By default none."""
+        return {}
+
+    @property
+    def leaks(self) -> bool:
+        """Whether training reads test rows. Such results carry a label and enter no comparison; by default it does not."""
+        return False
 
     def descend(
         self,

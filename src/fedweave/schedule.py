@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave import keys
 from fedweave.federation import Cohort, Federation
+from fedweave.streams import stream
 
 # Names of the streams hanging on a run's seed.
 SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER = range(1, 6)
@@ -37,17 +38,17 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
     if count >= n:
         return torch.arange(n)
     # Scores hang on identities, so that relabelling the clients relabels the sample.
-    scores = np.array([keys.stream(seed, SAMPLING, round, int(i)).random() for i in ids])
+    scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
 
 
-def client_plan(rows: np.ndarray, training: Training, epochs: int, *stream: int) -> np.ndarray:
-    """One client's minibatches [E, S, B], rows of −1 are padding; reshuffled every pass over `rows`."""
+def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int) -> np.ndarray:
+    """One client's minibatches [E, S, B], rows of −1 are padding; reshuffled every pass over `rows` by the stream of `purpose`."""
     m = len(rows)
     if training.batch_size == 0:
         return np.broadcast_to(rows, (epochs, training.steps or 1, m))
     size = training.batch_size
-    generator = keys.stream(*stream)
+    generator = stream(*purpose)
     per_pass = m // size if training.drop_last and m >= size else -(-m // size)
     steps = training.steps or per_pass
     if epochs == 0:
@@ -63,7 +64,9 @@ def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
     return padded.reshape(batches, size)
 
 
-def cohort(federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int) -> Cohort:
+def cohort(
+    federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int, testing: bool = False
+) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
     plans = []
     for position in positions.tolist():
@@ -75,7 +78,7 @@ def cohort(federation: Federation, positions: Tensor, training: Training, epochs
         padded[i, :, : p.shape[1], : p.shape[2]] = p
     base = keys.key(seed, DROPOUT, round)
     ids = federation.ids.cpu()[positions]
-    return Cohort(federation, positions, torch.from_numpy(padded), keys.fold(base, ids), round)
+    return Cohort(federation, positions, torch.from_numpy(padded), keys.fold(base, ids), round, testing)
 
 
 def viewers(federation: Federation, seed: int, round: int, testing: bool = True) -> Cohort:

@@ -172,7 +172,7 @@ SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "adam": Adam}
 
 def _prepared(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
     if clip is not None:
-        norm = sum(g.square().sum() for g in grads.values()).sqrt()
+        norm = torch.stack([g.norm() for g in grads.values()]).norm()
         scale = (clip / (norm + 1e-6)).clamp(max=1.0)
         grads = {name: g * scale for name, g in grads.items()}
     return {name: g + decay * params[name] for name, g in grads.items()} if decay else grads
@@ -195,7 +195,8 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
         grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params)
         return value, aux, grads
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    value, aux = loss(leaves)
+    with torch.enable_grad():
+        value, aux = loss(leaves)
     grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     zeroed = (g if g is not None else torch.zeros_like(p) for g, p in zip(grads, leaves.values(), strict=True))
     return value.detach(), aux, dict(zip(leaves, zeroed, strict=True))
@@ -212,7 +213,7 @@ class Fit(NamedTuple):
 def descend(
     loss: Loss,
     model: Params,
-    plan: Sequence[Iterable[Tensor]],
+    plan: Sequence[Iterable[Tensor]] | Tensor,
     solver: Solver,
     key: Tensor,
     names: Iterable[str],
@@ -237,7 +238,7 @@ def descend(
     step_keys = keys.fold(key, *places.reshape(-1, 2).T)
     losses, taken = [], []
     for k, rows in enumerate(steps):
-        value, buffers, grads = value_and_grad(lambda p, k=k, rows=rows, rest=rest: loss({**p, **rest}, rows, step_keys[k]), params)
+        value, buffers, grads = value_and_grad(_of_parameters(loss, rest, rows, step_keys[k]), params)
         advance = solver.step if mapped() else solver.step_
         new = (*advance(params, grads, state), {**rest, **buffers})
         if masked:
@@ -249,17 +250,23 @@ def descend(
     return Fit({name: params.get(name, rest.get(name)) for name in model}, state, _mean(losses, taken, key))
 
 
+def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
+    return lambda params: loss({**params, **rest}, rows, key)
+
+
 def _mean(losses: list[Tensor], taken: list[Tensor], key: Tensor) -> Tensor:
     if not losses:
         return torch.zeros((), device=key.device)
     values = torch.stack(losses)
-    if not taken:
-        return values.mean()
-    active = torch.stack(taken)
-    return torch.where(active, values, 0.0).sum() / active.sum().clamp(min=1)
+    return masked_mean(values, torch.stack(taken)) if taken else values.mean()
 
 
-def proximal(loss: Loss, anchor: Params, weight: float) -> Loss:
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `values` [B] where `mask` [B] holds; 0 where it holds nowhere."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
     """loss + (weight / 2) ‖w − anchor‖² over the parameters in `anchor`; its gradient adds weight · (w − anchor)."""
 
     def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:

@@ -25,6 +25,7 @@ class TrainSpec:
         executor, chunk: how clients are mapped; never changes a result beyond rounding.
         device: "auto" takes a GPU where there is one.
         newcomers, join_round: how many clients join late, and before which round.
+        freeze: the server learns nothing more once they have joined.
         checkpoint: rounds between checkpoints, 0 for none.
     """
 
@@ -43,6 +44,7 @@ class TrainSpec:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     newcomers: int = 0
     join_round: int = 0
+    freeze: bool = False
     checkpoint: int = 25
 
     bounds: ClassVar = {
@@ -87,6 +89,7 @@ class TaskSpec:
         dataset, normalize, partition, model: names and options of the data layer and the client model.
         setting: how the partition is called in tables.
         published: the printed column this task may stand beside, or null.
+        attack: how some clients lie about their data, or null.
     """
 
     dataset: str
@@ -97,6 +100,7 @@ class TaskSpec:
     normalize: Any = "none"
     evaluate: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] | None = None
+    attack: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave.federation import ClientData
-from fedweave.models import layers
-from fedweave.solvers import Loss, mapped
+from fedweave.models import ClientModel, layers
+from fedweave.solvers import Loss, mapped, masked_mean
 from fedweave.trees import Params
 
 CHUNK = 2048  # rows evaluated at once
@@ -34,7 +35,7 @@ class Task(ABC):
         dtype: floating type of parameters.
     """
 
-    build: Callable[[], nn.Module]
+    build: Callable[[], ClientModel]
     dtype: torch.dtype = torch.float32
 
     metric = "accuracy"
@@ -44,7 +45,7 @@ class Task(ABC):
         _ = self.template  # drawn now: no random draw may happen inside a mapped function
 
     @cached_property
-    def template(self) -> nn.Module:
+    def template(self) -> ClientModel:
         """The module whose `forward` every client runs; its own parameters are never used."""
         with torch.random.fork_rng(devices=[]):
             return self.build().to(self.dtype)
@@ -97,17 +98,13 @@ class Task(ABC):
             buffers = {name: model[name].clone() for name in self.buffers}
             mask = rows >= 0 if data.padded else None
             values = (row_losses or fit)({**model, **buffers}, rows.clamp(min=0) if data.padded else rows, key, mask)
-            if mask is None:
-                return values.mean(), buffers
-            return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1), buffers
+            return values.mean() if mask is None else masked_mean(values, mask), buffers
 
         return loss
 
     def call(self, model: Params, inputs: Tensor | tuple[Tensor, ...], method: str = "forward", **options: Tensor | None) -> Tensor:
         """Run a method of the client module on `model`."""
-        if method == "forward":
-            return functional_call(self.template, model, (inputs,), options)
-        return functional_call(_Delegate(self.template, method), {f"module.{k}": v for k, v in model.items()}, (inputs,), options)
+        return invoke(self.template, model, method, inputs, **options)
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Outputs in evaluation mode for `rows` [B]; padding rows give the output of row 0."""
@@ -144,6 +141,10 @@ class Task(ABC):
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Metric per row [B]; a client's value is its weighted mean."""
 
+    def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
+        """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
+        return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
+
     def score(self, outputs: Tensor, data: ClientData, rows: Tensor, shared_test: bool = False) -> Tensor:
         """The client's metric on `rows` (padding ignored); NaN for a client without rows.
 
@@ -154,6 +155,13 @@ class Task(ABC):
         if shared_test and "test_weight" in data.arrays:
             weight = weight * data.arrays["test_weight"][targets]
         return (self.row_score(outputs, targets) * weight).sum() / weight.sum()
+
+
+def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
+    """Run a method of `module` with `params` in the place of its own."""
+    if method == "forward":
+        return functional_call(module, params, inputs, options)
+    return functional_call(_Delegate(module, method), {f"module.{name}": value for name, value in params.items()}, inputs, options)
 
 
 class _Delegate(nn.Module):

@@ -19,6 +19,7 @@ __all__ = [
     "concat",
     "flat",
     "grown",
+    "mixed",
     "nbytes",
     "only",
     "put",
@@ -78,10 +79,15 @@ def sub(a: Tree, b: Tree) -> Tree:
     return tree_map(torch.sub, a, b)
 
 
+def mixed(tree: Tree, weights: Tensor) -> Tree:
+    """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own precision."""
+    return tree_map(lambda t: torch.tensordot(weights.to(t), t, dims=1), tree)
+
+
 def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
     """Mean over the client axis with `weights` [P], which are normalised here."""
-    shares = weights / weights.sum()
-    return tree_map(lambda t: torch.tensordot(shares.to(t), t, dims=1), tree)
+    shares = weights.double()
+    return mixed(tree, shares / shares.sum())
 
 
 def only(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:

@@ -92,6 +92,13 @@ class Partition:
         """N."""
         return len(self.train)
 
+    @property
+    def subgraphs(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(nodes [V], edges [2, E]) of every client, where there must be graphs; raises BadInput for rows and series."""
+        if self.nodes is None or self.edges is None:
+            raise BadInput("partition: its clients hold no subgraphs")
+        return list(zip(self.nodes, self.edges, strict=True))
+
 
 def _there(array: np.ndarray | None, message: str) -> np.ndarray:
     if array is None:

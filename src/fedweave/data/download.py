@@ -99,7 +99,9 @@ def _found(name: str, searches: list[Search]) -> Form:
                 return form
             except SourceError as error:
                 tried.append(str(error))
-    raise BadInput(_advice(name, searches[-1].root, tried))
+    # A later search tries the places of an earlier one again; each is told once.
+    told = [reason for i, reason in enumerate(tried) if not any(reason in later for later in tried[i + 1 :])]
+    raise BadInput(_advice(name, searches[-1].root, told))
 
 
 def _obtain(search: Search, form: Form, file: File) -> None:

@@ -13,7 +13,7 @@ from fedweave.data.base import Dataset, Partition
 from fedweave.data.options import integer, real
 from fedweave.data.split import PARTS, parse, sizes
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 MASKS, HALVES = range(2)  # purposes of the random streams
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}

@@ -8,7 +8,7 @@ from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.options import integer, real
 from fedweave.data.split import Split, chronological, parse, random_parts
 from fedweave.errors import BadInput
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 

@@ -1,6 +1,6 @@
 """Which client holds which rows: the registry of partitions, and those that skew labels.
 
-Everything is drawn from `fedweave.keys.stream(seed, purpose)`; the same seed gives the same partition on
+Everything is drawn from `fedweave.streams.stream(seed, purpose)`; the same seed gives the same partition on
 every machine.
 """
 
@@ -19,7 +19,7 @@ from fedweave.data.options import integer, real
 from fedweave.data.split import Split, parse, random_parts, stratified_parts
 from fedweave.data.tables import proportional
 from fedweave.errors import BadInput, choose
-from fedweave.keys import stream
+from fedweave.streams import stream
 
 POOLS = ("all", "train")
 TESTS = ("local", "weighted", "proportional")

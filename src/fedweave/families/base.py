@@ -39,21 +39,18 @@ class SplitClient(Method):
         """Local training of `model`; `received` is the part that came from the server."""
         return self.descend(model, data)
 
-    def feedback(self, received: Params, data: ClientData) -> Tree:
-        """Extra uploads computed on the model as received; by default none."""
+    def feedback(self, model: Params, own: Tree, data: ClientData) -> Tree:
+        """Extra uploads computed on the model before training, `own` being all that was sent to this client; by default none."""
         return {}
 
     def received(self, shared: Tree, own: Tree) -> Params:
         """The part of the model that came from the server; by default everything that was sent."""
         return {**shared, **own}
 
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.kept)
-
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         fit = self.fit(model, trees.without(model, self.kept), data)
-        upload = {"model": trees.without(fit.model, self.kept), **self.feedback(model, data)}
+        upload = {"model": trees.without(fit.model, self.kept), **self.feedback(model, own, data)}
         return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
@@ -62,11 +59,6 @@ class SplitClient(Method):
 
 class GlobalModel(Method):
     """The server keeps one model (the part that is not private) and averages uploads by training set size."""
-
-    @property
-    @abstractmethod
-    def kept(self) -> tuple[str, ...]:
-        """Names that the server does not have."""
 
     def extras(self, start: Start) -> Params:
         """What the server averages besides the model, before round 0; by default nothing."""
@@ -95,11 +87,6 @@ class ClientModels(Method):
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         """Mixture weights [L, P, N]: row = participant, column = source."""
-
-    @property
-    @abstractmethod
-    def kept(self) -> tuple[str, ...]:
-        """Names that the server does not have."""
 
     def begin(self, start: Start) -> Tree:
         """What the server keeps besides models, before round 0; tables lead with [N, ...]. By default nothing."""
@@ -180,6 +167,10 @@ class GeneratedModels(Method):
         """∂ surrogate loss / ∂θ̄ [P, ...]; by default θ̄ − θ, the gradient of ½ Σ ‖θ̄ − θ‖²."""
         return trees.sub(start, uploads["model"])
 
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        """(gradient of the surrogate loss in φ, θ̄ [P, ...]); by default `cotangent` pulled back through `generate`."""
+        return pull_back(lambda phi: self.generate(phi, server["fixed"], ids), server["phi"], lambda start: self.cotangent(start, uploads))
+
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         """Gradient, in the form of φ, of a server-side loss that is descended besides; by default there is none."""
         return {}
@@ -209,7 +200,7 @@ class GeneratedModels(Method):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]
-        gradient, start = pull_back(lambda phi: self.generate(phi, fixed, ids), server["phi"], lambda start: self.cotangent(start, uploads))
+        gradient, start = self.gradient(server, ids, uploads)
         step = _flat(gradient) if self.server_sign == "descent" else {name: -value for name, value in _flat(gradient).items()}
         besides = _flat(self.regularise(server["phi"], fixed))
         step = {name: value + besides[name] if name in besides else value for name, value in step.items()}

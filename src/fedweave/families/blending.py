@@ -49,10 +49,6 @@ class Blending(GlobalModel):
         """Local training after blending; by default of the whole model."""
         return self.descend(model, data)
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def join(self, model: Params) -> ClientState:
         ones = {name: torch.ones_like(model[name]) for name in self.blended}
         return {"model": model, "weights": ones, "started": model[self.blended[0]].new_zeros((), dtype=torch.bool)}

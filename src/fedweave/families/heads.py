@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedweave.federation import ClientData
 from fedweave.task import Task
-from fedweave.trees import Params
+from fedweave.trees import Params, Tree
 
 
 def body(task: Task) -> tuple[str, ...]:
@@ -30,6 +30,19 @@ def one_hot(task: Task, data: ClientData, rows: Tensor) -> Tensor:
     labels = task.targets(data, rows.clamp(min=0))
     classes = torch.arange(head_shape(task)[0], device=rows.device)
     return ((labels[:, None] == classes) & (rows >= 0)[:, None]).to(task.dtype)
+
+
+def class_statistics(task: Task, model: Params, data: ClientData) -> Tree:
+    """What the client's training rows say about the features z of `model`, with p the shares of the m rows per class.
+
+    {"counts": [C], "means": μ_c [C, D], "h": p_c μ_c [C, D], "variance": V = (Σ p_c E‖z‖²_c − Σ p_c² ‖μ_c‖²) / m}.
+    """
+    z, labels = task.features(model, data, data.train), one_hot(task, data, data.train)
+    counts = labels.sum(0)
+    p, filled = counts / counts.sum(), counts.clamp(min=1)
+    means, power = labels.T @ z / filled[:, None], labels.T @ z.square().sum(1) / filled
+    variance = ((p * power).sum() - (p.square() * means.square().sum(1)).sum()) / counts.sum()
+    return {"counts": counts, "means": means, "h": p[:, None] * means, "variance": variance}
 
 
 def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:

@@ -11,29 +11,30 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave import keys, trees
-from fedweave.collaboration import given, knn_graph, threshold_graph
+from fedweave.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.hyper import TargetHypernetwork
 from fedweave.protocol import Server, Stage, Start, initialised
 from fedweave.solvers import SGD, Adam, Solver
+from fedweave.streams import stream
+from fedweave.task import invoke
 from fedweave.trees import Params, Tree
 
 
-def applied(build: Callable[[], nn.Module], params: Params, *inputs: Any, **options: Any) -> Any:
-    """The output of the network that `build` makes, run with `params`; it allocates no parameters of its own."""
+def applied(build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any) -> Any:
+    """What `method` of the network that `build` makes gives with `params`; it allocates no parameters of its own."""
     with torch.device("meta"):
         network = build()
-    return functional_call(network, params, inputs, options)
+    return invoke(network, params, method, *inputs, **options)
 
 
 def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
     """One draw from N(0, I) per client [len(ids), size], a function of the seed and the client's identity."""
-    rows = [keys.stream(seed, i).standard_normal(size) for i in ids.tolist()]
+    rows = [stream(seed, i).standard_normal(size) for i in ids.tolist()]
     return torch.from_numpy(np.stack(rows)).to(like)
 
 
@@ -84,6 +85,10 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         return trees.tree_map(lambda a, b: (a - b) / len(a), start, uploads["model"])
+
+    def portrait(self, server: Server) -> Tensor:
+        with torch.no_grad():
+            return self.codes(server["phi"], server["fixed"])
 
     def table(self, start: Start) -> Tree:
         """Fresh vectors of all clients."""
@@ -222,8 +227,11 @@ class GraphHypernetwork(Hypernetwork):
         joined = {**(fixed if self.train_x else grown), "edges": self.edges(x, start)}
         return (grown if self.train_x else phi), joined
 
+    def diagnostics(self, server: Server) -> dict[str, Tensor]:
+        return smoothness(self.portrait(server), server["fixed"]["edges"])
+
     def collaboration(self, server: Server) -> Tensor:
         """Neighbours and oneself in equal shares; the same for every layer."""
         edges, x = server["fixed"]["edges"], {**server["fixed"], **server["phi"]}["x"]
         adjacency = torch.eye(len(x), dtype=x.dtype, device=x.device).index_put((edges[0], edges[1]), x.new_ones(()))
-        return (adjacency / adjacency.sum(1, keepdim=True)).expand(len(self.task.layers), -1, -1)
+        return row_shares(adjacency).expand(len(self.task.layers), -1, -1)

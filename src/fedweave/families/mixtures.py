@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,9 @@ from fedweave import trees
 from fedweave.collaboration import weave
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.hypernetworks import vectors
-from fedweave.federation import ClientData
 from fedweave.hyper import LayerWeights
 from fedweave.protocol import Server, Start, initialised
-from fedweave.solvers import SGD, Adam, Solver, value_and_grad
+from fedweave.solvers import SGD, Solver
 from fedweave.trees import Params, Tree
 
 
@@ -73,11 +72,11 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         }
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        return {"models": trees.put(fixed["models"], ids, uploads["model"])}
+        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"])}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
-        return self.enlarge(phi, newcomers, start), {"models": trees.concat([fixed["models"], fresh])}
+        return self.enlarge(phi, newcomers, start), {**fixed, "models": trees.concat([fixed["models"], fresh])}
 
     def collaboration(self, server: Server) -> Tensor:
         like = next(iter(server["fixed"]["models"].values()))
@@ -141,44 +140,3 @@ def _by_source(phi: Tree, clients: int) -> Tree:
 def _as_rows(phi: Tree) -> Tree:
     """The inverse of `_by_source`."""
     return {**phi, "network": {name: v.flatten(1, 2) if name.startswith("heads") else v for name, v in phi["network"].items()}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidatedMixtures(LearnedMixtures):
-    """Mixtures that learn from the clients' loss on held-out rows, at the model as received (pFedGAT).
-
-    One step a round on the *sum* of the clients' losses. Held out are the validation rows, never the test rows.
-
-    Attributes:
-        gat_grad: what comes up beside the model: "client_grad" = the loss and its gradient, which give the exact gradient
-            of φ; "simulated" = the same number, counted as the one scalar that is possible only in a single process;
-            "delta" = nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps).
-    """
-
-    solver: SGD | Adam
-    server_lr: float = 0.01
-    gat_grad: Literal["client_grad", "delta", "simulated"] = "client_grad"
-
-    def feedback(self, received: Params, data: ClientData) -> Tree:
-        if self.gat_grad == "delta":
-            return {"steps": sum(((rows >= 0).any() for epoch in data.plan for rows in epoch), data.size.new_zeros(()))}
-        real, rows, fixed = data.val >= 0, data.val.clamp(min=0), trees.without(received, self.task.params)
-
-        def loss(params: Params) -> tuple[Tensor, Tree]:
-            outputs = self.task.forward({**params, **fixed}, data, rows)
-            values = torch.where(real, self.task.row_loss(outputs, self.task.targets(data, rows)), 0.0)
-            return values.sum() / real.sum().clamp(min=1), {}
-
-        value, _, gradient = value_and_grad(loss, trees.only(received, self.task.params))
-        return {"loss": value, "gradient": gradient}
-
-    def cotangent(self, start: Params, uploads: Tree) -> Params:
-        if self.gat_grad != "delta":
-            return uploads["gradient"]
-        scale = self.solver.lr * uploads["steps"].clamp(min=1)
-        return {name: (value - uploads["model"][name]) / scale.reshape(-1, *[1] * (value.ndim - 1)) for name, value in start.items()}
-
-    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        # The server set the number of steps itself.
-        unsent = ("steps", "gradient") if self.gat_grad == "simulated" else ("steps",)
-        return trees.nbytes(own), trees.nbytes(trees.without(uploads, unsent))

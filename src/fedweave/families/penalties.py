@@ -1,14 +1,34 @@
-"""Loss modifiers beside the proximal term of `fedweave.solvers`: distances that are not squared, and directions."""
+"""Penalties on local training: clients tied to what they received, and loss modifiers beside `fedweave.solvers.proximal`."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedweave.solvers import Loss
+from fedweave.families.base import SplitClient
+from fedweave.federation import ClientData
+from fedweave.solvers import Fit, Loss, proximal
 from fedweave.trees import Params
 
 BLUNT = 1e-4  # distances below this count as rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalClient(SplitClient):
+    """Local training with (μ/2) ‖w − g‖² beside the loss, g the parameters as received.
+
+    Attributes:
+        mu: μ, weight of the proximal term.
+    """
+
+    mu: float = 0.01
+
+    bounds: ClassVar[dict] = {"mu": (0.0, None)}
+
+    def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
+        return self.descend(model, data, loss=proximal(self.task.objective(data), received, self.mu))
 
 
 def length(tensors: Iterable[Tensor]) -> Tensor:

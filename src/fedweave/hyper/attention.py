@@ -1,7 +1,7 @@
 """Attention between clients: over whole models (pFedGAT) and over embeddings (FedSheafHN)."""
 
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,18 +18,20 @@ class AttentionHeads(nn.Module):
 
     gat (Velickovic et al., arXiv:1710.10903): e_ij = LeakyReLU(a . [W h_i || W h_j]). LeakyReLU is monotone,
     so within a head every row i ranks the sources j alike. gatv2 (Brody et al., arXiv:2105.14491): e_ij = a .
-    LeakyReLU(W_l h_i + W_r h_j) does not have that limit.
+    LeakyReLU(W_l h_i + W_r h_j) does not have that limit. With `shared` all heads have one W, and an a of their own.
     """
 
-    def __init__(self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", slope: float = 0.2) -> None:
+    def __init__(
+        self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", shared: bool = False, slope: float = 0.2
+    ) -> None:
         super().__init__()
-        self.score, self.slope = choose(score, ("gat", "gatv2"), "score"), slope
-        self.source = nn.Parameter(_xavier(heads, width, features))
-        self.query = nn.Parameter(_xavier(heads, width, features)) if score == "gatv2" else None
+        self.score, self.slope, maps = choose(score, ("gat", "gatv2"), "score"), slope, 1 if shared else heads
+        self.source = nn.Parameter(_xavier(maps, width, features))
+        self.query = nn.Parameter(_xavier(maps, width, features)) if score == "gatv2" else None
         self.a = nn.Parameter(_xavier(heads, 1, 2 * width if score == "gat" else width)[:, 0])
 
     def values(self, h: Tensor) -> Tensor:
-        """Source rows as the heads see them, [N, D] -> [N, K, width]."""
+        """Source rows as the heads see them, [N, D] -> [N, K, width], or [N, 1, width] if they share one W."""
         return F.linear(h, self.source.flatten(0, 1)).unflatten(-1, self.source.shape[:2])
 
     def forward(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -55,14 +57,12 @@ class ModelAttention(nn.Module):
     """pFedGAT: who learns from whom, from the parameters themselves.
 
     The flattened models are layer-normalised without affine terms (times 1/sqrt(d) with `h_scale="rsqrt"`),
-    attended by K heads over all clients including oneself, and the heads are averaged.
+    attended by K `heads` (see `AttentionHeads`) over all clients including oneself, and the heads are averaged.
     """
 
-    def __init__(
-        self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", h_scale: Literal["none", "rsqrt"] = "none"
-    ) -> None:
+    def __init__(self, features: int, *, h_scale: Literal["none", "rsqrt"] = "none", **heads: Any) -> None:
         super().__init__()
-        self.attend = AttentionHeads(features, width=width, heads=heads, score=score)
+        self.attend = AttentionHeads(features, **heads)
         self.scale = {"none": 1.0, "rsqrt": features**-0.5}[choose(h_scale, ("none", "rsqrt"), "h_scale")]
 
     def heads(self, models: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from fedweave import keys
@@ -46,7 +47,7 @@ class CollaborativeHypernetwork(nn.Module):
             "gat": lambda: GATEncoder(size, size, width=width, depth=2, dropout=dropout),
             "none": lambda: None,
         }
-        mixers: dict[str, Callable[[], nn.Module | None]] = {
+        mixers: dict[str, Callable[[], FreeAttention | DotAttention | None]] = {
             "free": lambda: FreeAttention(clients, dropout=dropout),
             "dot": lambda: DotAttention(size, dropout=dropout),
             "none": lambda: None,
@@ -58,6 +59,11 @@ class CollaborativeHypernetwork(nn.Module):
     def encode(self, x: Tensor, edges: Tensor, key: Tensor | None = None) -> Tensor:
         """Embeddings [N, size] after diffusion, before attention."""
         return x if self.encoder is None else self.encoder(x, edges, key=_fold(key, 0))
+
+    def mixing(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Who attends to whom [N, N], without dropout; the identity without attention."""
+        encoded = self.encode(x, edges)
+        return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
 
     def forward(self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
         """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.collaboration import cosines
+from fedweave.collaboration import cosines, row_shares
 from fedweave.families import SplitClient
 from fedweave.protocol import Server, Start
 from fedweave.trees import Tree
@@ -62,9 +62,8 @@ class CFL(SplitClient):
         split = int(server["round"]) >= self.first_split
         labels = self._split(server["labels"], trees.flat(updates), seen) if split else server["labels"]
         present = torch.zeros_like(seen).index_fill(0, ids, True)
-        share = ((labels[:, None] == labels) & present).to(next(iter(updates.values())).dtype)
-        share = share / share.sum(1, keepdim=True).clamp(min=1)
-        models = trees.tree_map(lambda m, u: m + torch.tensordot(share, u, dims=1), server["models"], updates)
+        share = row_shares(((labels[:, None] == labels) & present).double())
+        models = trees.tree_map(torch.add, server["models"], trees.mixed(updates, share))
         return {"models": models, "updates": updates, "round": server["round"] + 1, "labels": labels, "seen": seen}
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
@@ -77,7 +76,7 @@ class CFL(SplitClient):
 
     def collaboration(self, server: Server) -> Tensor:
         same = (server["labels"][:, None] == server["labels"]).to(torch.get_default_dtype())
-        return (same / same.sum(1, keepdim=True)).expand(len(self.task.layers), -1, -1)
+        return row_shares(same).expand(len(self.task.layers), -1, -1)
 
     def _split(self, labels: Tensor, updates: Tensor, seen: Tensor) -> Tensor:
         """New labels [N] from the last ones and the latest updates [N, P]; the smaller part gets a new label."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedweave import trees
 from fedweave.collaboration import simplex
-from fedweave.families.mixtures import ValidatedMixtures
+from fedweave.families.validated import ValidatedMixtures
 from fedweave.protocol import Start
 from fedweave.trees import Tree
 

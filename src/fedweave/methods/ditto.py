@@ -30,10 +30,6 @@ class Ditto(GlobalModel):
     point = "pre"
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
-    @property
     def epochs(self) -> int:
         return max(self.personal_epochs, self.training.epochs)
 

@@ -39,10 +39,6 @@ class FedAMP(ClientModels):
     label = "FedAMP"
     point = "pre"
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         thetas = trees.flat(server["models"])
         xi = self.alpha / self.sigma * torch.exp(-torch.cdist(thetas[ids], thetas).square() / self.sigma)
@@ -55,7 +51,7 @@ class FedAMP(ClientModels):
         return model
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"]
+        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
         fit = self.descend(client, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
         return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)
 

@@ -43,10 +43,6 @@ class FedCP(GlobalModel):
     needs = frozenset({"classes"})
     bounds: ClassVar[dict] = {"lam": (0.0, None), "tau": (1e-6, None)}
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def extras(self, start: Start) -> Params:
         width, like = head_shape(self.task)[1], next(iter(start.model.values()))
         dense = initialised(lambda: nn.Linear(width, 2 * width), start.seed, like.dtype)

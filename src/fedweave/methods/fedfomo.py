@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedweave import keys, trees
+from fedweave.collaboration import row_shares
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
 from fedweave.trees import Params, Tree
@@ -55,7 +56,7 @@ class FedFomo(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         scores = self._scores(own, client, data)
-        weights = _normalised(scores)
+        weights = row_shares(scores.clamp(min=0))
         fit = self.descend(self._mixed(own, client, weights), data)
         upload = {"model": trees.only(fit.model, self.task.params), "gained": scores if self.raw_affinity else weights}
         return Update(upload, fit.model, fit.model, fit.loss)
@@ -63,16 +64,11 @@ class FedFomo(Method):
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         picks, _ = self.picks(server, ids)
         affinity = server["affinity"].index_put((ids[:, None], picks), uploads["gained"], accumulate=True)
-        return {
-            **server,
-            "models": trees.put(server["models"], ids, uploads["model"]),
-            "affinity": affinity,
-            "seen": server["seen"].index_fill(0, ids, True),
-            "round": server["round"] + 1,
-        }
+        models, seen = trees.put(server["models"], ids, uploads["model"]), server["seen"].index_fill(0, ids, True)
+        return {**server, "models": models, "affinity": affinity, "seen": seen, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return self._mixed(own, client, _normalised(self._scores(own, client, data)))
+        return self._mixed(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         one = trees.nbytes(trees.at(trees.at(own["models"], 0), 0))
@@ -82,7 +78,7 @@ class FedFomo(Method):
         return trees.grown(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor:
-        return torch.stack([_normalised(row) for row in server["affinity"]]).expand(len(self.task.layers), -1, -1)
+        return row_shares(server["affinity"].clamp(min=0)).expand(len(self.task.layers), -1, -1)
 
     def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
@@ -105,21 +101,12 @@ class FedFomo(Method):
     def _scores(self, own: Tree, client: ClientState, data: ClientData) -> Tensor:
         """(L(θ) − L(θ_j)) / ‖θ_j − θ‖ [M] on the validation rows; 0 for empty slots."""
         received = [{**client, **trees.at(own["models"], j)} for j in range(len(own["live"]))]
-        losses = torch.stack([self._loss(model, data) for model in (client, *received)])
+        outputs = (self.task.predict(model, data, data.val) for model in (client, *received))
+        losses = torch.stack([self.task.mean_loss(out, data, data.val) for out in outputs])
         gaps = sum((own["models"][name] - client[name]).flatten(1).square().sum(1) for name in self.task.params)
         return (losses[0] - losses[1:]) / gaps.sqrt().clamp(min=1e-12) * own["live"]
 
-    def _loss(self, model: Params, data: ClientData) -> Tensor:
-        values = self.task.row_loss(self.task.predict(model, data, data.val), self.task.targets(data, data.val.clamp(min=0)))
-        real = (data.val >= 0).to(values.dtype)
-        return (values * real).sum() / real.sum().clamp(min=1)
-
     def _mixed(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
         # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
-        mixed = {name: torch.tensordot(weights, own["models"][name], dims=1) for name in self.task.params}
+        mixed = trees.mixed(own["models"], weights)
         return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}
-
-
-def _normalised(scores: Tensor) -> Tensor:
-    positive = scores.clamp(min=0)
-    return positive / positive.sum().clamp(min=1e-12)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.families.heads import body, head_shape, one_hot, shares
+from fedweave.families.heads import body, class_statistics, head_shape, shares
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
 from fedweave.solvers import SGD, Solver
@@ -68,45 +68,28 @@ class FedPAC(Method):
             "sizes": like.new_zeros(n),
         }
 
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.task.buffers)
-
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return {name: server[name] for name in ("model", "prototypes", "known")}, trees.take(server["heads"], ids)
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
-        before = self._statistics(model, data)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
-        fit = self.descend(
-            headed.model,
-            data,
-            body(self.task),
-            epochs=slice(self.head_epochs, self.epochs),
-            loss=self.task.objective(data, self._losses(shared, data)),
-        )
-        after = self._statistics(fit.model, data)
-        upload = {
-            "model": trees.only(fit.model, body(self.task)),
-            "head": trees.only(fit.model, self.task.head),
-            "h": before["h"],
-            "variance": before["variance"],
-            "means": after["means"],
-            "counts": after["counts"],
-        }
-        return Update(upload, trees.only(fit.model, self.task.buffers), fit.model, fit.loss)
+        aligned = self.task.objective(data, self._losses(shared, data))
+        fit = self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs), loss=aligned)
+        before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
+        known = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
+        upload = {"model": trees.only(fit.model, body(self.task)), "head": trees.only(fit.model, self.task.head), **known}
+        return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)
         totals = counts.sum(0)
-        prototypes = torch.einsum("pc,pcd->cd", counts, uploads["means"]) / totals.clamp(min=1)[:, None]
         alpha = shares(uploads["variance"], uploads["h"])
-        heads = trees.tree_map(lambda head: torch.tensordot(alpha, head, dims=1), uploads["head"])
         rows = torch.zeros_like(server["alpha"][ids]).index_copy(1, ids, alpha)
         return {
             "model": trees.weighted_mean(uploads["model"], weights),
-            "heads": trees.put(server["heads"], ids, heads),
-            "prototypes": prototypes,
+            "heads": trees.put(server["heads"], ids, trees.mixed(uploads["head"], alpha)),
+            "prototypes": torch.einsum("pc,pcd->cd", counts, uploads["means"]) / totals.clamp(min=1)[:, None],
             "known": totals > 0,
             "alpha": server["alpha"].index_copy(0, ids, rows),
             "sizes": torch.zeros_like(server["sizes"]).index_copy(0, ids, weights.to(server["sizes"])),
@@ -122,15 +105,6 @@ class FedPAC(Method):
         sizes, alpha = server["sizes"], server["alpha"]
         common = (sizes / sizes.sum()).expand_as(alpha) if sizes.any() else torch.full_like(alpha, 1 / len(alpha))
         return torch.stack([alpha if names[0] in self.task.head else common for names in self.task.layers.values()])
-
-    def _statistics(self, model: Params, data: ClientData) -> Tree:
-        z = self.task.features(model, data, data.train)
-        labels = one_hot(self.task, data, data.train)
-        counts = labels.sum(0)
-        p, filled = counts / counts.sum(), counts.clamp(min=1)
-        means, power = labels.T @ z / filled[:, None], labels.T @ z.square().sum(1) / filled
-        variance = ((p * power).sum() - (p.square() * means.square().sum(1)).sum()) / counts.sum()
-        return {"counts": counts, "means": means, "h": p[:, None] * means, "variance": variance}
 
     def _losses(self, shared: Tree, data: ClientData) -> RowLosses:
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

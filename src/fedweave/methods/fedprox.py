@@ -5,24 +5,13 @@ Server and wire as FedAvg; the local loss gains (μ/2) ‖w − g‖² over all 
 
 from dataclasses import dataclass
 
-from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation import ClientData
-from fedweave.solvers import Fit, proximal
-from fedweave.trees import Params
+from fedweave.families import GlobalModel
+from fedweave.families.penalties import ProximalClient
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(SplitClient, GlobalModel):
-    """FedAvg with local training tied to the received model.
-
-    Attributes:
-        mu: μ, weight of the proximal term.
-    """
-
-    mu: float = 0.01
+class FedProx(ProximalClient, GlobalModel):
+    """FedAvg with local training tied to the received model."""
 
     label = "FedProx"
     point = "pre"
-
-    def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        return self.descend(model, data, loss=proximal(self.task.objective(data), received, self.mu))

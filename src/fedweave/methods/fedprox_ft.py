@@ -5,27 +5,14 @@ training: the fine-tuned model is the one the client uploads (as in the public c
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation import ClientData
-from fedweave.solvers import Fit, proximal
-from fedweave.trees import Params
+from fedweave.families import GlobalModel
+from fedweave.families.penalties import ProximalClient
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProxFT(SplitClient, GlobalModel):
-    """FedProx, evaluated after local training.
-
-    Attributes:
-        mu: μ, weight of the proximal term.
-    """
-
-    mu: float = 0.01
+class FedProxFT(ProximalClient, GlobalModel):
+    """FedProx, evaluated after local training."""
 
     label = "FedProx-FT"
     point = "post"
-    bounds: ClassVar[dict] = {"mu": (0.0, None)}
-
-    def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        return self.descend(model, data, loss=proximal(self.task.objective(data), received, self.mu))

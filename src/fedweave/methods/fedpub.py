@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave import keys, trees
+from fedweave import trees
 from fedweave.collaboration import cosines
 from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.models import gcn_norm
 from fedweave.protocol import ClientState, Server, Start, Update
 from fedweave.solvers import Loss
+from fedweave.streams import stream
 from fedweave.trees import Params, Tree
 
 
@@ -48,11 +49,8 @@ class FedPub(ClientModels):
 
     label = "FED-PUB"
     needs = frozenset({"subgraphs"})
+    embeds = True
     bounds: ClassVar[dict] = {"lam1": (0, None), "lam2": (0, None), "blocks": (1, None), "block_size": (2, None), "density": (0, 1)}
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -61,7 +59,7 @@ class FedPub(ClientModels):
 
     def begin(self, start: Start) -> Tree:
         like = start.model[self.matrices[0]]
-        g, n = keys.stream(start.seed), self.blocks * self.block_size
+        g, n = stream(start.seed), self.blocks * self.block_size
         both = np.stack(np.triu_indices(n, 1))
         linked = (g.random(both.shape[1]) < self.density) & (both[0] // self.block_size == both[1] // self.block_size)
         pairs = torch.from_numpy(both[:, linked])
@@ -90,21 +88,13 @@ class FedPub(ClientModels):
         return {"buffers": trees.only(model, self.kept), "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices}}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        fit = self.descend(
-            {**own["mixture"], **client["buffers"], **client["masks"]},
-            data,
-            (*self.task.params, *client["masks"]),
-            loss=self._loss(own["mixture"], data),
-        )
+        names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
+        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
         embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(0)
-        return Update(
-            {"model": trees.without(after, self.kept), "embedding": embedding},
-            {"buffers": trees.only(after, self.kept), "masks": masks},
-            deployed,
-            fit.loss,
-        )
+        upload = {"model": trees.without(after, self.kept), "embedding": embedding}
+        return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])

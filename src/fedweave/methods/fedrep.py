@@ -10,6 +10,7 @@ unless the run's optimiser has it.
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.families.heads import body
 from fedweave.federation import ClientData
 from fedweave.solvers import Fit
 from fedweave.trees import Params
@@ -36,6 +37,5 @@ class FedRep(SplitClient, GlobalModel):
         return self.head_epochs + self.training.epochs
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        body = tuple(name for name in self.task.params if name not in self.task.head)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
-        return self.descend(headed.model, data, body, epochs=slice(self.head_epochs, self.epochs))
+        return self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs))

@@ -49,10 +49,6 @@ class HeurFedAMP(ClientModels):
     label = "HeurFedAMP"
     bounds: ClassVar[dict] = {"omega": (0.0, 1.0), "lam": (0.0, None), "alpha": (1e-12, None)}
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def begin(self, start: Start) -> Tree:
         return {"initial": trees.without(start.model, self.kept)}
 

@@ -41,13 +41,6 @@ class KnnPer(GlobalModel):
     point = "pre"
     needs = frozenset({"classes"})
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.kept)
-
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend({**shared, **client}, data)
         kept = trees.only(fit.model, self.kept)

@@ -45,15 +45,8 @@ class PerFedAvg(GlobalModel):
     bounds: ClassVar[dict] = {"alpha": (0.0, None), "delta": (1e-12, None)}
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
-    @property
     def epochs(self) -> int:
         return self.training.epochs * (2 if self.variant == "fo" else 3)
-
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.kept)
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         meta = replace(data, plan=_together(data.plan, self.training.epochs))

@@ -6,8 +6,10 @@ R = the mean over K heads of softmax_j(LeakyReLU(a · [W h_i ‖ W h_j])), self 
 
 Deviations:
 1. The paper's server back-propagates one scalar per client, which carries no derivative. Here the gradient at θ̄_i comes up too
-   (3P + 1 on the wire); `gat_grad="simulated"` counts the scalar only and gives the same numbers.
-2. Held out are validation rows. The paper evaluates on test rows, which tunes the server on them.
+   (3P + 1 on the wire). `gat_grad="simulated"` counts the scalar only and gives the same numbers; "spsa" makes do with two
+   scalars for two more models sent down (4P + 2); "delta" reads the gradient off local training (2P).
+2. Held out are validation rows. The paper evaluates on test rows, which tunes the server on them: `gat_split="test"`, whose
+   results are labelled and never ranked.
 3. The loss at θ̄_i is measured when θ̄_i arrives, at the start of the following round.
 4. Width of a head and the affine-free layer norm are ours; unstated there.
 Within a head LeakyReLU's monotony makes every client rank the others alike, so R stays close to uniform and the method close to
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from fedweave import keys, trees
 from fedweave.families.hypernetworks import applied
-from fedweave.families.mixtures import ValidatedMixtures
+from fedweave.families.validated import ValidatedMixtures
 from fedweave.hyper import ModelAttention, count_sketch, layer_norm
 from fedweave.protocol import Start, initialised
 from fedweave.trees import Params, Tree
@@ -34,6 +36,7 @@ class PFedGAT(ValidatedMixtures):
     Attributes:
         heads, head_width: K and the width of W h.
         score: additive attention as in "gat" or "gatv2".
+        shared: one W for all heads, which keep an a of their own.
         h_scale: "rsqrt" divides h by the root of its length.
         features: what of a model is attended to: "all" of it, a "proj"ection to `sketch` numbers, or its `last` "layers".
     """
@@ -41,6 +44,7 @@ class PFedGAT(ValidatedMixtures):
     heads: int = 8
     head_width: int = 8
     score: Literal["gat", "gatv2"] = "gat"
+    shared: bool = False
     h_scale: Literal["none", "rsqrt"] = "none"
     features: Literal["all", "proj", "layers"] = "all"
     sketch: int = 4096
@@ -66,4 +70,5 @@ class PFedGAT(ValidatedMixtures):
         return count_sketch(layer_norm(rows), self.sketch, keys.key(0).to(rows.device)) if self.features == "proj" else rows
 
     def _network(self, size: int) -> nn.Module:
-        return ModelAttention(size, width=self.head_width, heads=self.heads, score=self.score, h_scale=self.h_scale)
+        options = {"width": self.head_width, "heads": self.heads, "score": self.score, "shared": self.shared}
+        return ModelAttention(size, h_scale=self.h_scale, **options)

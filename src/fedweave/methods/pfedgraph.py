@@ -42,10 +42,6 @@ class PFedGraph(ClientModels):
     label = "pFedGraph"
     bounds: ClassVar[dict] = {"alpha": (1e-12, None), "lam": (0.0, None)}
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def begin(self, start: Start) -> Tree:
         model = trees.without(start.model, self.kept)
         return {"initial": model, "sizes": next(iter(model.values())).new_ones(start.clients)}
@@ -65,10 +61,7 @@ class PFedGraph(ClientModels):
     def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         models, rows = server["models"], self.weights(server, ids)[0]
         scaled = rows / trees.flat(models).norm(dim=1).clamp(min=1e-12)
-        return {}, {"direction": trees.tree_map(lambda t: torch.tensordot(scaled, t, dims=1), models)}
-
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.kept)
+        return {}, {"direction": trees.mixed(models, scaled)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)

@@ -75,10 +75,6 @@ class PFedMe(GlobalModel):
     point = "pre"
     bounds: ClassVar[dict] = {"lam": (0.0, None), "inner_steps": (1, None), "inner_lr": (0.0, None), "beta": (0.0, None), "mu": (0.0, None)}
 
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
-
     def merge(self, old: Params, mean: Params) -> Params:
         return trees.tree_map(lambda a, b: (1 - self.beta) * a + self.beta * b, old, mean)
 

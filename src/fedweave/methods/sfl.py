@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave import keys, trees
-from fedweave.collaboration import given
+from fedweave.collaboration import given, row_shares
 from fedweave.families import ClientModels
 from fedweave.families.hypernetworks import applied, vectors
 from fedweave.families.penalties import tied
@@ -61,15 +61,9 @@ class SFL(ClientModels):
     point = "pre"
     bounds: ClassVar[dict] = {
         **dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps"), (0, None)),
-        "gamma": (0, 1),
-        "beta": (0, 1),
-        "node_size": (1, None),
-        "neighbours": (1, None),
+        **dict.fromkeys(("gamma", "beta"), (0, 1)),
+        **dict.fromkeys(("node_size", "neighbours"), (1, None)),
     }
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return self.task.buffers
 
     def begin(self, start: Start) -> Tree:
         n = start.clients
@@ -82,11 +76,7 @@ class SFL(ClientModels):
         return self._propagation(server)[ids].expand(len(self.task.layers), -1, -1)
 
     def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        share = self._propagation(server).mean(0)
-        return {"common": trees.tree_map(lambda t: torch.tensordot(share, t, dims=1), server["models"])}, {}
-
-    def join(self, model: Params) -> ClientState:
-        return trees.only(model, self.kept)
+        return {"common": trees.mixed(server["models"], self._propagation(server).mean(0))}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]
@@ -100,10 +90,10 @@ class SFL(ClientModels):
         """γ A^L + (1 − γ) I [N, N]."""
         fixed, thetas = server["fixed"], trees.flat(server["models"])
         eye = torch.eye(len(thetas), dtype=thetas.dtype, device=thetas.device)
-        a = _row_shares(torch.where(fixed["given"], fixed["linked"].to(eye), 1.0 / len(eye)) + eye)
+        a = row_shares(torch.where(fixed["given"], fixed["linked"].to(eye), 1.0 / len(eye)) + eye)
         if self.learned_graph:
             s = self._fitted(thetas, fixed, server["round"])
-            a = torch.where(s.any(1, keepdim=True), (1 - self.beta) * a + self.beta * _row_shares(s), a)
+            a = torch.where(s.any(1, keepdim=True), (1 - self.beta) * a + self.beta * row_shares(s), a)
         return self.gamma * torch.linalg.matrix_power(a, self.layers) + (1 - self.gamma) * eye
 
     def _fitted(self, thetas: Tensor, fixed: Tree, round: Tensor) -> Tensor:
@@ -118,7 +108,3 @@ class SFL(ClientModels):
             grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(applied(build, p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
         return sparsified(applied(build, params), self.neighbours).detach()
-
-
-def _row_shares(weights: Tensor) -> Tensor:
-    return weights / weights.sum(1, keepdim=True).clamp(min=1e-12)

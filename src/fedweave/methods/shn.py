@@ -12,12 +12,14 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from fedweave.families.hypernetworks import GraphHypernetwork
+from fedweave.families.hypernetworks import GraphHypernetwork, applied
 from fedweave.hyper import SheafDiffusion
+from fedweave.hyper.sheaf import Activation, Maps
+from fedweave.protocol import Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class SHN(GraphHypernetwork):
 
     Attributes:
         stalk: dimension of every client's stalk.
-        maps: how orthogonal maps are parametrised.
+        maps: restriction maps: orthogonal ones in three parametrisations, "diagonal", or "general".
         act: activation on what parametrises a map.
         use_eps: learn how much of itself a stalk row keeps.
         edge_weights: learn a weight per edge.
@@ -34,8 +36,8 @@ class SHN(GraphHypernetwork):
     """
 
     stalk: int = 3
-    maps: Literal["householder", "cayley", "exp"] = "householder"
-    act: Literal["tanh", "elu"] = "tanh"
+    maps: Maps = "householder"
+    act: Activation = "tanh"
     use_eps: bool = True
     edge_weights: bool = False
     augmented: bool = True
@@ -44,17 +46,11 @@ class SHN(GraphHypernetwork):
     point = "pre"
     bounds: ClassVar[dict] = {**GraphHypernetwork.bounds, "stalk": (1, None)}
 
+    def diagnostics(self, server: Server) -> dict[str, Tensor]:
+        x = {**server["fixed"], **server["phi"]}["x"]
+        layers = applied(lambda: self.encoder(x.shape[1]), server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies")
+        return {**super().diagnostics(server), "sheaf energy": layers[-1]}
+
     def encoder(self, size: int) -> nn.Module:
-        return SheafDiffusion(
-            size,
-            size,
-            stalk=self.stalk,
-            channels=self.channels,
-            depth=self.depth,
-            maps=self.maps,
-            act=self.act,
-            augmented=self.augmented,
-            use_eps=self.use_eps,
-            edge_weights=self.edge_weights,
-            dropout=self.dropout,
-        )
+        names = ("stalk", "channels", "depth", "maps", "act", "augmented", "use_eps", "edge_weights", "dropout")
+        return SheafDiffusion(size, size, **{name: getattr(self, name) for name in names})

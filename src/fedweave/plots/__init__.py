@@ -1,7 +1,7 @@
 """Figures as small SVG that follows the page's theme; matplotlib is imported when one is drawn."""
 
-from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference
-from fedweave.plots.structure import ablation, collaboration, labels, tuning
+from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
+from fedweave.plots.structure import ablation, atlas, collaboration, evolution, labels, some, tuning
 from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread
 
 __all__ = [
@@ -9,15 +9,19 @@ __all__ = [
     "LIGHT",
     "Look",
     "ablation",
+    "atlas",
     "client_spread",
     "cliques_of",
     "collaboration",
     "convergence",
     "cost",
     "critical_difference",
+    "evolution",
     "labels",
     "looks",
     "save",
+    "some",
     "spread",
+    "sweep",
     "tuning",
 ]

@@ -120,6 +120,29 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figu
 
 
 @drawing
+def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor: str) -> "Figure":
+    """Score against a number that settings differ in, one line per method with its std over seeds.
+
+    Args:
+        points: columns method, x, mean, std; x is drawn in order, evenly spaced, because factors double or halve.
+    """
+    figure, axes = panels(500, 290)
+    axis, values = axes[0, 0], np.unique(points["x"])
+    for method, part in points.groupby("method"):
+        look, part = looks[method], part.sort_values("x")
+        at = np.searchsorted(values, part["x"])
+        bar = axis.errorbar(at, part["mean"], yerr=part["std"].fillna(0.0), color=look.color, linestyle=look.dash, marker="o", markersize=5)
+        for number, artist in enumerate((bar[0], *bar[2])):
+            artist.set_gid(f"series-{look.series}-sweep{number}")
+    axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+    axis.set(xlabel=factor, title=UNIT.get(metric, metric))
+    axis.margins(x=0.04)
+    last = points.loc[points.groupby("method")["x"].idxmax()]
+    name_ends(axis, [(row["method"], row["mean"], looks[row["method"]]) for row in last.to_dict("records")])
+    return figure
+
+
+@drawing
 def critical_difference(ranking: "Ranking") -> "Figure":
     """Average ranks on a line; a bar joins methods that Nemenyi's test does not tell apart (Demsar, 2006, Fig. 1)."""
     order = np.argsort(ranking.ranks, kind="stable")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 5  # panels in one row of a figure
+QUIET: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
 
 
 def some(count: int, most: int = SHOWN) -> np.ndarray:
@@ -66,6 +67,64 @@ def shade(values: np.ndarray, top: float) -> np.ndarray:
     """RGBA image [..., 4] of one hue whose opacity is value / top, so that it reads on light and dark."""
     alpha = np.clip(np.nan_to_num(values) / (top or 1.0), 0.0, 1.0)
     return np.concatenate([np.broadcast_to(HEAT, (*alpha.shape, 3)), alpha[..., None]], axis=-1)
+
+
+@drawing
+def evolution(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str], group: np.ndarray | None = None) -> "Figure":
+    """Weights over rounds, [R, L, N, N], one panel for the mean over layers and one for each of some layers.
+
+    With planted groups [N]: what a client gives itself, a client of its group and another one, averaged over clients. Without:
+    the row of client 0, a line for itself and every source; the three with the largest weight at the end stand out.
+    """
+    depths = some(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
+    shown = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
+    columns = min(4, len(shown))
+    figure, axes = panels(860, 210 * -(-len(shown) // columns), -(-len(shown) // columns), columns, sharex=True, sharey=True)
+    for axis in axes.flat[len(shown) :]:
+        axis.axis("off")
+    named = _prominent(_lines(shown["all layers"], group))
+    for axis, (name, part) in zip(axes.flat, shown.items(), strict=False):
+        for label, line in _lines(part, group).items():
+            drawn = {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3} if label in named else QUIET
+            axis.plot(rounds, line, **drawn)
+        axis.set_title(name)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    axes[0, 0].legend(frameon=False, fontsize=9, handlelength=1.2)
+    return figure
+
+
+def _lines(weights: np.ndarray, group: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Name -> [R] of weights [R, N, N]."""
+    count = weights.shape[-1]
+    itself = np.eye(count, dtype=bool)
+    if group is None:
+        return {"itself": weights[:, 0, 0]} | {f"client {source}": weights[:, 0, source] for source in range(1, count)}
+    same = group[:, None] == group
+    kinds = {"itself": itself, "similar": same & ~itself, "other": ~same}
+    return {name: weights[:, kind].mean(axis=1) for name, kind in kinds.items() if kind.any()}
+
+
+def _prominent(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
+    """The first of `lines` and the highest others at the end."""
+    first, *others = lines
+    return [first, *sorted(others, key=lambda name: -lines[name][-1])[: most - 1]]
+
+
+@drawing
+def atlas(places: np.ndarray, edges: np.ndarray, group: np.ndarray | None = None) -> "Figure":
+    """Clients as points [N, 2], coloured by group [N] if there are any; `edges` [2, E] join those who learn from each other."""
+    figure, axes = panels(430, 380)
+    axis = axes[0, 0]
+    axis.axis("off")
+    ends = places[edges]  # [2, E, 2]
+    gaps = np.full_like(ends[:1], np.nan)
+    axis.plot(*np.concatenate([ends, gaps]).transpose(2, 1, 0).reshape(2, -1), color=MUTED, linewidth=0.5, alpha=0.5)
+    colours = [SERIES[5]] * len(places) if group is None else [SERIES[int(g) % 6] for g in group]
+    axis.scatter(*places.T, c=colours, s=34, linewidth=0, zorder=3)
+    for client, place in enumerate(places):
+        axis.annotate(str(client), place, (3, 3), textcoords="offset points", fontsize=7.5, color=MUTED)
+    axis.margins(0.07)
+    return figure
 
 
 @drawing

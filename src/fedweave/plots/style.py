@@ -88,10 +88,11 @@ def panels(
 def inline(figure: "Figure", salt: str) -> str:
     """The figure as an `<svg>` element for a page that defines --ink, --muted, --grid, --surface, --s0 .. --s5."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": salt}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # `savefig` would draw everything twice
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->", "", text, flags=re.S)

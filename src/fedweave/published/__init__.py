@@ -136,12 +136,17 @@ def shortfall(reference: Reference, rounds: int) -> str:
     return "" if reference.full else f"the task does not declare the full budget of {reference.title}"
 
 
+def column(reference: Reference) -> tuple[Row, ...]:
+    """All rows printed in the column, whatever their method and metric."""
+    place = (reference.table, reference.dataset, reference.setting)
+    return tuple(row for row in rows(reference.paper) if (row.table, row.dataset, row.setting) == place)
+
+
 def lookup(reference: Reference, label: str, metric: str) -> Printed | None:
     """The printed value of the method printed as `label`, in the unit of `metric` ("accuracy" or "mse"), if there is one."""
     for name, factor in UNITS.get(metric, ()):
-        for row in rows(reference.paper):
-            place = (row.table, row.dataset, row.setting) == (reference.table, reference.dataset, reference.setting)
-            if place and row.metric == name and same(label, row.method):
+        for row in column(reference):
+            if row.metric == name and same(label, row.method):
                 return Printed(row.mean * factor, row.std * factor, remark(reference, label))
     return None
 

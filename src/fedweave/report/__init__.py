@@ -10,7 +10,7 @@ def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
 
     Args:
         folder: results/<study>.
-        partitions: folder with <task>/labels.csv; by default data/partitions beside results/.
+        partitions: folder with <task>/labels.csv and summary.json; by default data/partitions beside results/.
 
     Raises:
         BadInput: no finished run, or a file that cannot be read.
@@ -25,7 +25,8 @@ def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
     environment = Environment(
         loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    names = page.context(study, results.tables(study), Path(partitions or root))
+    dealt = Path(partitions or root)
+    names = page.context(study, results.current(study, dealt), dealt)
     path = study.folder / "report.html"
     write_atomic(path, environment.get_template("page.html").render(names))
     return path

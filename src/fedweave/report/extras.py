@@ -1,7 +1,6 @@
-"""Optional files of a study: collaboration graphs, label tables, tuning, ablations. A missing file is no error."""
+"""Optional files of a study: label tables, tuning, ablations. A missing file is no error."""
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,21 +9,8 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.results import Run
 
 ABLATION_COLUMNS = ("ablation", "variant", "task", "method", "metric", "mean", "std")
-
-
-class Graphs(NamedTuple):
-    """Who learned from whom in one seed: rounds [R], weights [R, L, N, N] (row = learner), names of the L layers.
-
-    A graph that is the same for every layer is kept once (L = 1).
-    """
-
-    seed: int
-    rounds: list[int]
-    weights: np.ndarray
-    layers: list[str]
 
 
 class Tuning(NamedTuple):
@@ -34,30 +20,6 @@ class Tuning(NamedTuple):
     trials: pd.DataFrame
     best: Mapping[str, Any]
     budget: Mapping[str, Any]
-
-
-def collaboration(run: Run) -> Graphs | None:
-    """The run's collaboration graphs of its first seed, if the method has any.
-
-    Raises:
-        BadInput: a file that is not [R, L, N, N] with a round for each R.
-    """
-    for seed in sorted(run.info.get("seeds", [])):
-        path = run.folder / f"collaboration-{seed}.npz"
-        if not path.is_file():
-            continue
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                weights, rounds, layers = stored["weights"], stored["rounds"].tolist(), stored["layers"].tolist()
-        except (ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise BadInput(f"{path}: not readable ({error}); train the run again") from error
-        if weights.ndim != 4 or weights.shape[:2] != (len(rounds), len(layers)):
-            shape, expected = weights.shape, (len(rounds), len(layers))
-            raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
-        if (weights == weights[:, :1]).all():
-            weights, layers = weights[:, :1], ["all layers"]
-        return Graphs(int(seed), rounds, weights, layers) if weights.size else None
-    return None
 
 
 def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:

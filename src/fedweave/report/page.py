@@ -10,7 +10,9 @@ import pandas as pd
 from fedweave import plots, results, stats
 from fedweave.plots import Look
 from fedweave.report import extras, task_view
-from fedweave.report.task_view import Figure, TaskView
+from fedweave.report.inside import Figure
+from fedweave.report.sweeps import sweeps
+from fedweave.report.task_view import TaskView
 from fedweave.results import EMPTY, Run, Study, Tables, shown
 
 
@@ -45,6 +47,7 @@ def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
         "glance": glance(made.board, views, looks),
         "ranking": ranked,
         "rank_figure": plots.critical_difference(ranked) if ranked else "",
+        "sweeps": sweeps(made.board, made.cohorts, looks),
         "leak": _leak(made),
         "unfinished": study.unfinished,
         "searches": list(_searches(study)),

@@ -9,10 +9,10 @@ import pandas as pd
 
 from fedweave import plots, published, results, stats
 from fedweave.plots import Look
-from fedweave.report import extras
+from fedweave.report import extras, inside
+from fedweave.report.inside import POINTS, Figure, Grid
 from fedweave.results import EMPTY, Run, Tables, shown
 
-POINTS = {"pre": "as received", "post": "after local training"}
 RULES = {
     "best_val_round": "round with the best mean validation score",
     "per_client_best_val": "best validation round of each client",
@@ -34,14 +34,6 @@ class Row(NamedTuple):
     remark: str
 
 
-class Figure(NamedTuple):
-    """A drawing with its caption."""
-
-    title: str
-    svg: str
-    caption: str = ""
-
-
 class TaskView(NamedTuple):
     """One section of the page."""
 
@@ -59,14 +51,18 @@ class TaskView(NamedTuple):
     cost: Figure
     labels: Figure | None
     graphs: list[Figure]
+    evolution: list[Figure]
+    maps: list[Figure]
+    diagnostics: list[Figure]
+    grids: list[Grid]
+    shares: list[Grid]
     pairs: Mapping[str, Any]
     marks: Mapping[str, str]
 
 
 def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str) -> TaskView:
     """Everything the page shows about `task`."""
-    board = made.board[made.board["task"] == task]
-    significance = made.significance[made.significance["task"] == task]
+    board, significance = _of(made.board, task), _of(made.significance, task)
     scores = results.values(runs, made.clients)
     marks = marked(board, significance)
     by_name = {run.name: run for run in runs}
@@ -78,7 +74,7 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=_facts(task, ordered),
         verdict=verdict(board, marks),
-        notes=_notes(ordered, marks, len(next(iter(scores.values()))[0])),
+        notes=[*_notes(ordered, marks, len(next(iter(scores.values()))[0])), *inside.leaking(made.leaky, task)],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns,
@@ -87,10 +83,19 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         clients=Figure("Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."),
         cost=Figure("Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."),
         labels=_labels(partitions / task / "labels.csv"),
-        graphs=list(_graphs(ordered)),
+        graphs=list(inside.graphs(ordered)),
+        evolution=list(inside.evolution(ordered)),
+        maps=list(inside.maps(ordered)),
+        diagnostics=inside.diagnostics(ordered, looks),
+        grids=[grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid],
+        shares=list(inside.shares(_of(made.measures, task))),
         pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
         marks=marks,
     )
+
+
+def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    return table[table["task"] == task]
 
 
 def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
@@ -244,7 +249,8 @@ def _curves(curves: pd.DataFrame, runs: list[Run], looks: Mapping[str, Look], me
     for point, title in POINTS.items():
         if set(points.values()) != {point}:
             parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
-    return [Figure(title, plots.convergence(part, looks, metric)) for title, part in parts.items() if len(part)]
+    caption = "Mean over clients; the band is one standard deviation over seeds."
+    return [Figure(title, plots.convergence(part, looks, metric), caption) for title, part in parts.items() if len(part)]
 
 
 def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> str:
@@ -254,14 +260,6 @@ def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mappi
 def _labels(path: Path) -> Figure | None:
     found = extras.label_counts(path)
     return Figure("Labels", plots.labels(*found), "Rows of each label that a client holds.") if found else None
-
-
-def _graphs(runs: list[Run]) -> Iterable[Figure]:
-    for run in runs:
-        graphs = extras.collaboration(run)
-        if graphs:
-            svg = plots.collaboration(graphs.weights, graphs.rounds, graphs.layers)
-            yield Figure(run.label, svg, f"Seed {graphs.seed}.")
 
 
 def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Reading a results folder and building its leaderboard."""
 
+from fedweave.results.kept import Graphs, Portrait, graphs, portrait
+from fedweave.results.measured import cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
+from fedweave.results.stored import current
 from fedweave.results.tables import (
     COLUMNS,
     EMPTY,
@@ -24,6 +27,8 @@ __all__ = [
     "COLUMNS",
     "EMPTY",
     "MIB",
+    "Graphs",
+    "Portrait",
     "Run",
     "Study",
     "Tables",
@@ -31,12 +36,17 @@ __all__ = [
     "by_task",
     "chosen",
     "clients",
+    "cohorts",
+    "current",
     "curves",
     "dvc_metrics",
+    "graphs",
     "leaderboard_rows",
     "load_run",
     "load_study",
     "matrix",
+    "measures",
+    "portrait",
     "shown",
     "significance",
     "tables",

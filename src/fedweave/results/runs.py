@@ -27,6 +27,7 @@ class Run:
     info: Mapping[str, Any]
     evaluations: pd.DataFrame
     rounds: pd.DataFrame
+    diagnostics: pd.DataFrame  # seed, round, name, value; empty for a run without any
     twin: bool = False  # another run of the task carries the same printed label
 
     @property
@@ -54,6 +55,16 @@ class Run:
         """Direction of the metric."""
         return bool(self.info["higher_is_better"])
 
+    @property
+    def leaks(self) -> bool:
+        """Whether it trained on test rows; such a run is shown apart and compared with nothing."""
+        return bool(self.info.get("leaks"))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the repetitions."""
+        return sorted(int(seed) for seed in self.evaluations["seed"].unique())
+
     @cached_property
     def trained_rounds(self) -> int:
         """Rounds that every seed went through."""
@@ -72,12 +83,13 @@ class Run:
 
 
 class Study(NamedTuple):
-    """The finished runs of a folder, and the names of the unfinished ones."""
+    """The finished runs of a folder: those that are compared, the names of the unfinished, and those that train on test rows."""
 
     name: str
     folder: Path
     runs: tuple[Run, ...]
     unfinished: tuple[str, ...]
+    leaky: tuple[Run, ...] = ()
 
 
 def load_run(folder: Path | str) -> Run:
@@ -100,14 +112,16 @@ def load_run(folder: Path | str) -> Run:
     if absent or evaluations.duplicated(list(KEYS)).any():
         wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
         raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
-    return Run(folder, info, evaluations, pd.read_csv(folder / "rounds.csv"))
+    notes = folder / "diagnostics.csv"
+    diagnostics = pd.read_csv(notes) if notes.is_file() else pd.DataFrame(columns=["seed", "round", "name", "value"])
+    return Run(folder, info, evaluations, pd.read_csv(folder / "rounds.csv"), diagnostics)
 
 
 def load_study(folder: Path | str) -> Study:
     """Read every finished run under `folder`/runs, in the order of their names.
 
     Raises:
-        BadInput: no finished run, or a broken one.
+        BadInput: no finished run, none that may be compared, or a broken one.
     """
     folder = Path(folder)
     found = sorted(path for path in (folder / "runs").glob("*") if path.is_dir())
@@ -118,7 +132,10 @@ def load_study(folder: Path | str) -> Study:
     labels = [(run.task, run.printed_label) for run in runs]
     runs = [replace(run, twin=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
     runs.sort(key=lambda run: (run.task, run.name))
-    return Study(str(runs[0].info.get("study", folder.name)), folder, tuple(runs), tuple(p.name for p in found if p not in done))
+    fair, leaky = (tuple(run for run in runs if run.leaks == leaks) for leaks in (False, True))
+    if not fair:
+        raise BadInput(f"{folder / 'runs'}: every run trains on test rows, and there is nothing to compare; add one that does not")
+    return Study(str(runs[0].info.get("study", folder.name)), folder, fair, tuple(p.name for p in found if p not in done), leaky)
 
 
 def by_task(study: Study) -> dict[str, list[Run]]:

@@ -11,24 +11,34 @@ import pandas as pd
 from fedweave import metrics, published, stats
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
+from fedweave.results.measured import MIB, cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_study
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
     "client_std", "worst10", "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
-MIB = 2.0**20
 EMPTY = "\N{EN DASH}"
+# Field of `Tables` -> name of its file.
+FILES = {
+    "board": "leaderboard", "clients": "clients", "curves": "curves", "significance": "significance",
+    "leaky": metrics.LEAKY, "measures": "measures", "cohorts": "cohorts",
+}  # fmt: skip
 
 
 class Tables(NamedTuple):
-    """Everything that is computed from the runs; `board` is the leaderboard with `run` and `task` in front."""
+    """Everything that is computed from the runs; `board` is the leaderboard with `run` and `task` in front.
+
+    `leaky` is what must not be compared: scores at rounds chosen on test data, and runs that trained on it.
+    """
 
     board: pd.DataFrame
     clients: pd.DataFrame
     curves: pd.DataFrame
     significance: pd.DataFrame
     leaky: pd.DataFrame
+    measures: pd.DataFrame
+    cohorts: pd.DataFrame
 
 
 def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
@@ -81,14 +91,10 @@ def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
 
 
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
-    per_seed = [metrics.summarise(row, run.higher_is_better) for row in matrix(table, run.name).to_numpy()]
-    means, spreads, worst = np.array(per_seed).T
-    std = means.std(ddof=1) if len(means) > 1 else np.nan
-    return {
-        "run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"],
-        "method": run.label, "metric": run.info["metric"], "mean": means.mean(), "std": std, "seeds": len(means),
-        "client_std": spreads.mean(), "worst10": worst.mean(),
-    }  # fmt: skip
+    values = matrix(table, run.name).to_numpy()
+    about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
+    numbers = {"seeds": len(values), **metrics.headline(values, run.higher_is_better)._asdict()}
+    return {**about, "method": run.label, "metric": run.info["metric"], **numbers}
 
 
 def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -145,39 +151,48 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
 
 
-def tables(study: Study) -> Tables:
-    """Everything at once. `leaky` is the leaderboard that selection on test would give: stored apart, never a headline."""
-    table, leaked = clients(study), clients(study, metrics.LEAKY)
-    leaky = pd.DataFrame([_score(run, leaked) for run in study.runs])
-    return Tables(board(study, table), table, curves(study), significance(study, table), leaky)
+def tables(study: Study, partitions: Path | None = None) -> Tables:
+    """Everything at once; `partitions` is the folder with <task>/summary.json, where sizes of data sets are to be looked up."""
+    table = clients(study)
+    return Tables(
+        board(study, table),
+        table,
+        curves(study),
+        significance(study, table),
+        leaky(study),
+        measures(study, table, partitions),
+        cohorts(study, table),
+    )
 
 
-def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Run -> {metric: {mean, std}, worst10, seconds, mib} from a `board`; null where there is no number."""
-
-    def number(value: float) -> float | None:
-        return float(value) if np.isfinite(value) else None
-
-    return {
-        row["run"]: {
-            row["metric"]: {"mean": number(row["mean"]), "std": number(row["std"])},
-            "worst10": number(row["worst10"]),
-            "seconds": number(row["seconds"]),
-            "mib": number((row["bytes_up"] + row["bytes_down"]) / MIB),
-        }
-        for row in frame.to_dict("records")
-    }
+def leaky(study: Study) -> pd.DataFrame:
+    """Scores that have seen test data, stored apart: of rounds selected on it ("selection"), of runs trained on it ("training")."""
+    selected = clients(study, metrics.LEAKY)
+    rows = [{**_score(run, selected), "leak": "selection"} for run in study.runs]
+    if study.leaky:
+        trained = clients(study._replace(runs=study.leaky))
+        rows += [{**_score(run, trained), "leak": "training"} for run in study.leaky]
+    return pd.DataFrame(rows)
 
 
-def write(folder: Path | str) -> Tables:
-    """Compute and write leaderboard, clients, curves, significance, best_test_round (CSV) and metrics.json into `folder`."""
+def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    """Run -> {metric: mean, std, worst10, seconds, mib} from a `board`; null where there is no number."""
+    found = {}
+    for row in frame.to_dict("records"):
+        mib = (row["bytes_up"] + row["bytes_down"]) / MIB
+        numbers = {row["metric"]: row["mean"], **{name: row[name] for name in ("std", "worst10", "seconds")}, "mib": mib}
+        found[row["run"]] = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    return found
+
+
+def write(folder: Path | str, partitions: Path | None = None) -> Tables:
+    """Compute and write the tables of the study as CSV, and metrics/<run>.json."""
     study = load_study(folder)
-    made = tables(study)
-    files = {"leaderboard": made.board[COLUMNS], "clients": made.clients, "curves": made.curves}
-    files |= {"significance": made.significance, metrics.LEAKY: made.leaky}
-    for name, frame in files.items():
-        write_atomic(study.folder / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    write_atomic(study.folder / "metrics.json", json.dumps(dvc_metrics(made.board), indent=2) + "\n")
+    made = tables(study, partitions)
+    for field, frame in made._replace(board=made.board[COLUMNS])._asdict().items():
+        write_atomic(study.folder / f"{FILES[field]}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    for run, numbers in dvc_metrics(made.board).items():
+        write_atomic(study.folder / "metrics" / f"{run}.json", json.dumps(numbers, indent=2) + "\n")
     return made
 
 

@@ -1,0 +1,127 @@
+"""A finished run as plain files, and the value of every client that it reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedweave import assemble
+from fedweave.experiment import SPLITS, Bench, History
+from fedweave.files import atomic_path, write_atomic, write_table
+from fedweave.metrics import select
+from fedweave.models import parameter_count
+
+
+def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
+    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, history in histories.items():
+        _write_graphs(folder / f"collaboration-{seed}.npz", history, bench)
+        _write_portrait(folder / f"portrait-{seed}.npz", history, bench)
+        with atomic_path(folder / f"models-{seed}.pt") as temporary:
+            torch.save({"round": history.kept["round"], "models": history.kept["models"]}, temporary)
+    _write_evaluations(folder / "evaluations.parquet", histories)
+    ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
+    write_table(folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss"), ledger)
+    noted = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
+    write_table(folder / "diagnostics.csv", ("seed", "round", "name", "value"), noted)
+    write_atomic(folder / "run.json", json.dumps(_facts(bench, histories), indent=2, default=str) + "\n")
+
+
+def selected(bench: Bench, history: History, split: str = "test") -> np.ndarray:
+    """The reported value of every client [N]: the round is chosen from validation only."""
+    point = assemble.point(bench.run)
+    width = max(len(v) for v in history.scores[f"{point}/val"])
+    val, values = (np.array([v + [np.nan] * (width - len(v)) for v in history.scores[f"{point}/{s}"]]) for s in ("val", split))
+    rows = select(val, history.rounds, bench.run.evaluate.select, bench.method.task.higher_is_better)
+    return values[rows, np.arange(width)]
+
+
+def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
+    run, task = bench.run, bench.method.task
+    spec = run.resolved()
+    spec["method"] = {"name": run.method, **assemble.hyperparameters(bench.method)}
+    return {
+        "study": run.study,
+        "run": run.key,
+        "task": run.name,
+        "dataset": run.task.dataset,
+        "setting": run.task.setting,
+        "method": run.method,
+        "label": label(bench),
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "point": assemble.point(run),
+        "select": run.evaluate.select,
+        "clients": bench.federation.clients,
+        "cohorts": assemble.cohorts(run, bench.federation),
+        "leaks": bench.method.leaks,
+        "parameters": parameter_count(task.template),
+        "device": bench.device,
+        "executor": type(assemble.executor(run, task)).__name__.lower(),
+        "note": bench.note,
+        "published": run.task.published,
+        "spec": spec,
+        "spec_hash": run.fingerprint(),
+        "layers": [*task.layers],
+        "seeds": [*histories],
+        "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "threads": torch.get_num_threads(),
+    }
+
+
+def label(bench: Bench) -> str:
+    """The method's printed name; a variant and a run that leaks say so, and so never join the method's published row."""
+    marks = [bench.run.variant] if bench.run.variant else []
+    marks += ["leaky"] if bench.method.leaks and "leaky" not in bench.run.variant else []
+    return bench.method.label + (f" [{', '.join(marks)}]" if marks else "")
+
+
+def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
+    """A long table seed, round, point, split, client, value."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        (seed, r, point, split, client, value)
+        for seed, h in histories.items()
+        for point, split in SPLITS
+        for r, values in zip(h.rounds, h.scores[f"{point}/{split}"], strict=True)
+        for client, value in enumerate(values)
+    ]
+    names = ("seed", "round", "point", "split", "client", "value")
+    types = (pa.int64(), pa.int64(), pa.string(), pa.string(), pa.int64(), pa.float64())
+    columns = zip(*rows, strict=True)
+    table = pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary)
+
+
+def _write_graphs(path: Path, history: History, bench: Bench) -> None:
+    if not history.graphs:
+        return
+    widest = max(w.shape[-1] for _, w in history.graphs)
+    same = [(r, w) for r, w in history.graphs if w.shape[-1] == widest]
+    with atomic_path(path) as temporary:
+        np.savez_compressed(
+            temporary,
+            rounds=np.array([r for r, _ in same]),
+            weights=np.stack([w.numpy() for _, w in same]),
+            layers=np.array([*bench.method.task.layers]),
+            **_groups(bench),
+        )
+
+
+def _write_portrait(path: Path, history: History, bench: Bench) -> None:
+    if not history.portrait:
+        return
+    seen, vectors = history.portrait
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, round=np.array(seen), vectors=vectors.numpy(), **_groups(bench))
+
+
+def _groups(bench: Bench) -> dict[str, Any]:
+    group = bench.federation.group
+    return {} if group is None else {"group": group.cpu().numpy()}

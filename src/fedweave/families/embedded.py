@@ -1,0 +1,64 @@
+"""A family of clients whose data is a subgraph, and who tell the server a vector that describes it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Method, Update
+from fedweave.solvers import Grouped
+from fedweave.task import NodeClassification
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedClient(Method):
+    """The client trains what it receives together with its own classifier, whose optimiser it never resets.
+
+    It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer: once on
+    joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier and BatchNorm
+    buffers, "moments": the classifier's optimiser}; moments of what is received would mean nothing and start afresh.
+
+    Attributes:
+        enrol_epochs: epochs before the first embedding.
+        refresh: rounds between embeddings, 0 for the first one only.
+    """
+
+    task: NodeClassification
+    enrol_epochs: int = 10
+    refresh: int = 5
+
+    needs = frozenset({"subgraphs"})
+    embeds = True
+    bounds: ClassVar[dict] = {"enrol_epochs": (0, None), "refresh": (0, None)}
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return (*self.task.head, *self.task.buffers)
+
+    @property
+    def enrolment_epochs(self) -> int:
+        return self.enrol_epochs
+
+    def enrol(self, model: Params, data: ClientData) -> Tree:
+        return {"embedding": self.task.embedding(self.descend(model, data, epochs=slice(0, self.enrol_epochs)).model, data)}
+
+    def join(self, model: Params) -> ClientState:
+        return {"model": trees.only(model, self.kept), "moments": self.solver.init(trees.only(model, self.task.head))}
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        model = self.personalize(shared, own, client, data)
+        solver = Grouped(solvers={"head": self.solver, "body": self.solver}, group=lambda n: "head" if n in self.task.head else "body")
+        moments = {**solver.init(trees.only(model, self.task.params)), "head": client["moments"]}
+        fit = self.descend(model, data, solver=solver, state=moments)
+        upload = {"model": trees.without(fit.model, self.kept), **self._news(fit.model, data)}
+        return Update(upload, {"model": trees.only(fit.model, self.kept), "moments": fit.state["head"]}, fit.model, fit.loss)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**own, **client["model"]}
+
+    def _news(self, model: Params, data: ClientData) -> dict[str, Tensor]:
+        due = self.refresh and data.round and data.round % self.refresh == 0
+        return {"embedding": self.task.embedding(model, data)} if due else {}

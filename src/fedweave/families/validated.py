@@ -1,0 +1,128 @@
+"""A family whose server learns mixtures from the clients' loss on held-out rows, at the model as they received it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedweave import keys, trees
+from fedweave.families.mixtures import LearnedMixtures
+from fedweave.federation import ClientData
+from fedweave.protocol import Server, Start
+from fedweave.solvers import SGD, Adam, value_and_grad
+from fedweave.task import CHUNK
+from fedweave.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedMixtures(LearnedMixtures):
+    """Mixtures that learn from held-out losses (pFedGAT); one step a round on the *sum* of the clients' losses.
+
+    State: fixed gains {"key": of this round's probes}.
+
+    Attributes:
+        gat_grad: what comes up beside the model. "client_grad": the loss and its gradient, which give the exact gradient of φ.
+            "simulated": the same number, counted as the one scalar that is possible only in a single process. "delta": nothing,
+            the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only, the losses at the models
+            of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
+        gat_split: held-out rows, "val" or "test". Test rows tune the server on what is reported: such a run leaks.
+        probes, perturbation: how many random directions u ∈ {−1, 1}^|φ| a round, and c; of "spsa".
+    """
+
+    solver: SGD | Adam
+    server_lr: float = 0.01
+    gat_grad: Literal["client_grad", "delta", "simulated", "spsa"] = "client_grad"
+    gat_split: Literal["val", "test"] = "val"
+    probes: int = 1
+    perturbation: float = 0.01
+
+    bounds: ClassVar[dict] = {**LearnedMixtures.bounds, "probes": (1, None), "perturbation": (1e-12, None)}
+
+    @property
+    def leaks(self) -> bool:
+        return self.gat_split == "test"
+
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        phi, fixed = super().begin(start)
+        return phi, {**fixed, "key": keys.key(start.seed)}
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        return {**super().remember(fixed, ids, start, uploads), "key": keys.fold(fixed["key"], 1)}
+
+    def attach(self, server: Server, ids: Tensor) -> Tree:
+        if self.gat_grad != "spsa":
+            return {}
+        phi, fixed = server["phi"], server["fixed"]
+        ends = [trees.tree_map(lambda p, u, c=c: p + c * u, phi, self.direction(phi, fixed, k)) for k, c in self._ends()]
+        models = [self.generate(end, fixed, ids) for end in ends]
+        return {"probes": trees.tree_map(lambda *rows: torch.stack(rows, dim=1), *models)}
+
+    def received(self, shared: Tree, own: Tree) -> Params:
+        return trees.without(own, ("probes",))
+
+    def feedback(self, model: Params, own: Tree, data: ClientData) -> Tree:
+        if self.gat_grad == "delta":
+            return {"steps": sum(((rows >= 0).any() for epoch in data.plan for rows in epoch), data.size.new_zeros(()))}
+        held_out = (data.test if self.leaks else data.val).split(CHUNK)
+        weights = [self._row_weights(data, rows) for rows in held_out]
+        total = torch.cat(weights).sum().clamp(min=1e-12)
+
+        def loss(params: Params, part: int) -> Tensor:
+            outputs = self.task.forward({**model, **params}, data, held_out[part].clamp(min=0))
+            values = self.task.row_loss(outputs, self.task.targets(data, held_out[part].clamp(min=0)))
+            return torch.where(weights[part] > 0, values * weights[part], 0.0).sum() / total
+
+        def share(part: int) -> Callable[[Params], tuple[Tensor, Tree]]:
+            return lambda params: (loss(params, part), {})
+
+        parts = range(len(held_out))
+        if self.gat_grad == "spsa":
+            with torch.no_grad():
+                at = [trees.at(own["probes"], k) for k, _ in enumerate(self._ends())]
+                return {"losses": torch.stack([torch.stack([loss(params, part) for part in parts]).sum() for params in at])}
+        params = trees.only(model, self.task.params)
+        found = [value_and_grad(share(part), params) for part in parts]
+        value, gradient = trees.tree_map(lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in found])
+        return {"loss": value, "gradient": gradient}
+
+    def cotangent(self, start: Params, uploads: Tree) -> Params:
+        if self.gat_grad != "delta":
+            return uploads["gradient"]
+        scale = self.solver.lr * uploads["steps"].clamp(min=1)
+        return {name: (value - uploads["model"][name]) / scale.reshape(-1, *[1] * (value.ndim - 1)) for name, value in start.items()}
+
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        if self.gat_grad != "spsa":
+            return super().gradient(server, ids, uploads)
+        phi, fixed = server["phi"], server["fixed"]
+        slopes = uploads["losses"].sum(0) / (2 * self.probes * self.perturbation)  # [2 · probes], of + and − in turn
+        terms = [
+            trees.tree_map(lambda u, s=slopes[2 * k] - slopes[2 * k + 1]: s * u, self.direction(phi, fixed, k)) for k in range(self.probes)
+        ]
+        with torch.no_grad():
+            return trees.tree_map(lambda *rows: torch.stack(rows).sum(0), *terms), self.generate(phi, fixed, ids)
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        # The server set the number of steps itself.
+        unsent = ("steps", "gradient") if self.gat_grad == "simulated" else ("steps",)
+        return trees.nbytes(own), trees.nbytes(trees.without(uploads, unsent))
+
+    def direction(self, phi: Tree, fixed: Tree, probe: int) -> Tree:
+        """u of this round's `probe`: independent signs in the form of φ."""
+        leaves, form = tree_flatten(phi)
+        draws = [keys.uniform(keys.fold(fixed["key"], probe, n), leaf.shape) for n, leaf in enumerate(leaves)]
+        return tree_unflatten([torch.where(draw < 0.5, -1.0, 1.0).to(leaf) for draw, leaf in zip(draws, leaves, strict=True)], form)
+
+    def _ends(self) -> list[tuple[int, float]]:
+        """(probe, ± c) of every model that is sent besides."""
+        return [(k, c) for k in range(self.probes) for c in (self.perturbation, -self.perturbation)]
+
+    def _row_weights(self, data: ClientData, rows: Tensor) -> Tensor:
+        """Weight [B] of held-out rows: 0 for padding; a shared test set counts by the client's own labels."""
+        real = (rows >= 0).to(self.task.dtype)
+        if not self.leaks or "test_weight" not in data.arrays:
+            return real
+        return real * data.arrays["test_weight"][self.task.targets(data, rows.clamp(min=0))]

@@ -1,0 +1,34 @@
+"""Settings that differ in one number, as curves: depth, neighbours, thresholds, clients, shares of liars or newcomers."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from fedweave import plots
+from fedweave.plots import Look
+from fedweave.report.inside import Figure
+
+NUMBER = re.compile(r"(?P<factor>.*?)(?P<x>\d+(?:\.\d+)?)(?: \[.*)?")
+FEWEST = 3  # settings that make a curve
+
+
+def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Look]) -> list[Figure]:
+    """A figure for every data set and factor with enough settings, over all clients and over those that are looked at apart."""
+    parts = [board.assign(who="")]
+    if len(cohorts):
+        apart = cohorts[cohorts["reported"]]
+        parts.append(apart.assign(who=", " + apart["cohort"]))
+    return list(_curves(pd.concat(parts, ignore_index=True), looks))
+
+
+def _curves(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:
+    split = table["setting"].map(NUMBER.fullmatch)
+    table = table[split.notna()].assign(factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"])))
+    table = table[table["mean"].notna()]
+    for (dataset, factor, metric, who), part in table.groupby(["dataset", "factor", "metric", "who"], sort=False):
+        part = part.drop_duplicates(["method", "x"])
+        if part["x"].nunique() >= FEWEST:
+            *place, name = str(factor).rstrip("/").split("/")
+            title = " ".join([str(dataset), "/".join(place)]).strip()
+            yield Figure(f"{title}: {name or 'setting'}{who}", plots.sweep(part, looks, str(metric), name or "setting"))

@@ -1,0 +1,84 @@
+"""What a run kept of the server: who learned from whom, and the vectors it knows clients by. A missing file is no error."""
+
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.errors import BadInput
+from fedweave.results.runs import Run
+
+
+class Graphs(NamedTuple):
+    """Who learned from whom in one seed: rounds [R], weights [R, L, N, N] (row = learner), names of the L layers, groups [N].
+
+    A graph that is the same for every layer is kept once (L = 1).
+    """
+
+    seed: int
+    rounds: list[int]
+    weights: np.ndarray
+    layers: list[str]
+    group: np.ndarray | None
+
+    def at(self, round: int) -> int:
+        """Position of the last kept graph that is not after `round`, or of the first one."""
+        return max(0, int(np.searchsorted(self.rounds, round, side="right")) - 1)
+
+
+class Portrait(NamedTuple):
+    """What the server knew clients by in one seed at the end: vectors [N, D], planted groups [N]."""
+
+    seed: int
+    round: int
+    vectors: np.ndarray
+    group: np.ndarray | None
+
+
+def graphs(run: Run, seed: int | None = None) -> Graphs | None:
+    """The collaboration graphs of `seed` (default: the first), if the method has any.
+
+    Raises:
+        BadInput: a file that is not [R, L, N, N] with a round for each R.
+    """
+    found = _load(run, "collaboration", seed, ("weights", "rounds", "layers"))
+    if found is None:
+        return None
+    seed, path, stored = found
+    weights, rounds, layers = stored["weights"], stored["rounds"].tolist(), stored["layers"].tolist()
+    if weights.ndim != 4 or weights.shape[:2] != (len(rounds), len(layers)):
+        shape, expected = weights.shape, (len(rounds), len(layers))
+        raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
+    if (weights == weights[:, :1]).all():
+        weights, layers = weights[:, :1], ["all layers"]
+    return Graphs(seed, rounds, weights, layers, stored.get("group")) if weights.size else None
+
+
+def portrait(run: Run, seed: int | None = None) -> Portrait | None:
+    """The clients' vectors of `seed` (default: the first), if the method has any.
+
+    Raises:
+        BadInput: a file that cannot be read.
+    """
+    found = _load(run, "portrait", seed, ("vectors", "round"))
+    if found is None:
+        return None
+    seed, _, stored = found
+    return Portrait(seed, int(stored["round"]), stored["vectors"], stored.get("group"))
+
+
+def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
+    for number in run.seeds if seed is None else [seed]:
+        path = run.folder / f"{name}-{number}.npz"
+        if not path.is_file():
+            continue
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                stored = {key: file[key] for key in file.files}
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise BadInput(f"{path}: not readable ({error}); train the run again") from error
+        if not {*needed} <= {*stored}:
+            raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*stored})}); train the run again")
+        return number, path, stored
+    return None

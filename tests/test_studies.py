@@ -1,0 +1,92 @@
+"""The catalogue covers what the papers print, and a study may take over others."""
+
+from pathlib import Path
+
+import pytest
+
+from fedweave import catalogue, published, spec
+from fedweave.errors import BadInput
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = {
+    "fedaghn": ["fig4", "fig5", "app_fig1", "app_fig2"],
+    "pfedgat": ["fig2", "fig3", "fig4"],
+    "pfedla": ["fig1", "fig5", "fig6", "fig7"],
+    "shn": ["fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11"],
+    "fedsheafhn": ["fig2", "fig3", "fig4", "fig5"],
+}
+STUDIES = {name: catalogue.expand(name, ROOT / "studies") for name in catalogue.studies(ROOT / "studies")}
+
+
+def columns(name: str) -> list[published.Reference]:
+    """The printed columns that a study's tasks name."""
+    tasks = STUDIES[name]["tasks"].values()
+    return [published.reference(task["published"], task["dataset"], task["setting"]) for task in tasks if task.get("published")]
+
+
+def test_every_figure_is_a_study() -> None:
+    """One file per figure that has numbers behind it."""
+    assert [f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in STUDIES] == []
+
+
+@pytest.mark.parametrize("paper", published.PAPERS)
+def test_every_printed_column_has_a_study(paper: str) -> None:
+    """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of their own."""
+    covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
+               for name in STUDIES for r in columns(name) if r.paper == paper}  # fmt: skip
+    printed = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting) for r in published.rows(paper)}
+    assert {column for column in printed - covered if column[2] != "avg"} == set()
+
+
+def test_tables_are_named_as_printed() -> None:
+    """A study called after a table lies beside that table, unless it is reduced."""
+    for name in STUDIES:
+        paper, _, table = name.rpartition("/")
+        if table.startswith(("table", "app_table")) and not table.endswith("-reduced"):
+            wanted = {"app_table1": "appendix_table1", "app_table2": "appendix_table2", "table3b": "table3b_gnn_on_collab_graph"}
+            assert {(r.paper, r.table) for r in columns(name)} == {(paper, wanted.get(table, table))}, name
+
+
+def test_reduced_studies_claim_no_full_budget() -> None:
+    """What is reduced is never printed beside a paper's number."""
+    assert [name for name in STUDIES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
+
+
+def write(folder: Path, **files: str) -> None:
+    """A folder of studies over a base of two tasks."""
+    base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\nmethods: {m: {x: 1}, n: {}}\n"
+    for name, text in {"base": base, **files}.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
+    """Named tasks only, with the study's own changes on top; without names all of them."""
+    tasks = "tasks:\n  a: {methods: [m, n]}\n  b: {methods: [m]}\n"
+    files = {
+        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{m: {{x: 2}}}}\nablate: {{part: {{run: a-m, variants: {{}}}}}}\n",
+        "two": "about: two\nlike: one\ntasks: {a: {methods: [n], train: {epochs: 3}}}\n",
+        "more": "tasks: {c: {base: a, methods: [n]}}\n",
+    }
+    write(tmp_path, **files, all="like: one\n", other="like: [one, more]\n")
+    two = catalogue.expand("two", tmp_path)
+    assert (two["about"], two["seeds"], two["ablate"]) == ("two", [5], {})
+    assert two["runs"] == {"a-n": {"task": "a", "method": "n"}}
+    assert two["tasks"] == {"a": {"dataset": "d", "train": {"rounds": 9, "epochs": 3}}}
+    assert catalogue.expand("all", tmp_path)["methods"] == {"m": {"x": 2}, "n": {}}
+    assert [*catalogue.expand("all", tmp_path)["runs"]] == ["a-m", "a-n", "b-m"]
+    assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
+
+
+def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
+    """In one line that names it."""
+    write(tmp_path, one="like: nothing\n")
+    with pytest.raises(BadInput, match="nothing"):
+        catalogue.expand("one", tmp_path)
+
+
+def test_figures_draw_from_the_runs_of_their_tables() -> None:
+    """Where a figure is a table drawn, its computations are the table's own."""
+    for figure, tables in {"shn/fig4": ("shn/table2", "shn/table3", "shn/table4"), "fedsheafhn/fig3": ("fedsheafhn/table2",)}.items():
+        prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
+        study = spec.parse(STUDIES[figure], figure)
+        assert {study.run(key).fingerprint() for key in study.runs} <= prints
