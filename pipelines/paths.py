@@ -9,6 +9,8 @@ RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
+SHARED = ("data", "families", "hyper", "models")
+READERS = ("catalogue", "stats")
 STATE = Path(".fedweave")  # what survives a stage: checkpoints and the journals of searches
 
 
@@ -22,11 +24,16 @@ def run(study: str, key: str) -> Path:
     return RESULTS / study / "runs" / key
 
 
+def shared_sources() -> list[Path]:
+    """The files whose code every run depends on: the package without its methods and without what only reads results."""
+    package = Path(fedweave.__file__).parent
+    parts = (path for part in SHARED for path in (package / part).glob("*.py"))
+    return sorted([*(path for path in package.glob("*.py") if path.stem not in READERS), *parts])
+
+
 def code_digest(method: str) -> str:
     """A hash of the code that a run of `method` depends on: a checkpoint of other code is not continued."""
-    package = Path(fedweave.__file__).parent
-    core = [*package.glob("*.py"), *(f for part in ("data", "families", "hyper", "models") for f in (package / part).glob("*.py"))]
     content = hashlib.sha256()
-    for file in sorted([*core, package / "methods" / f"{method}.py"]):
+    for file in [*shared_sources(), Path(fedweave.__file__).parent / "methods" / f"{method}.py"]:
         content.update(file.read_bytes())
     return content.hexdigest()[:16]

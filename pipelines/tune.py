@@ -7,6 +7,7 @@ hashes everything its values depend on: a search that was killed goes on, one th
 import fcntl
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -107,7 +108,7 @@ def summary(study: Study, key: str, opened: optuna.Study) -> dict[str, Any]:
     best = opened.best_params if any(value is not None for value in values) else {}
     print(f"{key}: {len(done)} trials, best {opened.best_value if best else '-'} with {best}", flush=True)
     trials = [{"params": trial.params, "value": value} for trial, value in zip(done, values, strict=True)]
-    budget = {"trials": study.tune.trials, "rounds": study.tune.rounds, "seeds": study.tune.seeds}
+    budget = {"trials": study.tune.trials, "share": study.tune.share, "seeds": study.tune.seeds}
     return {"run": key, "best": best, "trials": trials, "budget": budget}
 
 
@@ -149,7 +150,7 @@ def _open(study: Study, key: str) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in spaces(study, key).items()}
-    subject = [run.fingerprint(), paths.code_digest(run.method), tune.rounds, tune.seeds, tune.sampler, space]
+    subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
     digest = hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
     journal = paths.STATE / "tune" / study.name / f"{key}.journal"
     journal.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +159,7 @@ def _open(study: Study, key: str) -> optuna.Study:
         storage=JournalStorage(JournalFileBackend(str(journal), KernelLock(str(journal)))),
         study_name=digest,
         direction="maximize" if assemble.build_task(run, dataset, partition).higher_is_better else "minimize",
-        pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=(tune.rounds or run.train.rounds) // 3),
+        pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=_rounds(study, key) // 3),
         load_if_exists=True,
     )
 
@@ -178,10 +179,14 @@ def _take_up(opened: optuna.Study, first: Mapping[str, Any]) -> None:
         opened.tell(trial.number, state=TrialState.FAIL)
 
 
+def _rounds(study: Study, key: str) -> int:
+    """Rounds of a trial."""
+    return math.ceil(study.tune.share * study.run(key).train.rounds)
+
+
 def _value(study: Study, key: str, inputs: tuple[Dataset, Partition], trial: optuna.Trial) -> float:
     """Mean over seeds of the best validation value of a run with the trial's values; pruned by rounds."""
-    rounds = {"train.rounds": study.tune.rounds} if study.tune.rounds else {}
-    run = study.run(key, trial.params, rounds)
+    run = study.run(key, trial.params, {"train.rounds": _rounds(study, key)})
     bench = experiment.prepare(run, *inputs)
     try:
         bests = [_best(bench, seed, number * run.train.rounds, trial) for number, seed in enumerate(study.tune.seeds)]

@@ -129,7 +129,7 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float]) -> None
         trials[3]["value"] = None
         best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
         run = f"{task}-{slug(label)}"
-        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "rounds": 10}}
+        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "share": 0.5}}
         (folder / "tuned" / task / f"{run}.json").write_text(json.dumps(record))
 
 

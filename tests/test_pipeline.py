@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fedweave import catalogue
+from pipelines import paths
 from pipelines.cli import dump
 
 # One process runs them all: they share a project and change it in turn.
@@ -29,7 +30,7 @@ def params(**methods: dict) -> str:
         task["train"] = {**task["train"], "rounds": 2, "epochs": 1}
     runs = {key: content["runs"][key] for key in ("digits-fedavg", "digits-ditto", "digits-graph-fedavg")}
     blocks = {"fedavg": {}, "ditto": {"personal_epochs": 1, **methods.get("ditto", {})}}
-    tune = {"trials": 2, "rounds": 1, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
+    tune = {"trials": 2, "share": 0.5, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
     ablate = {"pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}}}
     return dump({**content, "study": "small", "seeds": [0, 1], "runs": runs, "methods": blocks, "tune": tune, "ablate": ablate})
 
@@ -141,11 +142,13 @@ def test_every_stage_is_a_child_of_dvc_itself() -> None:
 
 @pytest.mark.parametrize("stage", ["tune", "train"])
 def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
-    """The list in dvc.yaml is complete: no shared code can change without the stage that uses it knowing."""
-    code = f"import sys, pipelines.{stage}; print(*(m for m in sys.modules if m.startswith('fedweave.')))"
+    """No shared code can change without the stages that use it knowing, and what only reads results retrains nothing."""
+    code = f"import sys, pipelines.{stage}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    modules = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout.split()
-    deps = {*yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["do"]["deps"]}
-    free = {"_torchvision", "errors", "files", "methods"}
-    parts = {m.split(".")[1] for m in modules} - free
-    assert {p for p in parts if not {f"src/fedweave/{p}", f"src/fedweave/{p}.py"} & deps} == set()
+    printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    imported = {Path(file) for file in printed.split()}
+    shared = {*paths.shared_sources()}
+    assert {file for file in imported - shared if file.parent.name != "methods"} == set()
+    assert shared & {*(ROOT / "src/fedweave/methods").glob("*"), *(ROOT / "src/fedweave/report").glob("*")} == set()
+    for name in ("tune", "train"):
+        assert "results/${study}/sources.csv" in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]["do"]["deps"]

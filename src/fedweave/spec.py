@@ -109,20 +109,20 @@ class TuneSpec:
 
     Attributes:
         trials: per run; 0 turns tuning off.
-        rounds: of a trial; 0 for the task's own.
+        share: of the task's rounds that a trial trains, rounded up.
         seeds: of a trial; disjoint from the study's seeds.
         workers: parallel processes.
         spaces: method -> {parameter: {low, high, log, step} or {choices}}; "train.lr" reaches the solver.
     """
 
     trials: int = 0
-    rounds: int = 0
+    share: float = 1.0
     seeds: list[int] = field(default_factory=lambda: [1000])
     sampler: Literal["tpe", "random"] = "tpe"
     workers: int = 2
     spaces: dict[str, Any] = field(default_factory=dict)
 
-    bounds: ClassVar = {"trials": (0, None), "rounds": (0, None), "workers": (1, None)}
+    bounds: ClassVar = {"trials": (0, None), "share": (1e-6, 1), "workers": (1, None)}
 
 
 @dataclass(frozen=True, kw_only=True)
