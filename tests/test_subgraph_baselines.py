@@ -1,5 +1,7 @@
 """Baselines of subgraph clients: FED-PUB's masks and similarities, FedSage+'s generators and mended graphs."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
@@ -13,6 +15,7 @@ from fedweave.executors import Batched, Loop
 from fedweave.families import mending
 from fedweave.models.sage import GraphSAGE
 from fedweave.schedule import Training, viewers
+from fedweave.solvers import SGD
 
 NODES = tiny.nodes_federation()
 
@@ -40,6 +43,20 @@ def test_fed_pub_regularisers() -> None:
             torch.testing.assert_close(torch.zeros_like(value) if grad is None else grad, expected, atol=1e-9, rtol=1e-7)
     pruned = method._pruned({"gcn1.weight": torch.ones(2)}, {"mask/gcn1.weight": torch.tensor([0.1, 0.3])})
     assert pruned["gcn1.weight"].tolist() == pytest.approx([0.0, 0.3])
+
+
+def test_fed_pub_masks_do_not_decay() -> None:
+    """Weight decay changes the weights after one step and leaves the masks alone."""
+    after = {}
+    for decay in (0.0, 0.3):
+        plain = made("fedpub", "nodes", detached=True)
+        method = replace(plain, solver=SGD(lr=0.1, weight_decay=decay), training=Training(batch_size=0, epochs=1))
+        state = begin(method, NODES, SEED, Loop())
+        after[decay] = one_round(method, state, NODES, Settings(rounds=1, seed=SEED), Loop())[0]
+    for name, mask in after[0.0].clients["masks"].items():
+        assert not torch.equal(mask, torch.ones_like(mask))
+        torch.testing.assert_close(after[0.3].clients["masks"][name], mask, rtol=0, atol=0)
+    assert not torch.equal(after[0.3].server["models"]["gcn1.weight"], after[0.0].server["models"]["gcn1.weight"])
 
 
 def test_fed_pub_similarity() -> None:

@@ -7,10 +7,10 @@ and e_i come up (2P + D, and the random graph once). A mask m per weight matrix 
 
 Deviations from JinheonBaek/FED-PUB:
 1. Both regularisers have gradients; `detached` leaves them out, as the code does. 2. Adam's moments start afresh every round.
-3. Similarities are to every client's latest embedding, not to this round's participants.
+3. Similarities are to every client's latest embedding, not to this round's participants. 4. Masks do not decay: W ⊙ m would end at 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.models import gcn_norm
 from fedweave.protocol import ClientState, Server, Start, Update
-from fedweave.solvers import Loss
+from fedweave.solvers import SGD, Adam, Grouped, Loss
 from fedweave.streams import stream
 from fedweave.trees import Params, Tree
 
@@ -34,11 +34,11 @@ class FedPub(ClientModels):
 
     Attributes:
         tau: τ, sharpness of the similarity.
-        lam1: λ1, sparsity of masks and their threshold.
-        lam2: λ2, pull of every tensor towards the received one.
+        lam1: λ1, sparsity of masks and their threshold; lam2: λ2, pull of every tensor towards the received one.
         blocks, block_size, density: the random graph; detached: leave the regularisers' gradients out.
     """
 
+    solver: SGD | Adam
     tau: float = 10.0
     lam1: float = 1e-3
     lam2: float = 1e-3
@@ -89,7 +89,9 @@ class FedPub(ClientModels):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
-        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss)
+        rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
+        solver = Grouped(solvers=rules, group=lambda name: "mask" if name in client["masks"] else "")
+        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss, solver=solver)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
         embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(0)
