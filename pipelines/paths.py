@@ -9,9 +9,10 @@ RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
-SHARED = ("data", "families", "hyper", "models")
-READERS = ("catalogue", "stats")
 STATE = Path(".fedweave")  # what survives a stage: checkpoints and the journals of searches
+PACKAGE = Path(fedweave.__file__).parent
+SHARED = ("data", "families", "hyper", "models")  # folders of the package that training imports
+READERS = ("catalogue", "stats")  # its modules that training does without
 
 
 def tuned(study: str, task: str, run: str) -> Path:
@@ -26,14 +27,13 @@ def run(study: str, key: str) -> Path:
 
 def shared_sources() -> list[Path]:
     """The files whose code every run depends on: the package without its methods and without what only reads results."""
-    package = Path(fedweave.__file__).parent
-    parts = (path for part in SHARED for path in (package / part).glob("*.py"))
-    return sorted([*(path for path in package.glob("*.py") if path.stem not in READERS), *parts])
+    parts = (path for part in SHARED for path in (PACKAGE / part).glob("*.py"))
+    return sorted([*(path for path in PACKAGE.glob("*.py") if path.stem not in READERS), *parts])
 
 
 def code_digest(method: str) -> str:
     """A hash of the code that a run of `method` depends on: a checkpoint of other code is not continued."""
     content = hashlib.sha256()
-    for file in [*shared_sources(), Path(fedweave.__file__).parent / "methods" / f"{method}.py"]:
+    for file in [*shared_sources(), PACKAGE / "methods" / f"{method}.py"]:
         content.update(file.read_bytes())
     return content.hexdigest()[:16]
