@@ -12,8 +12,13 @@ CANDIDATES := python3 python python3.14 python3.13 python3.12 python3.11
 RECENT := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(RECENT)' 2>/dev/null && echo $(p))) python3)
 
+# Tools that look at the environment live beside it, so that they pin nothing in it.
+tool = $(VENV)/tools/$(1)/bin/$(1)
+CYCLONEDX := cyclonedx-bom==7.5.0
+PIP_AUDIT := pip-audit==2.10.1
+
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test flow ui lint format clean distclean
+.PHONY: help setup repro test bench flow ui lint sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -39,10 +44,25 @@ flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stag
 ui: $(READY)  ## MLflow UI and Prefect server on loopback, until Ctrl-C
 	@exec python -m pipelines.ui
 
+bench: $(READY)  ## seconds a round beside a hand-written loop (docs/performance.md)
+	@python -m benchmarks
+
 lint: $(READY)  ## ruff and mypy
 	@ruff check .
 	@ruff format --check .
 	@mypy
+
+$(VENV)/tools/%/.ready: $(READY)
+	@python -m venv $(VENV)/tools/$*
+	@$(VENV)/tools/$*/bin/python -m pip install --quiet --disable-pip-version-check $(if $(filter pip-audit,$*),$(PIP_AUDIT),$(CYCLONEDX))
+	@touch $@
+
+sbom: $(VENV)/tools/cyclonedx-py/.ready  ## sbom.json: what constraints.txt pins, as CycloneDX
+	@PYTHONWARNINGS=ignore $(call tool,cyclonedx-py) requirements constraints.txt --pyproject pyproject.toml \
+	  --output-reproducible --of JSON -o sbom.json
+
+audit: $(VENV)/tools/pip-audit/.ready  ## known vulnerabilities of what constraints.txt pins; needs the package index's own data
+	@$(call tool,pip-audit) --strict --requirement constraints.txt --no-deps --disable-pip
 
 format: $(READY)  ## rewrite the code in the project's format
 	@ruff check --fix .

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedweave import catalogue, spec
 from fedweave.errors import BadInput, Diverged, choose
+from pipelines import records, workers
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -24,6 +25,9 @@ app = typer.Typer(
 )
 studies = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
 app.add_typer(studies, name="study")
+app.add_typer(records.app)
+app.command()(workers.deploy)
+app.command()(workers.worker)
 out = Console()
 
 
@@ -279,14 +283,6 @@ def _inline(value: Any) -> str:
     import yaml
 
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
-
-
-@app.command()
-def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
-    """Build results/<study>/report.html and print the leaderboard."""
-    from pipelines import report as stage
-
-    stage.main(study or spec.load().name)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ def log(folder: Path) -> None:
     try:
         logged = tracking.log_study(folder)
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        print(f"not logged to MLflow ({str(error).splitlines()[0]}); later: python -m pipelines.tracking", file=sys.stderr)
+        print(
+            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}", file=sys.stderr
+        )
     else:
         print(f"MLflow holds {len(logged)} runs of {folder.name}")
 

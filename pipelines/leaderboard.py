@@ -10,6 +10,7 @@ from rich.table import Table
 from fedweave import results, spec
 from fedweave.errors import BadInput
 from fedweave.report import inside
+from fedweave.results import verdicts
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -25,18 +26,24 @@ def main(study: str = "") -> None:
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
-    console = Console()
-    rows = list(results.leaderboard_rows(pd.read_csv(folder / "leaderboard.csv")))
-    shown = [key for key in COLUMNS if key != "published" or any(row[key] != "–" for row in rows)]
-    for task in dict.fromkeys(row["task"] for row in rows):
-        mine = [row for row in rows if row["task"] == task]
-        table = Table(title=f"{task}, {mine[0]['metric']}", title_justify="left", box=None, header_style="bold")
+    console, loaded = Console(), results.load_study(folder)
+    made = results.current(loaded, paths.PARTITIONS)
+    for task, part in made.board.groupby("task", sort=False):
+        marks = verdicts.marked(part, made.significance[made.significance["task"] == task])
+        rows = list(results.leaderboard_rows(part))
+        table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
+        shown = [key for key in COLUMNS if key != "published" or any(row[key] != results.EMPTY for row in rows)]
         for key in shown:
             table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
-        for row in mine:
-            table.add_row(*(row[key] for key in shown), style="bold" if row["rank"] == "1" else "")
-        console.print(table, "")
-    console.print("mean over clients, std over seeds, at the round that validation data select", style="dim")
+        for row in rows:
+            mark = marks[row["method"]]
+            cells = {**row, "score": ("≈ " if mark == "tied" else "") + row["score"]}
+            table.add_row(*(cells[key] for key in shown), style="bold" if mark == "best" else "")
+        console.print(table)
+        console.print(verdicts.verdict(part, marks), "", sep="\n", soft_wrap=True)
+    console.print(
+        "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader", style="dim"
+    )
     for grid in besides(folder):
         console.print("", plain(grid))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)

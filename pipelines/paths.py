@@ -12,12 +12,17 @@ RESULTS = Path("results")
 STATE = Path(".fedweave")  # what survives a stage: checkpoints and the journals of searches
 PACKAGE = Path(fedweave.__file__).parent
 SHARED = ("data", "families", "hyper", "models")  # folders of the package that training imports
-READERS = ("catalogue", "stats")  # its modules that training does without
+READERS = ("catalogue", "deploy", "stats")  # its modules that training does without
 
 
 def tuned(study: str, task: str, run: str) -> Path:
     """What tuning found for a run."""
     return RESULTS / study / "tuned" / task / f"{run}.json"
+
+
+def trials(study: str, task: str, run: str) -> Path:
+    """The trials of a search."""
+    return RESULTS / study / "tuned" / task / "trials" / f"{run}.json"
 
 
 def run(study: str, key: str) -> Path:

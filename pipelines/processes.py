@@ -22,7 +22,7 @@ class Children:
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
         self._starting = threading.Lock()
-        self._ended = False
+        self._ended = threading.Event()
 
     @contextmanager
     def child(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -32,7 +32,7 @@ class Children:
             InterruptedError: the undertaking was told to end.
         """
         with self._starting:
-            if self._ended:
+            if self._ended.is_set():
                 raise InterruptedError("told to end")
             process = _start(command, env or {})
             self._running.add(process)
@@ -42,10 +42,19 @@ class Children:
             _end(process)
             self._running.discard(process)
 
+    def pause(self, seconds: float) -> None:
+        """Wait, for a thread that looks after something else than a child.
+
+        Raises:
+            InterruptedError: the undertaking was told to end.
+        """
+        if self._ended.wait(seconds):
+            raise InterruptedError("told to end")
+
     def end(self) -> None:
         """End all of them, for the thread that is told to stop while others wait for their child."""
         with self._starting:
-            self._ended = True
+            self._ended.set()
         for process in tuple(self._running):
             _signal_group(process, signal.SIGTERM)
         for process in tuple(self._running):

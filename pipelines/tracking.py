@@ -1,73 +1,78 @@
 """MLflow as a sink: what a results folder says, as runs to browse and compare.
 
-A parent run per method and task, a child per seed. The files are the truth: the database may be deleted at any
-time, and `log_study` writes it again. A run that is there already is left alone, one whose files changed is
-replaced.
+A parent run per method and task with a child per seed, a parent per search with a child per trial, a parent per ablation with
+a child per variant. The files are the truth: the database may be deleted at any time, and `main` writes it again.
 """
 
-import hashlib
 import json
-import logging
-import math
-import sqlite3
-import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from importlib.metadata import version
-from importlib.resources import files
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import mlflow
 import numpy as np
 import pandas as pd
-from mlflow import MlflowClient
 from mlflow.data.code_dataset_source import CodeDatasetSource
 from mlflow.data.dataset import Dataset
 from mlflow.data.meta_dataset import MetaDataset
 from mlflow.data.numpy_dataset import from_numpy
-from mlflow.entities import DatasetInput, InputTag, Metric, Param
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
+from mlflow.entities import DatasetInput, InputTag, Metric
 
-from fedweave import plots, results, spec
+from fedweave import plots, results
 from fedweave.data import load_dataset
 from fedweave.errors import BadInput
-from fedweave.results import Run, Study, Tables
+from fedweave.report import extras
+from fedweave.results import Run, Study, Tables, verdicts
+from pipelines import registry, sink
 from pipelines.paths import RESULTS
 from pipelines.processes import stage
+from pipelines.sink import Entry, Sink, metric
 
-RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
-LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 STEPS = 16  # most pictures that a run's graph steps through
-BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
-CODE = [str(files(package)) for package in ("fedweave", "pipelines")]
+SQUARE = 240  # least pixels of a side of such a picture
+HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up", "bytes_down": "bytes_down",
+            "seconds": "seconds", "published": "published_mean"}  # fmt: skip
 
 
-class Sink(NamedTuple):
-    """Where runs go: a client, an experiment, and the tags that say which code and data made them."""
+def main(*studies: str) -> None:
+    """Log `studies` (default: every one under results/): the way back when the database is gone.
 
-    client: MlflowClient
-    experiment: str
-    provenance: Mapping[str, str]
+    Raises:
+        BadInput: a study that is not there, or has no finished run.
+    """
+    folders = [RESULTS / name for name in studies] or sorted({path.parents[2] for path in RESULTS.rglob("runs/*/run.json")})
+    if not folders:
+        raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
+    for folder in folders:
+        print(f"MLflow holds {len(log_study(folder))} runs of {folder.relative_to(RESULTS)}", flush=True)
 
 
 def log_study(folder: Path | str, uri: str | None = None) -> list[str]:
-    """Log every finished run of results/<study>; returns the parents' run ids, in the order of the runs' names.
+    """Log results/<study>: its finished runs, searches and ablations, and the models of each task's leader under their alias.
 
     Args:
         folder: results/<study>.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
+    Returns:
+        the parents' run ids of the study's methods, in the order of the runs' names.
+
     Raises:
         BadInput: no finished run, or a broken one.
     """
     study = results.load_study(folder)
-    made, sink = results.current(study), _open(study.name, uri)
-    known = _known(sink)
-    return [_keep_or_log(sink, run, made, known.get(run.name, [])) for run in study.runs]
+    made, store = results.current(study), sink.connect(study.name, uri)
+    sink.describe(store, str(study.runs[0].info["dataset"]), str(study.runs[0].info["metric"]))
+    ids = [_run(store, run, made) for run in study.runs]
+    for found in extras.tuning(study.folder):
+        _search(store, study, found)
+    for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
+        _ablation(store, study, str(name), table)
+    registry.name_best(store, made, study.name, dict(zip((run.name for run in study.runs), ids, strict=True)))
+    return ids
 
 
 def log_run(folder: Path | str, uri: str | None = None) -> str:
@@ -78,130 +83,55 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
     """
     run = results.load_run(folder)
     alone = Study(str(run.info["study"]), run.folder, (run,), ())
-    sink = _open(alone.name, uri)
-    return _keep_or_log(sink, run, results.tables(alone), _known(sink).get(run.name, []))
+    return _run(sink.connect(alone.name, uri), run, results.tables(alone))
 
 
-def _open(study: str, uri: str | None) -> Sink:
-    # It announces its migrations, and warns of pickles that are made here on purpose: graph models cannot be exported.
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    if uri:
-        mlflow.set_tracking_uri(uri)
-    if not event.contains(Engine, "connect", _unhurried):
-        event.listen(Engine, "connect", _unhurried)
-    return Sink(MlflowClient(), mlflow.set_experiment(study).experiment_id, _provenance())
+def _run(store: Sink, run: Run, made: Tables) -> str:
+    mark = sink.digest(*(run.folder / name for name in ("run.json", "rounds.csv", "evaluations.parquet")))
+    return sink.once(store, run.name, mark, partial(_method, run, made), partial(_finish, store, run))
 
 
-def _unhurried(connection: Any, _: Any) -> None:
-    """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and still loses no earlier one."""
-    if isinstance(connection, sqlite3.Connection):
-        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+def _about(run: Run) -> dict[str, str]:
+    return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-@cache
-def _provenance() -> Mapping[str, str]:
-    """Git commit (with a mark if files differ from it) and a hash of dvc.lock; what is not there is left out."""
-    found = {}
-    git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    asked = subprocess.run(git, capture_output=True, text=True, check=False)
-    if asked.returncode == 0:
-        found["mlflow.source.git.commit"] = asked.stdout.strip()
-    lock = Path("dvc.lock")
-    if lock.is_file():
-        found["dvc.lock"] = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    return found
-
-
-def _known(sink: Sink) -> dict[str, list[mlflow.entities.Run]]:
-    """The runs that are logged, parents and children, by the name of the results folder they came from."""
-    found: dict[str, list[mlflow.entities.Run]] = {}
-    page: str | None = ""
-    while page is not None:
-        answer = sink.client.search_runs([sink.experiment], page_token=page or None)
-        for entry in answer:
-            found.setdefault(entry.data.tags.get(RUN, ""), []).append(entry)
-        page = answer.token or None
-    return found
-
-
-def _digest(run: Run) -> str:
-    """A hash of the files that say what happened."""
-    return _content(*(run.folder / name for name in ("run.json", "rounds.csv", "evaluations.parquet")))
-
-
-def _keep_or_log(sink: Sink, run: Run, made: Tables, there: list[mlflow.entities.Run]) -> str:
-    """Exactly one parent for `run`: the one that holds the same content, or a new one in place of all others."""
-    digest = _digest(run)
-    same = [r for r in there if r.data.tags.get(DIGEST) == digest and r.info.status == "FINISHED"]
-    if same:
-        kept = same[0].info.run_id
-        _delete(sink, [r for r in there if kept not in (r.info.run_id, r.data.tags.get(PARENT))])
-        return kept
-    _delete(sink, there)
-    return _log(sink, run, made, digest)
-
-
-def _delete(sink: Sink, runs: list[mlflow.entities.Run]) -> None:
-    for entry in runs:
-        source = f"source_run_id = '{entry.info.run_id}'"
-        for model in sink.client.search_logged_models([sink.experiment], source):
-            sink.client.delete_logged_model(model.model_id)
-        sink.client.delete_run(entry.info.run_id)
-
-
-def _log(sink: Sink, run: Run, made: Tables, digest: str) -> str:
-    """A new parent with its children. Its digest comes last, so that a half-logged run is never taken for whole."""
-    end = int((run.folder / "run.json").stat().st_mtime * 1000)
-    spent = run.rounds.groupby("seed")["seconds"].sum() * 1000
-    tags = {RUN: run.name, **{name: str(run.info[name]) for name in TAGS if run.info.get(name)}, **sink.provenance}
-    start = end - int(spent.sum())
-    parent = sink.client.create_run(sink.experiment, start, tags, run.name).info.run_id
-    sink.client.log_inputs(parent, [_dataset(run)])
-    _write(sink, parent, _headline(run, made), flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))})
-    sink.client.log_artifacts(parent, str(run.folder), "run")
-    _log_graphs(sink, parent, run)
-    _log_model(parent, run)
-    for seed in run.info["seeds"]:
-        about = tags | {PARENT: parent, "seed": str(seed)}
-        child = sink.client.create_run(sink.experiment, start, about, f"{run.name} seed {seed}").info.run_id
-        _write(sink, child, _of_seed(run, made, seed), {"seed": str(seed)})
-        start += int(spent[seed])
-        sink.client.set_terminated(child, "FINISHED", start)
-    sink.client.set_tag(parent, DIGEST, digest)
-    sink.client.set_terminated(parent, "FINISHED", end)
-    return parent
-
-
-def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """{"train": {"lr": 0.1}} -> {"train.lr": "0.1"}; lists as JSON, long values cut."""
-    flat: dict[str, str] = {}
-    for key, value in block.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            flat[f"{prefix}{key}"] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-    return flat
-
-
-def _write(sink: Sink, run_id: str, metrics: Iterable[Metric], params: Mapping[str, str]) -> None:
-    """All numbers of a run, in as few calls as MLflow's limits allow."""
-    finite = [metric for metric in metrics if math.isfinite(metric.value)]
-    for at in range(0, len(finite), BATCH):
-        sink.client.log_batch(run_id, metrics=finite[at : at + BATCH])
-    settings = [Param(name, value) for name, value in params.items()]
-    for at in range(0, len(settings), FEW):
-        sink.client.log_batch(run_id, params=settings[at : at + FEW])
+def _method(run: Run, made: Tables) -> Entry:
+    """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
+    ended = int((run.folder / "run.json").stat().st_mtime * 1000)
+    spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
+    ends = ended - int(spent.sum()) + spent.cumsum()
+    mine = made.board["task"] == run.task
+    marks = verdicts.marked(made.board[mine], made.significance[made.significance["task"] == run.task])
+    children = (
+        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)}, _of_seed(run, made, seed),
+              int(ends[seed] - spent[seed]), int(ends[seed]))
+        for seed in run.info["seeds"]
+    )  # fmt: skip
+    params = sink.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
+    tags = _about(run) | {"verdict": marks[run.label]}
+    return Entry(run.name, "method", tags, params, _headline(run, made), ended - int(spent.sum()), ended, children)
 
 
 def _headline(run: Run, made: Tables) -> Iterator[Metric]:
     """The leaderboard's numbers, and the mean over seeds of every curve."""
-    row = made.board[made.board["run"] == run.name].iloc[0]
-    named = {run.info["metric"]: "mean", "std": "std", "worst10": "worst10", "client_std": "client_std",
-             "bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "seconds"}  # fmt: skip
-    yield from (_metric(name, row[column]) for name, column in named.items())
-    yield _metric("parameters", run.info["parameters"])
+    ranked = made.board[made.board["task"] == run.task].reset_index(drop=True)
+    place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
+    yield metric(run.info["metric"], row["mean"])
+    yield from (metric(name, row[column]) for name, column in HEADLINE.items())
+    yield metric("parameters", run.info["parameters"])
+    yield metric("rank", place)
+    yield from (metric(name, run.info[name]) for name in ("dropped", "epsilon") if name in run.info)
+    tests = made.significance.query("task == @run.task and family == 'leader' and other == @run.label")
+    yield from (metric("p_holm", p) for p in tests["p_holm"])
     yield from _curves(run, made.curves[made.curves["run"] == run.name], "mean")
+    yield from _machine(run)
+
+
+def _machine(run: Run) -> Iterator[Metric]:
+    """What the machine did meanwhile, under the names that MLflow draws as system metrics."""
+    for step, row in enumerate(run.machine.to_dict("records")):
+        at = int(row.pop("time") * 1000)
+        yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
 
 
 def _of_seed(run: Run, made: Tables, seed: int) -> Iterator[Metric]:
@@ -211,34 +141,31 @@ def _of_seed(run: Run, made: Tables, seed: int) -> Iterator[Metric]:
     yield from _curves(run, means, "value")
     for row in run.rounds[run.rounds["seed"] == seed].itertuples():
         for name in ("train_loss", "bytes_up", "bytes_down", "seconds"):
-            yield _metric(f"round/{name}", getattr(row, name), row.round)
+            yield metric(f"round/{name}", getattr(row, name), row.round)
     for row in run.diagnostics[run.diagnostics["seed"] == seed].itertuples():
-        yield _metric(f"diagnostic/{row.name}", row.value, row.round)
+        yield metric(f"diagnostic/{row.name}", row.value, row.round)
     final = made.clients[(made.clients["run"] == run.name) & (made.clients["seed"] == seed)]
     for row in final.itertuples():
-        yield _metric(f"client/{run.info['metric']}", row.value, row.client)
-    yield _metric(run.info["metric"], final["value"].mean())
+        yield metric(f"client/{run.info['metric']}", row.value, row.client)
+    yield metric(run.info["metric"], final["value"].mean())
 
 
 def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
     for row in table.to_dict("records"):
-        yield _metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
+        yield metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
 
 
-def _metric(name: str, value: float, step: int = 0) -> Metric:
-    return Metric(name, float(value), 0, int(step))
+def _finish(store: Sink, run: Run, run_id: str) -> None:
+    """Everything that is no number: the data, the files, the graphs, the models."""
+    store.client.log_inputs(run_id, [_dataset(run)])
+    for path in sorted(run.folder.iterdir()):
+        if not path.name.startswith("models-"):  # they are the logged model's
+            store.client.log_artifact(run_id, str(path), "run")
+    _log_graphs(store, run_id, run)
+    registry.log_model(run, run_id)
 
 
-def _content(*files: Path) -> str:
-    """A hash of the content of those of `files` that are there."""
-    content = hashlib.sha256()
-    for file in files:
-        if file.is_file():
-            content.update(file.read_bytes())
-    return content.hexdigest()[:16]
-
-
-_content_of_data = cache(_content)  # which many runs share, and which may be large
+_content_of_data = cache(sink.digest)  # which many runs share, and which may be large
 
 
 def _dataset(run: Run) -> DatasetInput:
@@ -255,45 +182,69 @@ def _dataset(run: Run) -> DatasetInput:
     return DatasetInput(made._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
 
 
-def _log_graphs(sink: Sink, run_id: str, run: Run) -> None:
-    """Who learned from whom: one picture for all layers, and one per kept round that MLflow can step through."""
+def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
+    """Who learned from whom: one picture for all layers, and for every layer one per kept round that MLflow can step through."""
     graphs = results.graphs(run)
     if graphs is None:
         return
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder, "collaboration.svg")
         plots.save(picture, plots.collaboration(graphs.weights, graphs.rounds, graphs.layers))
-        sink.client.log_artifact(run_id, str(picture))
-    for place in plots.some(len(graphs.rounds), STEPS):
-        number, weights = graphs.rounds[place], graphs.weights[place].mean(axis=0)
-        shade = (255 * (weights / max(float(graphs.weights.max()), 1e-12)).clip(0, 1)).astype(np.uint8)
-        square = np.ones([max(1, 240 // len(shade))] * 2, np.uint8)
-        sink.client.log_image(run_id, np.kron(shade, square), key="collaboration", step=number)
+        store.client.log_artifact(run_id, str(picture))
+    whole = graphs.weights / max(float(graphs.weights.max()), 1e-12)
+    layers = {"all layers": whole.mean(axis=1)}
+    if len(graphs.layers) > 1:
+        layers |= {str(layer): whole[:, place] for place, layer in enumerate(graphs.layers)}
+    for layer, weights in layers.items():
+        for place in plots.some(len(graphs.rounds), STEPS):
+            shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
+            square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
+            store.client.log_image(run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place]))
 
 
-def _log_model(run_id: str, run: Run) -> None:
-    """The first client's model of the first seed as an MLflow model; the models of all are in the run's files."""
-    from mlflow.models import infer_signature
-
-    from pipelines.serving import servable  # and with it PyTorch
-
-    seed = min(run.info["seeds"])
-    made = servable(run, seed) if (run.folder / f"models-{seed}.pt").is_file() else None
-    if made is None:
+def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
+    """A search: its best value and what mattered, a child for every trial."""
+    run = next((run for run in study.runs if run.name == found.run), None)
+    if run is None:
         return
-    signature = infer_signature(made.example, made.answer)
-    with mlflow.start_run(run_id=run_id):
-        mlflow.pytorch.log_model(
-            made.module, name=f"{run.name}-client-0", serialization_format="pickle", code_paths=CODE,
-            signature=signature, input_example=made.example,
-            pip_requirements=[f"{package}=={version(package)}" for package in ("torch", "numpy")],
-        )  # fmt: skip
+    about = {name: _about(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
+    value = f"validation_{run.info['metric']}"
+
+    def entry() -> Entry:
+        begun, ended = (int(1000 * t) for t in (found.trials["started"].min(), (found.trials["started"] + found.trials["seconds"]).max()))
+        numbers = [metric(value, found.value), metric("trials", len(found.trials)), metric("pruned", found.trials["value"].isna().sum())]
+        numbers += [metric(f"importance/{name}", share) for name, share in found.importance.items()]
+        params = sink.flatten({"best": found.best, "budget": found.budget})
+        children = (_trial(found, about, value, number) for number in range(len(found.trials)))
+        return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
+
+    sink.once(store, f"tuning/{run.name}", sink.digest(found.file), entry)
 
 
-def main(study: str = "") -> None:
-    """Log results/<study> (default: the one that params.yaml names): the way back when the database is gone."""
-    folder = RESULTS / (study or spec.load().name)
-    print(f"MLflow holds {len(log_study(folder))} runs of {folder.name}")
+def _trial(found: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
+    row = found.trials.iloc[number]
+    begun = int(1000 * row["started"])
+    numbers = [metric(value, row["value"]), *(metric(f"{value}/reached", v, step) for step, v in found.curves[number].items())]
+    tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
+    params = sink.flatten({name: row[name] for name in found.names})
+    return Entry(f"{found.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"]))
+
+
+def _ablation(store: Sink, study: Study, name: str, table: pd.DataFrame) -> None:
+    """An ablation: a child for every variant, with its settings as parameters."""
+    file = study.folder / "ablations" / name / "table.csv"
+    at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
+    first = table.iloc[0]
+    about = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
+
+    def variant(row: dict[str, Any]) -> Entry:
+        numbers = [metric(row["metric"], row["mean"]), *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean")]
+        return Entry(f"{name}: {row['variant']}", "variant", about, sink.flatten(json.loads(row["settings"])), numbers, at, at)
+
+    def entry() -> Entry:
+        return Entry(name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records")))
+
+    sink.once(store, f"ablation/{name}", sink.digest(file), entry)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Stage `train`: one method on one task, every seed, in one process."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedweave import archive, assemble, experiment
+from fedweave.data import Dataset, Partition
 from fedweave.engine import Report
-from fedweave.errors import Diverged
-from fedweave.spec import Study
-from pipelines import paths
+from fedweave.errors import BadInput, Diverged, choose
+from fedweave.files import check_writable
+from fedweave.spec import Run, Study
+from pipelines import machine, paths
 from pipelines.processes import stage
 
 LINES = 3  # of progress per repetition
@@ -18,9 +20,13 @@ LINES = 3  # of progress per repetition
 def main(key: str) -> None:
     """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
     study = assemble.load()
-    bench, histories, checkpoints = train(study, key)
+    check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
+    run = study.run(key, found(study, key))
+    with machine.watched() as load:
+        bench, histories, checkpoints = train(run, assemble.load_inputs(run), key)
     for seed, history in histories.items():
         print(f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}", flush=True)
+    machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), bench, histories)
     experiment.forget(checkpoints, bench.run)
 
@@ -33,16 +39,24 @@ class Trained(NamedTuple):
     checkpoints: Path
 
 
-def train(study: Study, key: str, settings: Mapping[str, Any] | None = None, title: str = "") -> Trained:
-    """Every repetition of the run `key` with what tuning found for it, overridden by `settings`; the log calls it `title`.
-
-    What was killed goes on from its last checkpoint, provided that the code is the same.
-    """
-    found = json.loads(paths.tuned(study.name, study.runs[key].task, key).read_text(encoding="utf-8"))
-    run = study.run(key, found["best"], settings)
-    bench = experiment.prepare(run, *assemble.load_inputs(run))
+def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
+    """Every repetition of `run`, which the log calls `title`; what was killed goes on from its last checkpoint if the code is the same."""
+    bench = experiment.prepare(run, *inputs)
     checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
-    return Trained(bench, experiment.perform_all(bench, checkpoints, lines(title or key, run.train.rounds)), checkpoints)
+    return Trained(bench, experiment.perform_all(bench, checkpoints, lines(title, run.train.rounds)), checkpoints)
+
+
+def found(study: Study, key: str) -> dict[str, Any]:
+    """The values that tuning found for the run `key`.
+
+    Raises:
+        BadInput: the tune stage has not run, or its file is damaged.
+    """
+    file = paths.tuned(study.name, study.runs[key].task, key)
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))["best"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{file}: not what the tune stage writes ({type(error).__name__}); run it: dvc repro tune") from error
 
 
 def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
@@ -50,7 +64,8 @@ def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
 
     def show(seed: int, report: Report) -> None:
         if report.round % max(1, rounds // LINES) == 0:
-            print(f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}", flush=True)
+            lost = f", dropped the uploads of clients {', '.join(map(str, report.dropped))}" if report.dropped else ""
+            print(f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}{lost}", flush=True)
 
     return show
 

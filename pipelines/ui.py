@@ -1,44 +1,50 @@
-"""MLflow's UI and Prefect's server on loopback, until Ctrl-C."""
+"""MLflow's UI and Prefect's server on loopback, until Ctrl-C or SIGTERM."""
 
 import os
-import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from subprocess import Popen
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from fedweave.errors import BadInput
 from pipelines.processes import Children, stage
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 PATIENCE = 90.0  # seconds for a server to answer
 
 
 class Server(NamedTuple):
-    """A server: its name, its port, and the command that starts it."""
+    """A server: its name, its port, and the command and environment that start it."""
 
     name: str
     port: int
     command: tuple[str, ...]
+    env: Mapping[str, str] = {}
 
 
 def servers() -> tuple[Server, Server]:
-    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change."""
+    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback unless UI_HOST says otherwise."""
+    host = os.environ.get("UI_HOST", LOOPBACK)
     mlflow, prefect = int(os.environ.get("MLFLOW_PORT", 5000)), int(os.environ.get("PREFECT_PORT", 4200))
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     run = (sys.executable, "-m")
+    # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
+    own = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
     return (
-        Server("MLflow", mlflow, (*run, "mlflow", "server", "--host", HOST, "--port", str(mlflow), "--workers", "1", *store)),
-        Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", HOST, "--port", str(prefect))),
+        Server("MLflow", mlflow, (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store)),
+        Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", host, "--port", str(prefect)), own),
     )
 
 
 def main() -> None:
-    """Start both servers, print their addresses when they answer, and end both on Ctrl-C.
+    """Start both servers, print their addresses when they answer, and end both when told to end.
+
+    SIGTERM, which `stage` turns into an exit, ends them in every case; a shell that starts this in the background lets
+    SIGINT be ignored.
 
     Raises:
         BadInput: a port is taken, or a server does not come up; the line carries the server's last words.
@@ -48,26 +54,23 @@ def main() -> None:
         if _answers(server.port):
             raise BadInput(f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}")
     with ExitStack() as stack:
-        running = [stack.enter_context(Children().child(server.command)) for server in wanted]
+        running = [stack.enter_context(Children().child(server.command, server.env)) for server in wanted]
         said = [_drain(process) for process in running]
         for server, process, words in zip(wanted, running, said, strict=True):
             _await(server, process, words)
-            print(f"{server.name:8} http://{HOST}:{server.port}", flush=True)
+            print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
+        if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
+            print(f"UI_HOST={os.environ['UI_HOST']}: whoever reaches this machine reaches both, without a password", flush=True)
         print("Ctrl-C ends both", flush=True)
-        signal.signal(signal.SIGTERM, _interrupt)
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
     raise BadInput("a server ended by itself; see what it said: " + " | ".join(words[-1] for words in said if words))
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex((HOST, port)) == 0
+        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def _drain(process: Popen[str]) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedweave.report.extras import ABLATION_COLUMNS
+
 SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
 WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
@@ -81,6 +83,10 @@ def write_run(
             _write_graph(path / f"collaboration-{seed}.npz", clients, rounds, label == "FedAMP", rng)
     pd.concat(long).to_parquet(path / "evaluations.parquet", index=False)
     pd.concat(log).to_csv(path / "rounds.csv", index=False)
+    load = pd.DataFrame(
+        {"time": [1.7e9, 1.7e9 + 1], "cpu_utilization_percentage": [50.0, 99.0], "process_memory_usage_megabytes": [700.0, 710.5]}
+    )
+    load.to_csv(path / "system.csv", index=False)
     (path / "run.json").write_text(json.dumps(info))
     return path
 
@@ -117,25 +123,49 @@ def _write_labels(folder: Path, clients: int, rng: np.random.Generator) -> None:
 
 
 def _write_tuning(folder: Path, task: str, methods: Mapping[str, float]) -> None:
-    (folder / "tuned" / task).mkdir(parents=True, exist_ok=True)
+    (folder / "tuned" / task / "trials").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(5)
     for label in list(methods)[-2:]:
         lrs, lams = 10 ** rng.uniform(-3, 0, 20), rng.uniform(0, 1, 20)
         value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, 20)
         trials = [
-            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v)}
-            for a, b, v in zip(lrs, lams, value, strict=True)
-        ]
-        trials[3]["value"] = None
+            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v), "reached": float(v),
+             "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)}, "started": 1.7e9 + 10 * i, "seconds": 5.0}
+            for i, (a, b, v) in enumerate(zip(lrs, lams, value, strict=True))
+        ]  # fmt: skip
+        trials[3] |= {"value": None, "reached": trials[3]["reached"] - 3, "rounds": 2}
         best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
         run = f"{task}-{slug(label)}"
-        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "share": 0.5}}
-        (folder / "tuned" / task / f"{run}.json").write_text(json.dumps(record))
+        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "share": 0.5, "seeds": [1000]},
+                  "maximize": True, "importance": {"lr": 0.7, "lam": 0.2, "norm": 0.1}}  # fmt: skip
+        (folder / "tuned" / task / f"{run}.json").write_text(json.dumps({"run": run, "best": best["params"]}))
+        (folder / "tuned" / task / "trials" / f"{run}.json").write_text(json.dumps(record))
 
 
 def _write_ablations(folder: Path, task: str) -> None:
-    variants = [("attention", "full", 80.1), ("attention", "without p", 77.4), ("attention", "frozen p, q", 78.9)]
-    variants += [("depth", "1 layer", 78.0), ("depth", "3 layers", 80.1), ("depth", "5 layers", 79.5)]
-    rows = [(a, v, task, "FedAGHN", "accuracy", mean, 0.4) for a, v, mean in variants]
-    columns = ["ablation", "variant", "task", "method", "metric", "mean", "std"]
-    pd.DataFrame(rows, columns=columns).to_csv(folder / "ablations.csv", index=False)
+    parts = {"as declared": ({}, 80.1), "without p": ({"p": "absent"}, 77.4), "frozen p, q": ({"p": "frozen", "q": "frozen"}, 78.9)}
+    depth = {f"depth = {n}": ({"depth": n}, mean) for n, mean in ((1, 78.0), (3, 80.1), (5, 79.5))}
+    roles = {f"p = {p}, q = {q}": ({"p": p, "q": q}, 79.0 + len(p) / 10) for p in ("trained", "frozen") for q in ("trained", "absent")}
+    for name, label, variants in (
+        ("attention", "FedAGHN", parts),
+        ("depth", "FedAGHN", depth),
+        ("depth-amp", "FedAMP", {name: (settings, mean - 2) for name, (settings, mean) in depth.items()}),
+        ("roles", "FedAGHN", roles),
+    ):
+        rows = []
+        for place, (variant, (settings, mean)) in enumerate(variants.items()):
+            numbers = {"mean": mean, "std": 0.4, "client_std": 6.0, "worst10": 70.0, "bytes": 1e6, "seconds": 9.0}
+            tested = {"difference": mean - 80.1, "low": mean - 81.0, "high": mean - 79.2, "p_holm": 0.01 if mean < 78 else 0.4}
+            about = {
+                "ablation": name,
+                "variant": variant,
+                "run": f"{task}-{slug(label)}",
+                "task": task,
+                "method": label,
+                "metric": "accuracy",
+            }
+            found = {"settings": json.dumps(settings), "declared": int(place == 0), "metric": "accuracy"}
+            found["verdict"] = "worse" if place and mean < 78 else ""
+            rows.append({**about, **numbers, **found, **(tested if place else {})})
+        (folder / "ablations" / name).mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows, columns=list(ABLATION_COLUMNS)).to_csv(folder / "ablations" / name / "table.csv", index=False)

@@ -14,19 +14,19 @@ SOURCE = ROOT / "src" / "fedweave"
 FILES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "pipelines").glob("*.py")])
 # Lower layers first; a module may import what stands on its own line or above.
 LAYERS = (
-    {"errors", "files", "keys", "streams", "trees", "_torchvision"},
-    {"config", "data", "metrics", "models", "published", "stats"},
-    {"attacks", "collaboration", "federation", "hyper", "parallel", "solvers"},
-    {"schedule", "task"},
+    {"compiled", "errors", "files", "keys", "lifting", "streams", "trees", "_torchvision"},
+    {"ablations", "config", "data", "metrics", "models", "published", "stats"},
+    {"attacks", "collaboration", "descent", "federation", "hyper", "parallel", "privacy", "robust", "solvers", "subgraphs"},
+    {"schedule", "task", "wire"},
     {"protocol"},
     {"families"},
     {"methods"},
     {"executors"},
     {"engine", "spec"},
-    {"catalogue"},
+    {"catalogue", "checks"},
     {"assemble"},
     {"experiment", "plots", "results"},
-    {"archive", "report"},
+    {"archive", "deploy", "report"},
 )
 EDGES = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
 

@@ -4,52 +4,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import toy_project
 from dvc.repo import Repo
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from servers import alive, until
 
 from fedweave.errors import BadInput
 from pipelines.ledger import StaleStage, stale_stages
 from pipelines.processes import Children
 
-# One worker for all of it, so that the server is started once.
-pytestmark = pytest.mark.xdist_group("flows")
+# One process for all tests that need the server, so that it is started once.
+pytestmark = pytest.mark.xdist_group("prefect")
 
 ROOT = Path(__file__).parent.parent
-DVC_YAML = """
-stages:
-  make:
-    foreach: ${names}
-    do:
-      cmd: exec PYTHON step.py made-${item}.txt
-      deps: [step.py]
-      params: [size]
-      outs: ["made-${item}.txt"]
-      meta: {gpu: 1}
-  join:
-    cmd: exec PYTHON step.py joined.txt
-    deps: [made-a.txt, made-b.txt]
-    outs: [joined.txt]
-  aside:
-    cmd: exec PYTHON step.py aside.txt
-    deps: [step.py]
-    outs: [aside.txt]
-"""
-STEP = """
-import pathlib, sys, time
-sys.path[:0] = [{src!r}, {root!r}]
-from pipelines.processes import die_with_parent
-die_with_parent()
-if pathlib.Path("fail").exists() and sys.argv[1] == "made-b.txt":
-    sys.exit("error: told to fail")
-while pathlib.Path("hold").exists():
-    pathlib.Path("pids", str(__import__("os").getpid())).touch()
-    time.sleep(0.05)
-pathlib.Path(sys.argv[1]).write_text(sys.argv[1] + pathlib.Path("params.yaml").read_text())
-"""
 
 
 @pytest.fixture
@@ -57,11 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A DVC project of four stages that has run none of them, as the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    Path("params.yaml").write_text("names: [a, b]\nsize: 1\nstudy: toy\n")
-    Path("dvc.yaml").write_text(DVC_YAML.replace("PYTHON", sys.executable))
-    Path("step.py").write_text(STEP.format(src=str(ROOT / "src"), root=str(ROOT)))
-    Path("pids").mkdir()
-    Repo.init(no_scm=True).close()
+    toy_project.make(tmp_path)
     return tmp_path
 
 
@@ -69,22 +38,6 @@ def reproduce(*targets: str) -> None:
     """`dvc repro` in this process."""
     with Repo(os.curdir) as repo:
         repo.reproduce(list(targets) or None)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether `condition` comes true in time."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_plan_of_a_fresh_project_is_the_whole_graph_in_order(project: Path) -> None:
@@ -159,23 +112,21 @@ stage(main, ArithmeticError)
     assert done.stderr.startswith("error: ")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Prefect with a database of its own, shared by the flows of this file."""
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+@pytest.fixture
+def server(prefect_api: str) -> Iterator[str]:
+    """The flows of this process report to the real server."""
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        yield prefect_api
 
 
 @pytest.mark.usefixtures("server")
 def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path) -> None:
     from pipelines.flows import reproduce as flow
 
-    assert flow(parallel=2) == "4 stages brought up to date"
+    assert flow(parallel=2, retries=0) == "4 stages brought up to date"
     assert Path("joined.txt").read_text().startswith("joined.txt")
     assert stale_stages() == []
-    assert flow(parallel=2) == "0 stages brought up to date"
+    assert flow(parallel=2, retries=0) == "0 stages brought up to date"
 
 
 @pytest.mark.usefixtures("server")
@@ -184,21 +135,51 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
 
     Path("fail").touch()
     with pytest.raises(RuntimeError, match=r"1 of 4 stages failed, 1 did not run: .*told to fail"):
-        flow(parallel=2)
+        flow(parallel=2, retries=0)
     assert Path("made-a.txt").exists()
     assert not Path("joined.txt").exists()
     Path("fail").unlink()
-    assert flow(parallel=2) == "2 stages brought up to date"
+    assert flow(parallel=2, retries=0) == "2 stages brought up to date"
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
-def test_a_stopped_flow_leaves_no_stage_behind(project: Path, number: signal.Signals, shell: str) -> None:
-    from prefect.settings import PREFECT_API_URL
+def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 is bad input: five more tries would end as the first."""
+    from pipelines.flows import reproduce as flow
 
+    Path("refuse").touch()
+    with pytest.raises(RuntimeError, match=r"1 of 1 stages failed.*told to refuse"):
+        flow(targets=["make@b"], retries=5)
+    assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
+
+
+@pytest.mark.usefixtures("server")
+def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one to itself; the others see what they saw before."""
+    from pipelines.flows import reproduce as flow
+
+    monkeypatch.setenv("FEDWEAVE_LOANS", str(project / "loans"))
+    monkeypatch.setenv("FEDWEAVE_GPUS", "4,7")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     Path("hold").touch()
-    api = str(PREFECT_API_URL.value())
-    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": api, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+    def release() -> None:
+        until(lambda: len(list(Path("pids").iterdir())) == 3)
+        Path("hold").unlink()
+
+    watcher = threading.Thread(target=release)
+    watcher.start()
+    flow(parallel=3, retries=0)
+    watcher.join()
+    gpus = dict(toy_project.seen())
+    assert {gpus["made-a.txt"], gpus["made-b.txt"]} == {"4", "7"}
+    assert gpus["joined.txt"] == gpus["aside.txt"] == "none"
+
+
+@pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
+def test_a_stopped_flow_leaves_no_stage_behind(project: Path, server: str, number: signal.Signals, shell: str) -> None:
+    Path("hold").touch()
+    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     flow = subprocess.Popen(
         [sys.executable, "-m", "pipelines.flows", "--parallel", "2"],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -195,7 +195,7 @@ def test_gcn_encoder_is_dense_propagation() -> None:
     a = a.sum(1).rsqrt().diag() @ a @ a.sum(1).rsqrt().diag()
     h = x
     for i, conv in enumerate(module.convs):
-        h = a @ (h if i == 0 else F.elu(h)) @ conv.weight.T + conv.bias
+        h = a @ (h if i == 0 else F.elu(h)) @ conv.weight + conv.bias
     torch.testing.assert_close(module(x, EDGES), h)
 
 

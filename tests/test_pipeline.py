@@ -31,7 +31,10 @@ def params(**methods: dict) -> str:
     runs = {key: content["runs"][key] for key in ("digits-fedavg", "digits-ditto", "digits-graph-fedavg")}
     blocks = {"fedavg": {}, "ditto": {"personal_epochs": 1, **methods.get("ditto", {})}}
     tune = {"trials": 2, "share": 0.5, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
-    ablate = {"pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}}}
+    ablate = {
+        "pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}},
+        "clients": {"run": "digits-fedavg", "grid": {"partition.clients": [5, 10]}},
+    }
     return dump({**content, "study": "small", "seeds": [0, 1], "runs": runs, "methods": blocks, "tune": tune, "ablate": ablate})
 
 
@@ -78,7 +81,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("project"))
     (made.folder / "params.yaml").write_text(params())
     ran = made.repro()
-    assert {"download@digits", "partition@digits-graph", "tune@digits", "train@digits-ditto", "evaluate", "ablate@pull", "report"} <= {*ran}
+    assert {
+        "download@digits",
+        "partition@digits-graph",
+        "tune@digits",
+        "train@digits-ditto",
+        "evaluate",
+        "ablate@pull",
+        "ablate@clients",
+        "report",
+    } <= {*ran}
     return made
 
 
@@ -93,11 +105,33 @@ def test_results_are_there(project: Project) -> None:
     assert board["seeds"].eq(2).all()
     assert board["published_mean"].isna().all()
     assert "Ditto" in (results / "report.html").read_text()
-    tuned = json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text())
-    assert len(tuned["trials"]) == 2
-    assert tuned["trials"][0]["params"] == {"lam": 1.0}
+    record = json.loads((results / "tuned" / "digits" / "trials" / "digits-ditto.json").read_text())
+    assert len(record["trials"]) == 2
+    assert record["trials"][0]["params"] == {"lam": 1.0}
+    assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {"run": "digits-ditto", "best": record["best"]}
+    assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(results / "runs" / "digits-ditto" / "system.csv")}
     assert (project.folder / "mlflow.db").is_file()
     assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
+
+
+def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> None:
+    """What equals it is not trained again; other clients are another deal of the rows and are not paired."""
+    results = project.folder / "results" / "small"
+    board = pd.read_csv(results / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
+    pull = pd.read_csv(results / "ablations" / "pull" / "table.csv").set_index("variant")
+    assert [*pull.index] == ["as declared", "none", "strong"]
+    assert pull.loc["as declared", "mean"] == pytest.approx(board["digits", "Ditto"])
+    assert pull.loc[["none", "strong"], "p_holm"].between(0, 1).all()
+    values = pd.read_csv(results / "ablations" / "pull" / "values.csv").groupby("variant")["value"].mean()
+    assert values.to_dict() == pytest.approx(pull["mean"].to_dict())
+    clients = pd.read_csv(results / "ablations" / "clients" / "table.csv").set_index("variant")
+    assert clients["declared"].to_dict() == {"clients = 5": 0, "clients = 10": 1}
+    assert clients.loc["clients = 10", "mean"] == pytest.approx(board["digits", "FedAvg"])
+    assert clients["p_holm"].isna().all()
+    assert pd.read_csv(results / "ablations" / "clients" / "values.csv").groupby("variant")["client"].nunique().to_dict() == {
+        "clients = 5": 5, "clients = 10": 10,
+    }  # fmt: skip
+    assert (results / "ablations" / "clients" / "plot.svg").is_file()
 
 
 def test_second_time_runs_nothing(project: Project) -> None:

@@ -1,7 +1,6 @@
 """Results folders with made-up numbers: tables against NumPy, the printed columns, and the page that shows them."""
 
 import json
-import math
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -11,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedweave import metrics, published, report, results
+from fedweave import metrics, report, results
 from fedweave.errors import BadInput
+from fedweave.results import verdicts
 from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
-PRINTED = {"paper": "pfedgat", "table": "table1", "dataset": "cifar10", "setting": "iid", "budget": "full"}
 TASKS = {"blobs": {"note": "blobs from a lossy copy"}, "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"}}
 
 
@@ -156,75 +155,6 @@ def test_broken_folders_name_the_file(tmp_path: Path) -> None:
         results.load_run(run)
 
 
-def test_every_printed_row_loads() -> None:
-    counts = {paper: len(published.rows(paper)) for paper in published.PAPERS}
-    assert counts == {"fedaghn": 261, "pfedgat": 257, "pfedla": 160, "shn": 157, "fedsheafhn": 436}
-    assert all(math.isfinite(row.mean) for paper in published.PAPERS for row in published.rows(paper))
-
-
-@pytest.mark.parametrize(
-    ("paper", "table", "dataset", "setting", "method", "mean"),
-    [
-        ("pfedgat", "table2", "cifar100", "avg", "Local", 48.46),
-        ("pfedgat", "table2", "cifar100", "avg", "FedAMP", 29.58),
-        ("pfedgat", "table1", "cifar10", "avg", "pFedHN", 73.02),
-        ("fedsheafhn", "table3", "ogbn-arxiv", "disjoint/clients20", "FedAvg", 36.56),
-        ("fedsheafhn", "table3", "ogbn-arxiv", "disjoint/clients20", "FedSheafHN", 71.87),
-        ("fedsheafhn", "table1", "ogbn-arxiv", "disjoint/clients20", "FedSheafHN", 71.75),
-        ("shn", "table1", "cifar100", "lda-alpha0.1", "SHN", 48.26),
-        ("pfedla", "table3", "emnist", "noniid_1/clients10/k1", "HeurpFedLA", 94.11),
-    ],
-)
-def test_printed_values_are_kept_as_printed(paper: str, table: str, dataset: str, setting: str, method: str, mean: float) -> None:
-    found = published.lookup(published.reference({"paper": paper, "table": table}, dataset, setting), method, "accuracy")
-    assert found is not None
-    assert found.mean == mean
-
-
-def test_units_labels_and_budgets_of_the_printed_columns() -> None:
-    metr = published.reference({"paper": "shn", "table": "table1"}, "metr-la", "natural")
-    raw = next(row for row in published.rows("shn") if (row.dataset, row.method) == ("metr-la", "SHN"))
-    assert published.lookup(metr, "shn", "mse").mean == pytest.approx(raw.mean / 1000)
-    assert published.lookup(metr, "SHN", "accuracy") is None
-    assert published.lookup(metr, "SFL*", "mse") is None
-    pat = published.reference({"paper": "fedaghn", "table": "table1"}, "cifar10", "pathological")
-    assert published.lookup(pat, "HeurFedAMP", "accuracy").mean == published.lookup(pat, "H-FedAMP", "accuracy").mean
-    assert published.lookup(metr, "fedavg_ft", "mse") == published.lookup(metr, "FedAvg-FT", "mse")
-    places = {
-        ("fedaghn", "table1", "cifar10", "dir0.1"): 200,
-        ("fedaghn", "table1", "cifar100-resnet18", "pathological"): 80,
-        ("fedaghn", "table1", "tinyimagenet-resnet18", "dir0.1"): 40,
-        ("pfedgat", "table3", "cifar10", "dir0.1/clients25"): 50,
-        ("pfedla", "table1", "emnist", "noniid_1/clients10"): 600,
-        ("pfedla", "table2", "emnist", "noniid_2/clients100"): 2500,
-        ("shn", "table1", "tpt-48", "natural"): 2000,
-        ("fedsheafhn", "table2", "ogbn-arxiv", "overlapping/clients30"): 200,
-        ("fedsheafhn", "table1", "cora", "disjoint/clients10"): 100,
-    }
-    for place, rounds in places.items():
-        assert published.paper_rounds(published.Reference(*place, True)) == rounds
-    with pytest.raises(BadInput, match=r"published\.setting: 'dir0\.3' is unknown; did you mean 'dir0\.5'"):
-        published.reference({"paper": "fedaghn", "table": "table2"}, "cifar10", "dir0.3")
-
-
-@pytest.mark.parametrize(
-    ("rounds", "budget", "reason"),
-    [(50, "full", ""), (60, "full", ""), (49, "full", "trained 49 of the 50 rounds"), (50, "reduced", "does not declare")],
-)
-def test_printed_numbers_stand_beside_the_full_budget_only(tmp_path: Path, rounds: int, budget: str, reason: str) -> None:
-    run = one(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
-    study = results.load_study(run.parents[1])
-    row = results.tables(study).board.iloc[0]
-    expected = next(r.mean for r in published.rows("pfedgat") if r[1:5] == ("table1", "cifar10", "iid", "pFedGAT"))
-    assert (row["published_mean"] == expected) == (reason == "")
-    assert math.isnan(row["published_mean"]) == bool(reason)
-    assert reason in study.runs[0].shortfall
-    if rounds >= 50:
-        text = report.build(run.parents[1]).read_text()
-        assert (f"{expected:.2f}" in text) == (reason == "")
-        assert ("Reduced budget" in text) == bool(reason)
-
-
 class Page(HTMLParser):
     """Collects what a page refers to, its ids and its text."""
 
@@ -268,6 +198,12 @@ def test_page_shows_a_control_that_does_as_well(page: str) -> None:
     assert 'class="tie"' in page
 
 
+def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
+    board = pd.DataFrame({"method": [f"m{i}" for i in range(9)], "mean": 50.0, "std": 1.0, "metric": "accuracy"})
+    told = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
+    assert told.endswith("does not tell it apart from m1, m2, m3, m4, m5 or 3 others.")
+
+
 def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
     assert report.build(folder).read_text(encoding="utf-8") == page
 
@@ -305,6 +241,22 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"collaboration-0\.npz: weights \(2, 1, 3, 3\)"):
         report.build(run.parents[1])
     (run / "collaboration-0.npz").unlink()
-    (run.parents[1] / "ablations.csv").write_text("variant,mean\nx,1\n")
-    with pytest.raises(BadInput, match=r"ablations\.csv: no column ablation, task"):
+    (run.parents[1] / "ablations" / "x").mkdir(parents=True)
+    (run.parents[1] / "ablations" / "x" / "table.csv").write_text("variant,mean\nx,1\n")
+    with pytest.raises(BadInput, match=r"table\.csv: no column ablation, run, task"):
         report.build(run.parents[1])
+    shutil.rmtree(run.parents[1] / "ablations")
+    (run.parents[1] / "tuned" / "t" / "trials").mkdir(parents=True)
+    (run.parents[1] / "tuned" / "t" / "trials" / "t-x.json").write_text('{"trials": []}')
+    with pytest.raises(BadInput, match=r"t-x\.json: not readable"):
+        report.build(run.parents[1])
+
+
+def test_what_happened_to_uploads_is_told(tmp_path: Path) -> None:
+    run = one(tmp_path)
+    for facts, told in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
+        info = json.loads((run / "run.json").read_text()) | facts
+        (run / "run.json").write_text(json.dumps(info))
+        text = report.build(run.parents[1]).read_text(encoding="utf-8")
+        assert ("Broken uploads that the server dropped: FedAMP 3." in text) == told
+        assert ("FedAMP ε = 2.5 at δ = 1e-05" in text) == told

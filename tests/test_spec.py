@@ -89,8 +89,11 @@ BAD = [
     ("tune/seeds", [0], ["tune.seeds", "overlap"]),
     ("tune/sampler", "grid", ["tune.sampler", "'grid'", "tpe"]),
     ("ablate", {"x": {"run": "digits-ditto"}}, ["ablate.x", "variants"]),
-    ("ablate", {"x": {"run": "nope", "variants": {}}}, ["ablate.x.run", "'nope'"]),
+    ("ablate", {"x": {"run": "nope", "variants": {"a": {}}}}, ["ablate.x.run", "'nope'"]),
     ("ablate", {"x": {"run": "digits-ditto", "variants": {"a": {"lamm": 1}}}}, ["lamm", "did you mean 'lam'"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0]}}}, ["ablate.x.grid", "at least two"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0, 2.0]}, "variants": {}}}, ["ablate.x", "either"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"partition.bata": [1.0, 2.0]}}}, ["partition", "did you mean 'beta'"]),
 ]
 
 

@@ -62,6 +62,16 @@ def test_better_only_where_the_test_says_so() -> None:
     assert [c.method for c in stats.against_leader(values, True)] == ["good", "good"]
 
 
+def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice() -> None:
+    """Every client gains on average, but only because of a seed; the interval over seeds holds zero."""
+    base = RNG.normal(70, 1, size=(2, 30))
+    other = base + np.array([[9.0], [-2.0]]) + RNG.normal(0, 0.1, size=(2, 30))
+    (found,) = stats.against({"a": other, "b": base}, [("a", "b")], True)
+    assert found.p_holm < 1e-6
+    assert found.low < 0 < found.high
+    assert found.better == ""
+
+
 def test_too_few_clients_can_never_be_significant() -> None:
     values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
     assert stats.against_leader(values, True)[0].better == ""
@@ -107,6 +117,32 @@ def test_nemenyi_critical_values_of_the_table(methods: int, q: float) -> None:
     """Table 5(a) of Demsar (2006)."""
     found = stats.ranking([str(m) for m in range(methods)], RNG.normal(size=(14, methods)), [True] * 14)
     assert found.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
+
+
+def test_the_tests_written_out_equal_scipys() -> None:
+    """Ties and all."""
+    from scipy.stats import friedmanchisquare, studentized_range, ttest_rel
+
+    for count in (3, 7, 31):
+        assert stats.studentized_range(count) == pytest.approx(studentized_range.ppf(0.95, count, np.inf), rel=1e-6)
+        scores = RNG.integers(0, 4, size=(12, count))
+        assert stats.friedman(stats.ranks(scores, [True] * 12)) == pytest.approx(friedmanchisquare(*scores.T).pvalue)
+    assert stats.friedman(np.full((4, 3), 2.0)) == 1.0
+    first, second = RNG.normal(0.5, 1, size=(5, 8)), RNG.normal(size=(5, 8))
+    assert stats.over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
+
+
+def test_seeds_are_tested_beside_clients_and_corrected() -> None:
+    """One seed says nothing; a difference that every seed shares to the digit is certain; clients alone decide who is better."""
+    base = RNG.normal(70, 8, size=(4, 12))
+    noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
+    pairs = stats.all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
+    found = {(c.method, c.other): c for c in pairs}
+    assert found["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
+    assert found["b", "c"].p_seeds > 0.1
+    assert found["b", "c"].better == "c"
+    np.testing.assert_allclose([c.p_seeds_holm for c in pairs], stats.holm([c.p_seeds for c in pairs]))
+    assert np.isnan(stats.all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
 
 
 def test_friedman_by_its_formula() -> None:

@@ -41,11 +41,13 @@ def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
         found = read_arrays(tmp_path / "good")
         assert np.array_equal(found["a"], content["a"])
         assert (found["b"], found["c"]) == (content["b"], content["c"])
-    for bad in (pickle.dumps(Code()), pickle.dumps(Path("x")), pickle.dumps(content)[:-9], b"", b"cos\nsystem\n."):
+    for bad in (pickle.dumps(Code()), pickle.dumps(Path("x")), pickle.dumps(content)[:-9], b"", b"cos\nsystem\n.", b"cbuiltins\nrange\n."):
         (tmp_path / "bad").write_bytes(bad)
         with pytest.raises(BadInput, match="not a pickle of plain arrays"):
             read_arrays(tmp_path / "bad")
     assert not Path("owned").exists()
+    (tmp_path / "bomb").write_bytes(b"\x80\x02]r\xff\xff\xff\xff.")
+    assert read_arrays(tmp_path / "bomb") == []  # at once, and without the memory that this one asks for
 
 
 def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:

@@ -1,20 +1,30 @@
 """MLflow as a sink, against a real store: what is logged, that it is logged once, and that models come back."""
 
 import json
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fake_results
 import mlflow
 import numpy as np
+import pandas as pd
 import pytest
-import torch
 from mlflow import MlflowClient
 
-from fedweave import data, models, results
-from pipelines import tracking
+from fedweave import deploy, results
+from pipelines import sink, tracking
+from tests import trained
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # One worker for all of it, so that the store is made once.
 pytestmark = pytest.mark.xdist_group("tracking")
@@ -135,54 +145,154 @@ def test_a_lost_database_is_made_again_from_the_files(store: str, template: Path
 
 
 def test_flatten_names_every_setting_and_cuts_long_ones() -> None:
-    flat = tracking.flatten({"train": {"lr": 0.1, "clip": None}, "seeds": [0, 1], "empty": {}, "long": "x" * 2000})
+    flat = sink.flatten({"train": {"lr": 0.1, "clip": None}, "seeds": [0, 1], "empty": {}, "long": "x" * 2000})
     assert flat.keys() == {"train.lr", "train.clip", "seeds", "empty", "long"}
     assert (flat["train.lr"], flat["train.clip"], flat["seeds"], flat["empty"]) == ("0.1", "null", "[0, 1]", "{}")
-    assert len(flat["long"]) == tracking.LONGEST
+    assert len(flat["long"]) == sink.LONGEST
 
 
-def with_models(folder: Path, dataset: data.Dataset, partition: data.Partition, model: dict[str, Any]) -> torch.nn.Module:
-    """Give a run models of its own: client 0 holds the returned module, the others zeros. Writes its data too."""
-    data.save_dataset(Path("data/features/blobs"), dataset)
-    data.save_partition(Path("data/partitions/blobs/partition.npz"), partition)
-    info = json.loads((folder / "run.json").read_text())
-    info["spec"]["task"] = {"model": model, "normalize": "none"}
-    (folder / "run.json").write_text(json.dumps(info))
-    options = {name: value for name, value in model.items() if name != "name"}
-    module = models.build(model["name"], dataset.x.shape[1:], dataset.classes, **options)
-    stacked = {name: torch.stack([value, torch.zeros_like(value)]) for name, value in module.state_dict().items()}
-    torch.save({"round": 3, "models": stacked}, folder / "models-0.pt")
-    return module
+def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_variants(store: str, tmp_path: Path) -> None:
+    folder = fake_results.write_study(tmp_path / "results" / "toy", methods=SKILL, seeds=(0,), clients=4, rounds=6)
+    tracking.log_study(folder, store)
+    runs = logged(store, "toy")
+    tracking.log_study(folder, store)
+    assert {run.info.run_id for run in logged(store, "toy")} == {run.info.run_id for run in runs}
+    kinds = {kind: [run for run in runs if run.data.tags["kind"] == kind] for kind in ("tuning", "trial", "ablation", "variant")}
+    assert {kind: len(found) for kind, found in kinds.items()} == {"tuning": 2, "trial": 40, "ablation": 4, "variant": 13}
+    parent = next(run for run in kinds["tuning"] if run.data.tags["fedweave.run"] == "tuning/blobs-fedaghn")
+    stored = json.loads((folder / "tuned" / "blobs" / "trials" / "blobs-fedaghn.json").read_text())
+    trials = {run.info.run_name: run for run in children(runs, parent.info.run_id)}
+    for number, trial in enumerate(stored["trials"]):
+        run = trials[f"blobs-fedaghn trial {number}"]
+        assert run.data.params == {name: str(value) for name, value in trial["params"].items()}
+        assert run.data.metrics.get("validation_accuracy") == trial["value"]
+        assert run.data.tags["state"] == ("pruned" if trial["value"] is None else "finished")
+    assert parent.data.metrics["validation_accuracy"] == max(t["value"] for t in stored["trials"] if t["value"] is not None)
+    assert parent.data.metrics["importance/lr"] == 0.7
+    depth = next(run for run in kinds["ablation"] if run.info.run_name == "depth")
+    assert {run.data.params["depth"]: run.data.metrics["accuracy"] for run in children(runs, depth.info.run_id)} == {
+        "1": 78.0, "3": 80.1, "5": 79.5,
+    }  # fmt: skip
 
 
-def images(rng: np.random.Generator) -> tuple[data.Dataset, data.Partition]:
-    x = rng.uniform(size=(8, 1, 8, 8)).astype(np.float32)
-    rows = tuple(np.arange(4 * i, 4 * i + 4) for i in range(2))
-    return data.Dataset("blobs", "images", x, np.arange(8) % 3, 3), data.Partition(rows, rows, rows)
+def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) -> None:
+    tasks = {"blobs": {"dataset": "blobs"}, "rings": {"dataset": "rings"}}
+    folder = small(tmp_path / "results" / "toy", tasks=tasks)
+    tracking.log_study(folder, store)
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("toy")
+    assert "tags.kind = 'method' AND tags.dataset = 'blobs'" in experiment.tags["mlflow.note.content"]
+    found = client.search_runs(
+        [experiment.experiment_id], "tags.kind = 'method' AND tags.dataset = 'blobs'", order_by=["metrics.accuracy DESC"]
+    )
+    board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
+    assert [run.info.run_name for run in found] == board["run"].tolist()
+    assert [run.data.metrics["rank"] for run in found] == [1, 2]
 
 
-def graph(rng: np.random.Generator) -> tuple[data.Dataset, data.Partition]:
-    x = rng.normal(size=(8, 5)).astype(np.float32)
-    ring = np.stack([np.arange(8), (np.arange(8) + 1) % 8])
-    own = tuple(np.array([[0, 1, 1, 2], [1, 0, 2, 1]]) for _ in range(2))
-    rows = tuple(np.arange(4) for _ in range(2))
-    nodes = tuple(np.arange(4 * i, 4 * i + 4) for i in range(2))
-    whole = data.Dataset("blobs", "graph", x, np.arange(8) % 3, 3, edges=np.concatenate([ring, ring[::-1]], axis=1))
-    return whole, data.Partition(rows, rows, rows, nodes=nodes, edges=own)
+def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
+    parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-local", store)
+    history = MlflowClient(store).get_metric_history(parent, "system/cpu_utilization_percentage")
+    assert [(point.value, point.timestamp) for point in history] == [(50.0, 1_700_000_000_000), (99.0, 1_700_000_001_000)]
 
 
-@pytest.mark.parametrize("made", [(images, {"name": "mlp", "hidden": 6}), (graph, {"name": "gcn", "hidden": 6})], ids=["images", "graph"])
-def test_the_first_clients_model_can_be_loaded_and_served(store: str, tmp_path: Path, made: Any) -> None:
-    folder = small(tmp_path / "results" / "toy") / "runs" / "blobs-local"
-    dataset, partition = made[0](np.random.default_rng(0))
-    module = with_models(folder, dataset, partition, made[1])
-    parent = tracking.log_run(folder, store)
-    (found,) = MlflowClient(store).search_logged_models([MlflowClient(store).get_run(parent).info.experiment_id])
-    served = mlflow.pyfunc.load_model(found.model_uri)
-    example = served.input_example
-    inputs: Any = torch.from_numpy(example)
-    if dataset.kind == "graph":
-        inputs = (inputs, *models.gcn_norm(torch.from_numpy(partition.edges[0]), 4))
-    with torch.no_grad():
-        assert np.allclose(served.predict(example), module(inputs).numpy(), atol=1e-6)
-    assert served.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
+def test_layers_are_stepped_through_one_by_one(store: str, tmp_path: Path) -> None:
+    parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn", store)
+    names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
+    for layer in ("conv1", "fc2", "all layers"):
+        assert sum(layer.replace(" ", "%20") in name or layer in name for name in names) >= 2
+
+
+def test_the_leaders_models_are_registered_and_answer_for_every_client(store: str, tmp_path: Path) -> None:
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    tracking.log_study(folder, store)
+    ids = tracking.log_study(folder, store)
+    client = MlflowClient(store)
+    (version,) = client.search_model_versions("name = 'toy-blobs'")
+    board = results.tables(results.load_study(folder)).board
+    assert client.get_model_version_by_alias("toy-blobs", "best").version == version.version
+    assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
+    assert version.description
+    experiment = client.get_experiment_by_name("toy").experiment_id
+    for model in client.search_logged_models([experiment]):
+        served = mlflow.pyfunc.load_model(model.model_uri)
+        example = served.input_example
+        assert served.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
+        (tmp_path / model.name).mkdir()
+        deploy.pack(folder / "runs" / model.name, tmp_path / model.name)
+        alone = deploy.load(tmp_path / model.name)
+        assert np.array_equal(served.predict(example), alone.answer(example))
+        assert np.array_equal(served.predict(example, {"client": 2, "seed": 1}), alone.answer(example, 2, 1))
+
+
+def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    tracking.log_study(folder, store)
+    client = MlflowClient(store)
+    before = client.get_model_version_by_alias("toy-blobs", "best").tags["method"]
+    leader = results.tables(results.load_study(folder)).board["run"].iloc[0]
+    file = folder / "runs" / leader / "evaluations.parquet"
+    table = pd.read_parquet(file)
+    table.assign(value=-1.0).to_parquet(file, index=False)
+    tracking.log_study(folder, store)
+    assert client.get_model_version_by_alias("toy-blobs", "best").tags["method"] != before
+    assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
+
+
+def test_the_best_model_is_served_over_http(store: str, tmp_path: Path) -> None:
+    """`mlflow models serve` on the alias, and an answer for one client."""
+    folder = trained.train("images", {"local": {}})
+    tracking.log_study(folder, store)
+    deploy.pack(folder / "runs" / "blobs-local", tmp_path)
+    x = trained.dataset("images").x[:3]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/toy-blobs@best", "--env-manager", "local"]
+    env = {**os.environ, "MLFLOW_TRACKING_URI": store}
+    server = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], env=env, start_new_session=True)
+    body = json.dumps({"inputs": x.tolist(), "params": {"client": 2, "seed": 1}}).encode()
+    asked = Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
+    try:
+        end = time.monotonic() + 90
+        while True:
+            try:
+                with urlopen(asked, timeout=10) as answer:
+                    said = json.load(answer)["predictions"]
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.2)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert np.allclose(said, deploy.load(tmp_path).answer(x, 2, 1), atol=1e-6)
+
+
+def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database deleted, `fedweave log`: the same runs, metrics, parameters, tags and aliases, of every study."""
+    monkeypatch.chdir(tmp_path)
+    trained.train("images", {"local": {}})
+    fake_results.write_study(tmp_path / "results" / "paper" / "table1", methods={"FedAGHN": 0.0}, seeds=(0,), clients=4, rounds=2)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+    def content(name: str) -> dict[tuple[str, str], Any]:
+        uri = fresh(template, name)
+        command = [sys.executable, "-m", "pipelines.cli", "log"]
+        subprocess.run(command, env={**env, "MLFLOW_TRACKING_URI": uri}, check=True, capture_output=True)
+        client = MlflowClient(uri)
+        assert client.get_model_version_by_alias("toy-blobs", "best").version in (1, "1")
+        own = ("fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
+        found = {
+            (experiment.name, run.info.run_name): (run.data.metrics, run.data.params, {k: run.data.tags.get(k) for k in own})
+            for experiment in client.search_experiments()
+            for run in client.search_runs([experiment.experiment_id])
+        }
+        Path(f"{name}.db").unlink()
+        return found
+
+    first, second = content("one"), content("two")
+    assert first == second
+    assert {study for study, _ in first} == {"toy", "table1"}
+    assert len(first) == (1 + 2) + (1 + 1 + 1 + 20 + 4 + 13)

@@ -6,12 +6,13 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from fedweave.federation import Federation, pad_arrays, pad_rows
+from fedweave.federation import Federation, pad_rows
 from fedweave.methods import METHODS
-from fedweave.models import build, gcn_norm
+from fedweave.models import build
 from fedweave.protocol import Method
 from fedweave.schedule import Training
 from fedweave.solvers import SGD, Adam
+from fedweave.subgraphs import stacked
 from fedweave.task import Forecast, NodeClassification, RowClassification, Task
 
 CLIENTS, CLASSES = 5, 3
@@ -55,21 +56,17 @@ def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Feder
     """Random subgraphs of different sizes whose features follow the label."""
     g = np.random.default_rng(seed)
     centres = 1.5 * g.normal(size=(CLASSES, 7))
-    xs, ys, edges, weights, splits = [], [], [], [], []
+    xs, ys, edges, splits = [], [], [], []
     for v in [12, 9, 14, 10, 11]:
         y = g.integers(CLASSES, size=v)
         pairs = np.array([(a, b) for a in range(v) for b in range(a) if g.random() < (0.5 if y[a] == y[b] else 0.1)]).reshape(-1, 2).T
-        e, w = gcn_norm(torch.from_numpy(np.concatenate([pairs, pairs[::-1]], 1)).long(), v)
         order = g.permutation(v)
         xs.append(centres[y] + g.normal(size=(v, 7)))
         ys.append(y)
-        edges.append(e.numpy())
-        weights.append(w.numpy())
+        edges.append(np.concatenate([pairs, pairs[::-1]], 1).astype(np.int64))
         splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
-    (x, vs), (y, _), (e, es), (w, _) = pad_arrays(xs), pad_arrays(ys), pad_arrays(edges, axis=1), pad_arrays(weights)
+    own, extents = stacked(xs, ys, edges, dtype)
     train, val, test = zip(*splits, strict=True)
-    own = {"x": x.to(dtype), "y": y, "edges": e, "weight": w.to(dtype), "nodes": torch.arange(x.shape[1]) < vs[:, None]}
-    extents = {"x": vs, "y": vs, "nodes": vs, "edges": es, "weight": es}
     return Federation(
         shared={},
         own=own,

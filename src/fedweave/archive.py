@@ -7,24 +7,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave import assemble
+from fedweave import assemble, checks
+from fedweave.executors import describe
 from fedweave.experiment import SPLITS, Bench, History
-from fedweave.files import atomic_path, write_atomic, write_table
+from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.metrics import select
 from fedweave.models import parameter_count
 
 
 def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
-    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json."""
+    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json.
+
+    A run without run.json is unfinished: one from before is taken away first, so that no mixture of two is ever taken for whole.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").unlink(missing_ok=True)
+    sweep(folder)
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, bench)
         _write_portrait(folder / f"portrait-{seed}.npz", history, bench)
-        with atomic_path(folder / f"models-{seed}.pt") as temporary:
-            torch.save({"round": history.kept["round"], "models": history.kept["models"]}, temporary)
+        save_tensors(folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]})
     _write_evaluations(folder / "evaluations.parquet", histories)
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss"), ledger)
+    write_table(folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss", "dropped"), ledger)
+    lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
+    if lost:
+        write_table(folder / "dropped.csv", ("seed", "round", "client"), lost)
     noted = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", "round", "name", "value"), noted)
     write_atomic(folder / "run.json", json.dumps(_facts(bench, histories), indent=2, default=str) + "\n")
@@ -60,8 +68,10 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "leaks": bench.method.leaks,
         "parameters": parameter_count(task.template),
         "device": bench.device,
-        "executor": type(assemble.executor(run, task)).__name__.lower(),
+        "executor": describe(assemble.executor(run, task)),
         "note": bench.note,
+        "dropped": sum(len(history.dropped) for history in histories.values()),
+        **_privacy(bench, histories),
         "published": run.task.published,
         "spec": spec,
         "spec_hash": run.fingerprint(),
@@ -70,6 +80,15 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "threads": torch.get_num_threads(),
     }
+
+
+def _privacy(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
+    """What the clients' uploads give away of them, in the worst repetition; nothing where none was asked for."""
+    wanted = checks.wire(bench.run).privacy
+    if wanted is None:
+        return {}
+    spent = max(value for history in histories.values() for _, name, value in history.diagnostics if name == "epsilon")
+    return {"epsilon": spent, "delta": wanted.delta}
 
 
 def label(bench: Bench) -> str:

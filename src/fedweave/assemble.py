@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave import data
-from fedweave.attacks import Attack, AttackSpec, liars
+from fedweave import checks, data, subgraphs
+from fedweave.attacks import Attack, AttackSpec, flipped, liars
 from fedweave.config import construct
 from fedweave.data import Dataset, Partition
 from fedweave.engine import Settings
 from fedweave.errors import BadInput, choose
 from fedweave.executors import Executor, choose_executor
-from fedweave.federation import Federation, check_clients, pad_arrays, pad_rows
+from fedweave.federation import Federation, check_clients, pad_rows
 from fedweave.methods import METHODS
-from fedweave.models import MODELS, build, gcn_norm, options
+from fedweave.models import build
 from fedweave.protocol import Method
 from fedweave.schedule import Training
 from fedweave.solvers import SOLVERS, Solver
-from fedweave.spec import PARAMS, Run, Study, TaskSpec, TrainSpec, parse, read_yaml
+from fedweave.spec import PARAMS, Run, Study, TaskSpec, TrainSpec, nest, parse, read_yaml
 from fedweave.task import Forecast, NodeClassification, RowClassification, Task
 
 
@@ -47,33 +47,35 @@ def check(study: Study, where: str = str(PARAMS)) -> Study:
     Raises:
         BadInput: as `load`.
     """
+    checks.check_methods(study, where)
     for name, task in study.tasks.items():
-        check_names(task, f"{where}: tasks.{name}")
+        checks.check_task(task, f"{where}: tasks.{name}")
     for key in study.runs:
         check_run(study.run(key), where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
-            run = study.run(block["run"], extra=settings)
+            run = varied(study, block["run"], {}, settings)
+            checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:
                 raise BadInput(f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run")
     return study
 
 
-def check_names(task: TaskSpec, where: str) -> None:
-    """Refuse unknown data sets, partitions, models and their options before any work."""
-    choose(task.dataset, data.DATASETS, f"{where}.dataset")
-    tables: dict[str, Mapping[str, Any]] = {"partition": data.PARTITIONS, "model": MODELS}
-    for key, table in tables.items():
-        block = getattr(task, key)
-        if "name" not in block:
-            raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
-        choose(block["name"], table, f"{where}.{key}.name")
-    for option in task.model.keys() - {"name"}:
-        choose(option, options(task.model["name"]), f"{where}.model")
-    for option in task.partition.keys() - {"name", "clients", "seed"}:
-        choose(option, data.accepted(task.partition["name"]), f"{where}.partition")
-    if task.attack is not None:
-        construct(AttackSpec, task.attack, f"{where}.attack")
+def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:
+    """The run `key` with `settings`, which may also reach the `partition` and the `model` of its task.
+
+    Another partition or model by name takes none of the old one's options, but for the number of clients and the seed.
+    """
+    nested = nest(settings)
+    parts = {part: nested.pop(part) for part in ("partition", "model") if part in nested}
+    run = study.run(key, tuned, nested)
+    for part, own in parts.items():
+        old = getattr(run.task, part)
+        if "name" in own:
+            old = {name: value for name, value in old.items() if name in ("clients", "seed")}
+        merged: dict[str, Any] = {part: {**old, **own}}
+        run = replace(run, task=replace(run.task, **merged))
+    return run
 
 
 def check_run(run: Run, where: str) -> Method:
@@ -82,36 +84,14 @@ def check_run(run: Run, where: str) -> Method:
     Raises:
         BadInput: naming the run, the setting and the way out.
     """
-    choose(run.method, METHODS, f"{where}: runs.{run.key}.method")
-    if run.train.steps and run.train.epochs != 1:
-        raise BadInput(f"{where}: runs.{run.key}: train.steps {run.train.steps} and train.epochs {run.train.epochs}: give one of them")
-    if run.train.freeze and not run.train.newcomers:
-        raise BadInput(f"{where}: runs.{run.key}: train.freeze holds from the round in which train.newcomers join; set both or neither")
-    if bool(run.train.newcomers) != bool(run.train.join_round) or run.train.join_round >= run.train.rounds:
-        raise BadInput(f"{where}: runs.{run.key}: train.newcomers and train.join_round go together, and the round lies below train.rounds")
+    here = f"{where}: runs.{run.key}"
+    choose(run.method, METHODS, f"{here}.method")
+    checks.check_budget(run, here)
     kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
     method = build_method(run, kind(lambda: build("mlp", (1,), 1)))  # any model: only the settings are looked at
-    if run.task.attack and not method.embeds:
-        choices = ", ".join(sorted(name for name, cls in METHODS.items() if cls.embeds))
-        raise BadInput(f"{where}: runs.{run.key}: tasks.{run.name}.attack is on embeddings, and {run.method} has none; use {choices}")
-    missing = METHODS[run.method].needs - kind_capabilities(run.task)
-    if missing:
-        raise BadInput(
-            f"{where}: runs.{run.key}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
-            f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
-        )
+    checks.check_wire(run, method, here)
+    checks.check_needs(run, here)
     return method
-
-
-def kind_capabilities(task: TaskSpec) -> frozenset[str]:
-    """What a task will be able to do, known from its names alone."""
-    name, has = task.model["name"], set()
-    if name == "gcn":
-        has |= {"subgraphs", "classes"}
-    elif name not in ("gru", "tpt_mlp"):
-        has |= {"classes"}
-    with_norm = task.model.get("batch_norm", options(name).get("batch_norm", name in ("aghn_cnn", "small_cnn", "resnet18")))
-    return frozenset(has | ({"batch_norm"} if with_norm else set()))
 
 
 def build_solver(train: TrainSpec) -> Solver:
@@ -134,26 +114,50 @@ def build_method(run: Run, task: Task) -> Method:
 
 
 def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Task:
-    """What the run's clients learn, for the shapes of `dataset`."""
-    options = {k: v for k, v in run.task.model.items() if k != "name"}
-    if dataset.kind == "series":
-        window, horizon = partition.layout["window"], partition.layout["horizon"]
-        return Forecast(partial(build, run.task.model["name"], (window, 2), horizon, **options), dtype, window, horizon)
-    graph = run.task.model["name"] == "gcn"
+    """What the run's clients learn, for the shapes of `dataset`.
+
+    Raises:
+        BadInput: the model does not fit the data.
+    """
+    model = dict(run.task.model)
+    name, graph = model.pop("name"), run.task.model["name"] == "gcn"
     if graph != (dataset.kind == "graph"):
-        raise BadInput(f"tasks.{run.name}.model.name: {run.task.model['name']!r} does not fit {dataset.name} ({dataset.kind})")
-    cls = NodeClassification if graph else RowClassification
-    return cls(partial(build, run.task.model["name"], tuple(dataset.x.shape[1:]), dataset.classes, **options), dtype)
+        raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
+    try:
+        if dataset.kind == "series":
+            window, horizon = partition.layout["window"], partition.layout["horizon"]
+            forecast = Forecast(partial(build, name, (window, 2), horizon, **model), dtype, window, horizon)
+            return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
+        shape = tuple(dataset.x.shape[1:])
+        built = partial(build, name, shape, dataset.classes, **model)
+        if graph:
+            return NodeClassification(built, dtype)
+        return _tried(RowClassification(built, dtype), torch.zeros(1, *shape, dtype=dtype), dataset.classes)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another") from error
+
+
+def _tried(task: Task, example: Tensor, outputs: int) -> Task:
+    """`task`, once its model has answered an example input."""
+    with torch.no_grad():
+        found = tuple(task.call(task.init(0), example).shape)
+    if found != (1, outputs):
+        raise ValueError(f"it answers with {found} where (1, {outputs}) is needed")
+    return task
 
 
 def build_federation(dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32) -> Federation:
     """All clients' data as tensors on the CPU.
 
     Raises:
-        BadInput: for a client without training rows.
+        BadInput: for a client without training rows, a partition of other data, features that are not finite.
     """
     check_clients(partition.train, f"partition of {dataset.name}")
+    data.check_fits(dataset, partition)
+    data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
     x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
+    data.check_finite(x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by")
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if partition.test_weight is not None:
@@ -168,7 +172,18 @@ def attacked(federation: Federation, task: TaskSpec) -> Federation:
     if task.attack is None:
         return federation
     spec = construct(AttackSpec, task.attack, "attack")
-    return replace(federation, attack=Attack(spec.kind, spec.scale, liars(federation.clients, spec.share, task.partition["seed"])))
+    attack = Attack(spec.kind, spec.scale or 0.0, liars(federation.clients, spec.share, task.partition["seed"]))
+    return replace(_mislabelled(federation, attack.liars) if spec.kind == "label_flip" else federation, attack=attack)
+
+
+def _mislabelled(federation: Federation, liars: Tensor) -> Federation:
+    """The training labels of `liars` mirrored; what they validate and are tested on stays as it is."""
+    rows = federation.train[liars]
+    if "y" in federation.shared:
+        return replace(federation, shared={**federation.shared, "y": flipped(federation.shared["y"], rows.flatten())})
+    y = federation.own["y"].clone()
+    y[liars] = torch.stack([flipped(mine, own) for mine, own in zip(y[liars], rows, strict=True)]) if len(rows) else y[liars]
+    return replace(federation, own={**federation.own, "y": y})
 
 
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
@@ -188,19 +203,15 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
         return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
     if dataset.kind == "series":
         return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
-    graphs = [gcn_norm(torch.from_numpy(edges), len(nodes)) for nodes, edges in partition.subgraphs]
-    padded, vs = pad_arrays([x[nodes] for nodes, _ in partition.subgraphs])
-    y, _ = pad_arrays([dataset.labels[nodes] for nodes, _ in partition.subgraphs])
-    edges, es = pad_arrays([g[0].numpy() for g in graphs], axis=1)
-    weight, _ = pad_arrays([g[1].numpy() for g in graphs])
-    own = {"x": padded.to(dtype), "y": y, "edges": edges, "weight": weight.to(dtype), "nodes": torch.arange(padded.shape[1]) < vs[:, None]}
-    return {}, own, {"x": vs, "y": vs, "nodes": vs, "edges": es, "weight": es}
+    graphs = partition.subgraphs
+    own, extents = subgraphs.stacked([x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype)
+    return {}, own, extents
 
 
 def settings(run: Run, seed: int) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
-    return Settings(t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze)
+    return Settings(t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze, checks.wire(run))
 
 
 def device(name: str) -> str:
@@ -216,7 +227,8 @@ def device(name: str) -> str:
 
 def executor(run: Run, task: Task) -> Executor:
     """The executor of a run."""
-    return choose_executor(run.train.executor, task.template, device(run.train.device), run.train.chunk)
+    t = run.train
+    return choose_executor(t.executor, task.template, device(t.device), t.chunk, t.rounds * (t.steps or t.epochs))
 
 
 def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
@@ -227,6 +239,16 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
     """
     features, dealt = folders(run.task, run.name, root)
     return data.load_dataset(features), data.load_partition(dealt / "partition.npz")
+
+
+def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+    """The data set that the earlier stages wrote, dealt in memory as the run's task says.
+
+    Raises:
+        BadInput: when it is not there or damaged, or cannot be dealt so.
+    """
+    dataset = data.load_dataset(folders(run.task, run.name, root)[0])
+    return dataset, data.partition(dataset, **run.task.partition)
 
 
 def hyperparameters(method: Method) -> Mapping[str, Any]:

@@ -1,9 +1,11 @@
-"""Clients that lie about themselves: what they say of their data is replaced, everything else they do is honest.
+"""Clients that harm: they lie about their data, about what they learnt, or learn from wrong labels.
 
-Source: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace the embedding they
-upload by one number in every place, or by noise.
+Sources: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace the embedding they
+upload by one number in every place, or by noise; sign flipping and Gaussian updates of Li et al., "RSA" (AAAI 2019); label
+flipping c → C − 1 − c of Fang et al., "Local Model Poisoning Attacks" (USENIX Security 2020).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -11,14 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave import trees
+from fedweave.errors import BadInput
+from fedweave.privacy import normals
 from fedweave.streams import stream
 from fedweave.trees import Tree
 
 LIARS, LIES = 11, 12  # streams hanging on the task's seed and on a run's seed
 TOLD = "embedding"  # the key, in an enrolment or an upload, of what a client says about its data
 
-
-Kind = Literal["constant", "gaussian"]
+Kind = Literal["constant", "gaussian", "sign_flip", "noise", "nan", "malformed", "label_flip"]
+ON_EMBEDDINGS = ("constant", "gaussian")
+SCALED = (*ON_EMBEDDINGS, "sign_flip", "noise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,24 +32,37 @@ class AttackSpec:
     """The block `attack` of a task.
 
     Attributes:
-        kind, scale: see `Attack`.
-        share: of the clients that lie.
+        kind, scale: see `Attack`; a kind without a strength has no scale.
+        share: of the clients that attack.
     """
 
     kind: Kind
-    scale: float
     share: float
+    scale: float | None = None
 
     bounds: ClassVar = {"scale": (0, None), "share": (0, 1)}
+
+    def checked(self, key: str) -> "AttackSpec":
+        """This block, if it has a scale exactly where its kind has one.
+
+        Raises:
+            BadInput: otherwise.
+        """
+        if (self.scale is None) == (self.kind in SCALED):
+            wrong = "missing; it is how strong the attack is" if self.scale is None else f"{self.scale!r}, but {self.kind} has no strength"
+            raise BadInput(f"{key}.scale: {wrong}; kinds with a scale: {', '.join(SCALED)}")
+        return self
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Who lies, and how.
+    """Who attacks, and how.
 
     Attributes:
-        kind: "constant" tells a · 1 with a ~ N(0, scale²), "gaussian" tells N(0, scale² I); drawn anew every time.
-        scale: τ, standard deviation.
+        kind: of embeddings, drawn anew every time: "constant" tells a · 1 with a ~ N(0, scale²), "gaussian" N(0, scale² I).
+            Of uploads: "sign_flip" sends the start − scale · the update, "noise" the start + N(0, scale² I), "nan" no
+            numbers, "malformed" tensors of another shape. Of data: "label_flip" trains on C − 1 − y.
+        scale: τ, the attack's strength.
         liars: bool [N].
     """
 
@@ -60,14 +79,39 @@ class Attack:
         return replace(self, liars=self.liars.to(device))
 
     def corrupted(self, told: Tree, positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree:
-        """`told` [P, ...] by the clients at `positions` [P] with identities `ids` [P], the liars' rows replaced."""
-        if TOLD not in told or not self.liars[positions].any():
+        """`told` [P, ...] by the clients at `positions` [P] with identities `ids` [P], the liars' embeddings replaced."""
+        if self.kind not in ON_EMBEDDINGS or TOLD not in told or not self.liars[positions].any():
             return told
         honest: Tensor = told[TOLD]
         size = 1 if self.kind == "constant" else honest.shape[1]
         drawn = np.stack([stream(seed, LIES, round, i).standard_normal(size) for i in ids.tolist()])
         lies = self.scale * torch.from_numpy(drawn).to(honest).expand_as(honest)
         return {**told, TOLD: torch.where(self.liars[positions][:, None], lies, honest)}
+
+    def forged(self, upload: Tree, known: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree | list[Tree]:
+        """The uploads [P, ...] as they arrive; those of "malformed" one by one, for no tensor holds them all.
+
+        Args:
+            known: gives what the clients were sent of what they upload [P, ...].
+        """
+        lying = self.liars[positions]
+        if self.kind == "malformed":
+            return [_malformed(trees.at(upload, i)) if lies else trees.at(upload, i) for i, lies in enumerate(lying.tolist())]
+        if self.kind in (*ON_EMBEDDINGS, "label_flip") or not lying.any() or not trees.tree_leaves(upload):
+            return self.corrupted(upload, positions, ids, seed, round)
+        lies = self._lies(upload, known, ids, seed, round)
+        return trees.tree_map(lambda lie, honest: torch.where(lying.reshape(-1, *[1] * (honest.ndim - 1)), lie, honest), lies, upload)
+
+    def _lies(self, upload: Tree, known: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
+        if self.kind == "nan":
+            return trees.tree_map(lambda honest: torch.full_like(honest, torch.nan), upload)
+        if self.kind == "sign_flip":
+            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, known())
+        return trees.tree_map(lambda start, drawn: start + self.scale * drawn, known(), normals(upload, ids, seed, LIES, round))
+
+
+def _malformed(upload: Tree) -> Tree:
+    return trees.tree_map(lambda honest: torch.cat([honest.reshape(-1), honest.reshape(-1)[:1]]), upload)
 
 
 def liars(clients: int, share: float, seed: int) -> Tensor:
@@ -76,3 +120,9 @@ def liars(clients: int, share: float, seed: int) -> Tensor:
     chosen = torch.zeros(clients, dtype=torch.bool)
     chosen[order[: round(share * clients)]] = True
     return chosen
+
+
+def flipped(y: Tensor, rows: Tensor) -> Tensor:
+    """`y` with the labels of `rows` (−1 is padding) mirrored, c → C − 1 − c."""
+    rows = rows[rows >= 0]
+    return y.index_put((rows,), y.max() - y[rows])

@@ -1,9 +1,10 @@
-"""Typed records from plain dictionaries, with one-line errors that name the key, the value and the way out."""
+"""YAML files as plain dictionaries and these as typed records, with one-line errors that name the key, the value and the way out."""
 
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, choose
@@ -81,7 +82,7 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is Any:
         return True
-    if origin in (list, tuple):
+    if origin in (list, tuple, Sequence):
         inner = get_args(hint)[0] if get_args(hint) else Any
         return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
     return isinstance(value, origin or hint)
@@ -101,7 +102,7 @@ def _named(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_named(option) for option in get_args(hint))
-    if origin in (list, tuple) and get_args(hint):
+    if origin in (list, tuple, Sequence) and get_args(hint):
         return f"a list, each entry {_named(get_args(hint)[0])}"
     return names.get(origin or hint, str(hint))
 
@@ -110,3 +111,43 @@ def _coerced(value: object, hint: Any) -> object:
     if hint is float and isinstance(value, int):
         return float(value)
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping.
+
+    Raises:
+        BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
+    try:
+        loaded = yaml.load(path.read_text(encoding="utf-8"), _strict_loader())
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    except Exception as error:  # beside YAMLError: numbers, dates and depths that Python refuses, a file one may not read
+        mark = getattr(error, "problem_mark", None)
+        problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {problem}; mend that line") from error
+    if not isinstance(loaded, dict):
+        raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick")
+    return loaded
+
+
+def _strict_loader() -> Any:
+    """The safe loader of YAML, which makes plain data only; here it also refuses a key that stands twice in a mapping."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen: set[str] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+                if key.value in seen:
+                    raise BadInput(f"line {key.start_mark.line + 1}: {key.value!r} stands twice in its mapping; drop or rename one")
+                seen.add(key.value)
+            return node
+
+    return Strict

@@ -4,7 +4,7 @@ It knows the protocol, the executors and the schedule, never a method.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,8 @@ from fedweave.federation import ClientData, Cohort, Federation
 from fedweave.protocol import ClientState, Method, Server, Stage, Start
 from fedweave.schedule import INITIAL, SERVER, cohort, participants, viewers
 from fedweave.task import trimmed
-from fedweave.trees import Tree
+from fedweave.trees import Params, Tree
+from fedweave.wire import PLAIN, Wire, delivered, finite, reference, told
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Settings:
         newcomers: how many clients (the last ones) are absent at first.
         join_round: the round before which they join; 0 means nobody is absent.
         freeze: the server learns nothing more once they have joined.
+        wire: what happens to uploads on their way.
     """
 
     rounds: int
@@ -42,6 +44,7 @@ class Settings:
     newcomers: int = 0
     join_round: int = 0
     freeze: bool = False
+    wire: Wire = PLAIN
 
 
 class State(NamedTuple):
@@ -59,7 +62,8 @@ class Report(NamedTuple):
         round: rounds done so far, from 1.
         bytes_down, bytes_up: traffic of this round over all participants.
         seconds: time of the round without evaluation.
-        loss: mean training loss of the participants.
+        loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
+        dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
         scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
         models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
         diagnostics: name -> number, about the server after the round; empty between evaluations.
@@ -72,6 +76,7 @@ class Report(NamedTuple):
     bytes_up: int
     seconds: float
     loss: float
+    dropped: tuple[int, ...]
     scores: dict[str, dict[str, Tensor]]
     models: dict[str, Tree]
     diagnostics: dict[str, float]
@@ -79,36 +84,27 @@ class Report(NamedTuple):
     method: Method
 
 
-def describe(method: Method, federation: Federation, seed: int, executor: Executor) -> Start:
+def describe(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> Start:
     """What the server knows before round 0: the common initial model and the clients' enrolment."""
     model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor)
+    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor, wire)
     return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
 
 
-def _initial(method: Method, federation: Federation, seed: int) -> Tree:
+def _initial(method: Method, federation: Federation, seed: int) -> Params:
     device = federation.ids.device
     return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
 
 
-def _enrol(method: Method, model: Tree, federation: Federation, positions: Tensor, seed: int, executor: Executor) -> Tree:
+def _enrol(method: Method, model: Params, federation: Federation, positions: Tensor, seed: int, executor: Executor, wire: Wire) -> Tree:
     # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
-    return as_told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed)
+    return told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, wire)
 
 
-def as_told(told: Tree, who: Cohort, seed: int) -> Tree:
-    """What reaches the server of what the cohort has to say [P, ...]: an attack replaces what liars say of their data."""
-    federation = who.federation
-    if federation.attack is None:
-        return told
-    where = who.positions.to(federation.ids.device)
-    return federation.attack.corrupted(told, where, federation.ids[where], seed, who.round)
-
-
-def begin(method: Method, federation: Federation, seed: int, executor: Executor) -> State:
+def begin(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> State:
     """The state before round 0."""
-    start = describe(method, federation, seed, executor)
+    start = describe(method, federation, seed, executor, wire)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
     return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
 
@@ -139,14 +135,20 @@ def one_round(
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
     shared, own, updates = train(method, state, who, executor)
-    ids = positions.to(federation.ids.device)
     down, up = method.traffic(shared, own, updates.upload, len(positions))
+
+    def known() -> Tree:
+        return reference(updates.upload, shared, own, lambda: _initial(method, federation, settings.seed))
+
+    uploads, rows = delivered(updates.upload, (updates.loss, updates.client), known, who, settings.seed, settings.wire)
+    ids = positions.to(federation.ids.device)
+    heard, whole = trees.take(ids, rows), len(rows) == len(ids)
     frozen = settings.freeze and state.round >= settings.join_round
-    told = as_told(updates.upload, who, settings.seed)
-    server = state.server if frozen else method.aggregate(state.server, ids, told, federation.sizes[ids])
-    after = State(state.round + 1, server, trees.put(state.clients, ids, updates.client))
-    loss = float(updates.loss.mean())
-    report = Report(after.round, down, up, time.perf_counter() - begun, loss, {}, {}, {}, after, method)
+    server = state.server if frozen or not len(rows) else method.aggregate(state.server, heard, uploads, federation.sizes[heard])
+    after = State(state.round + 1, server, trees.put(state.clients, heard, updates.client if whole else trees.take(updates.client, rows)))
+    loss = float(trees.take(updates.loss, rows).mean())
+    dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[heard].tolist()}))
+    report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
     absent = sorted({*range(federation.clients)} - {*positions.tolist()})
     models = updates.model
     if shadow and absent:
@@ -165,7 +167,7 @@ def evaluate(
     ids = torch.arange(federation.clients, device=federation.ids.device)
     shared, own = method.download(state.server, ids)
     pre = executor.each(lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who)
-    models = {"pre": pre} if post is None else {"pre": pre, "post": post}
+    models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = trimmed(data.val), trimmed(data.test)
@@ -178,6 +180,14 @@ def evaluate(
     return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
 
 
+def _deployable(post: Tree, pre: Tree) -> Tree:
+    """`post` [N, ...], where a client whose training left the finite numbers stays with the model it had."""
+    sound = finite(post)
+    if sound is None:
+        return post
+    return trees.tree_map(lambda new, old: torch.where(sound.reshape(-1, *[1] * (new.ndim - 1)), new, old), post, pre)
+
+
 def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
     """The method's own diagnostics and those of its collaboration graph; `group` [N] are the clients' planted groups."""
     with torch.no_grad():
@@ -186,11 +196,13 @@ def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, 
     return {name: float(value) for name, value in named.items()}
 
 
-def onboard(method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor) -> State:
+def onboard(
+    method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor, wire: Wire = PLAIN
+) -> State:
     """Let the last `newcomers` clients of `federation` join a running federation."""
     n = federation.clients
     model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor)
+    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, wire)
     start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
     joined = trees.broadcast(method.join(model), newcomers)
     return State(state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined]))
@@ -205,12 +217,13 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
     stages = method.stages(settings.rounds)
     total = sum(stage.rounds for stage in stages)
     present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
-    state = resume or begin(stages[0].method, present, settings.seed, executor)
+    state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
+    sent, counted = torch.zeros(federation.clients, dtype=torch.int64), 0
     while state.round < total:
         stage, opens = _stage(stages, state.round)
-        state = _hand_over(stage, state, present, settings.seed, executor) if opens else state
+        state = _hand_over(stage, state, present, settings, executor) if opens else state
         if settings.join_round and state.round == settings.join_round:
-            state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor)
+            state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor, settings.wire)
         crowd = present if settings.join_round > state.round else federation
         # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
         due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
@@ -218,7 +231,27 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post)
             report = report._replace(scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group))
+        if due and (privacy := settings.wire.privacy):
+            sent += _sent(federation, settings, range(counted, state.round))
+            counted = state.round
+            spent = privacy.epsilon(int(sent.max()) + _enrolments(stages, state.round))
+            report = report._replace(diagnostics={**report.diagnostics, "epsilon": spent})
         yield report
+
+
+def _sent(federation: Federation, settings: Settings, rounds: Iterable[int]) -> Tensor:
+    """In how many of `rounds` each client took part [N]."""
+    times = torch.zeros(federation.clients, dtype=torch.int64)
+    for round in rounds:
+        present = federation.clients - (settings.newcomers if round < settings.join_round else 0)
+        times[participants(settings.seed, round, federation.ids.cpu()[:present], settings.participation)] += 1
+    return times
+
+
+def _enrolments(stages: list[Stage], rounds: int) -> int:
+    """How often a client that was there from the start said something on joining, in the stages that `rounds` rounds opened."""
+    opened = [stage for i, stage in enumerate(stages) if sum(s.rounds for s in stages[:i]) < rounds and (i == 0 or stage.handover)]
+    return sum(type(stage.method).enrol is not Method.enrol for stage in opened)
 
 
 def _stage(stages: list[Stage], round: int) -> tuple[Stage, bool]:
@@ -231,9 +264,9 @@ def _stage(stages: list[Stage], round: int) -> tuple[Stage, bool]:
     raise IndexError(f"round {round} lies behind the last stage")
 
 
-def _hand_over(stage: Stage, state: State, federation: Federation, seed: int, executor: Executor) -> State:
+def _hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
     if stage.handover is None:
         return state
-    start = describe(stage.method, federation, seed, executor)
+    start = describe(stage.method, federation, settings.seed, executor, settings.wire)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)

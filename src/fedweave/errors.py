@@ -7,6 +7,9 @@ from collections.abc import Iterable
 class BadInput(ValueError):
     """A wrong key, value or file: one line that names it, its value and the way out."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))  # what a library says in passing may have lines
+
 
 class Diverged(RuntimeError):
     """Training left the finite numbers; the message names run, seed, round and the way out."""

@@ -16,12 +16,14 @@ from fedweave.engine import Report, State
 from fedweave.engine import run as rounds_of
 from fedweave.errors import BadInput, Diverged
 from fedweave.federation import Federation
-from fedweave.files import atomic_path
+from fedweave.files import check_writable, load_tensors, save_tensors, sweep
 from fedweave.parallel import share, side_by_side
 from fedweave.protocol import Method
 from fedweave.spec import Run
 
 CELLS = 4_000_000  # numbers kept of the collaboration graphs of a repetition: those of every round, or as many as fit
+VERSION = 1  # of a checkpoint's content
+KEPT = 2  # checkpoints of a repetition: the newest, and the one before it in case the disk damages that
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
 
 
@@ -30,7 +32,8 @@ class History:
     """What a repetition has produced so far; plain tensors and lists, so that it can be checkpointed.
 
     Attributes:
-        ledger: rows (round, bytes_down, bytes_up, seconds, train_loss).
+        ledger: rows (round, bytes_down, bytes_up, seconds, train_loss, dropped uploads).
+        dropped: rows (round, client) of uploads that were not accepted.
         rounds: evaluated rounds.
         scores: "pre/val" etc. -> one list of per-client values per evaluated round.
         diagnostics: rows (round, name, value).
@@ -40,6 +43,7 @@ class History:
     """
 
     ledger: list[list[float]] = field(default_factory=list)
+    dropped: list[list[int]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     scores: dict[str, list[list[float]]] = field(default_factory=lambda: {f"{p}/{s}": [] for p, s in SPLITS})
     diagnostics: list[list[Any]] = field(default_factory=list)
@@ -68,8 +72,6 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
     device = assemble.device(run.train.device)
     task = assemble.build_task(run, dataset, partition)
     federation = assemble.attacked(assemble.build_federation(dataset, partition, run.task.normalize), run.task)
-    if run.train.newcomers >= federation.clients:
-        raise BadInput(f"runs.{run.key}: train.newcomers: {run.train.newcomers} of {federation.clients} clients; leave at least one")
     return Bench(run, assemble.build_method(run, task), federation.to(device), dataset.note, device)
 
 
@@ -77,13 +79,13 @@ def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Rep
     """The reports of one repetition.
 
     Raises:
-        Diverged: when the training loss is not finite.
+        Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
     executor = assemble.executor(bench.run, bench.method.task)
     for report in rounds_of(bench.method, bench.federation, assemble.settings(bench.run, seed), executor, resume):
         if not math.isfinite(report.loss):
             raise Diverged(
-                f"runs.{bench.run.key}: seed {seed}, round {report.round}: the training loss is {report.loss}; "
+                f"runs.{bench.run.key}: seed {seed}, round {report.round}: training diverged, every upload was dropped; "
                 f"lower train.lr ({bench.run.train.lr}) or set train.clip"
             )
         yield report
@@ -91,16 +93,18 @@ def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Rep
 
 def record(history: History, report: Report, bench: Bench) -> History:
     """`history` with one more round."""
-    ledger = [*history.ledger, [report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss]]
-    graphs = [*history.graphs, *_graph(report, bench)]
+    row = [report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(report.dropped)]
+    dropped = [*history.dropped, *([report.round, client] for client in report.dropped)]
+    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=[*history.graphs, *_graph(report, bench)])
     if not report.scores:
-        return replace(history, ledger=ledger, graphs=graphs)
+        return history
     values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}
     scores = {name: [*history.scores[name], values[name]] for name in values}
     noted = [*history.diagnostics, *([report.round, name, value] for name, value in report.diagnostics.items())]
     vectors = report.method.portrait(report.state.server)
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
-    return History(ledger, [*history.rounds, report.round], scores, noted, graphs, portrait, _keep(history.kept, report, bench))
+    rounds, kept = [*history.rounds, report.round], _keep(history.kept, report, bench)
+    return replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait, kept=kept)
 
 
 def _graph(report: Report, bench: Bench) -> list[list[Any]]:
@@ -137,20 +141,20 @@ def _column(mask: Tensor, like: Tensor) -> Tensor:
 
 def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
-    path = checkpoints / f"{bench.run.fingerprint()}-{seed}.pt" if checkpoints else None
-    state, history = _restore(path, bench) if path and path.is_file() else (None, History())
+    state, history = _restore(checkpoints, bench, seed) if checkpoints else (None, History())
     total = _rounds(bench)
     for report in repeat(bench, seed, state):
         history = record(history, report, bench)
         progress(report)
         every = bench.run.train.checkpoint
-        if path and (report.round == total or (every and report.round % every == 0)):
-            _save(path, bench, report.state, history)
+        if checkpoints and (report.round == total or (every and report.round % every == 0)):
+            _save(checkpoints, bench, seed, report.state, history)
     return history
 
 
 def perform_all(bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None) -> dict[int, History]:
     """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
+    check_writable(checkpoints)
     workers, threads = share(bench.method.task.template, len(bench.run.seeds), bench.device)
     torch.set_num_threads(threads)
 
@@ -164,23 +168,42 @@ def perform_all(bench: Bench, checkpoints: Path, progress: Callable[[int, Report
 
 def forget(checkpoints: Path, run: Run) -> None:
     """Remove the checkpoints of a run whose results are written."""
+    sweep(checkpoints, f"{run.fingerprint()}-*")
     for path in checkpoints.glob(f"{run.fingerprint()}-*.pt"):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
-def _save(path: Path, bench: Bench, state: State, history: History) -> None:
-    content = {"fingerprint": bench.run.fingerprint(), "state": assemble.to_cpu(tuple(state)), "history": vars(history)}
-    with atomic_path(path) as temporary:
-        torch.save(content, temporary)
+def _stored(checkpoints: Path, bench: Bench, seed: int) -> list[Path]:
+    """The checkpoints of a repetition, the newest first."""
+    return sorted(checkpoints.glob(f"{bench.run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
-def _restore(path: Path, bench: Bench) -> tuple[State, History]:
-    try:
-        content = torch.load(path, weights_only=True)
-        matches = content["fingerprint"] == bench.run.fingerprint()
-    except Exception as error:
-        raise BadInput(f"{path}: not a readable checkpoint ({type(error).__name__}); delete it to start this repetition again") from error
-    if not matches:
-        raise BadInput(f"{path}: belongs to another specification ({content['fingerprint']}); delete it")
-    moved = torch.utils._pytree.tree_map(lambda t: t.to(bench.device) if isinstance(t, Tensor) else t, content["state"])
-    return State(*moved), History(**content["history"])
+def _save(checkpoints: Path, bench: Bench, seed: int, state: State, history: History) -> None:
+    content = {"version": VERSION, "fingerprint": bench.run.fingerprint(), "seed": seed}
+    path = checkpoints / f"{bench.run.fingerprint()}-{seed}-{state.round:09d}.pt"
+    save_tensors(path, {**content, "state": assemble.to_cpu(tuple(state)), "history": vars(history)})
+    for old in _stored(checkpoints, bench, seed)[KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def _restore(checkpoints: Path, bench: Bench, seed: int) -> tuple[State | None, History]:
+    """The newest readable checkpoint of a repetition; one that the disk has damaged gives way to the one before it.
+
+    Raises:
+        BadInput: none can be read, or one is of another version, specification or seed.
+    """
+    stored = _stored(checkpoints, bench, seed)
+    for path in stored:
+        try:
+            content = load_tensors(path)
+            found = [content["version"], content["fingerprint"], content["seed"]]
+        except Exception as error:  # a damaged file can raise nearly anything
+            reason = type(error).__name__
+            continue
+        if found != (wanted := [VERSION, bench.run.fingerprint(), seed]):
+            raise BadInput(f"{path}: is of (version, specification, seed) {found}, not {wanted}; delete it to start this repetition again")
+        moved = torch.utils._pytree.tree_map(lambda t: t.to(bench.device) if isinstance(t, Tensor) else t, content["state"])
+        return State(*moved), History(**content["history"])
+    if stored:
+        raise BadInput(f"{stored[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
+    return None, History()

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from fedweave.attacks import Attack
 from fedweave.errors import BadInput
+from fedweave.lifting import VOLATILE
 from fedweave.trees import take
+
+PAIRS = ("edges", "cells")  # arrays [3, ...]: where a sparse matrix has its cells
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class ClientData:
 
     Attributes:
         arrays: what the task reads: "x", "y" (all rows of the data set, or the client's own nodes), for subgraphs
-            "edges" [2, E], "weight" [E] and "nodes" [V] (True for real nodes), for shared test sets "test_weight" [C].
+            "edges" [3, E], "weight" [E] and "nodes" [V] (True for real nodes), and where features are sparse "cells" [3, ...] and
+            "values"; for shared test sets "test_weight" [C].
         plan: epochs of steps of training rows, [E, S, B]; rows of −1 are padding.
         train, val, test: rows, padded with −1. `test` is empty whenever client code trains, unless its method leaks.
         key: 0-d key of this client in this round.
@@ -34,12 +38,12 @@ class ClientData:
     """
 
     arrays: dict[str, Tensor]
-    plan: Sequence[Iterable[Tensor]] | Tensor
+    plan: Sequence[Iterable[Tensor]] | Tensor = field(metadata=VOLATILE)
     train: Tensor
     val: Tensor
     test: Tensor
     key: Tensor
-    round: int
+    round: int = field(metadata=VOLATILE)
     size: Tensor
     padded: bool
 
@@ -186,11 +190,11 @@ class Cohort:
 
 
 def _trim(name: str, value: Tensor, extents: dict[str, Tensor], client: int) -> Tensor:
-    """The real part of a padded array; the padded axis is the first one, for edges [2, E] the last."""
+    """The real part of a padded array; the padded axis is the first one, of pairs of indices [2, ...] the last."""
     if name not in extents:
         return value
     real = int(extents[name][client])
-    return value[:, :real] if name == "edges" else value[:real]
+    return value[:, :real] if name in PAIRS else value[:real]
 
 
 def _trim_plan(plan: Tensor, device: torch.device) -> list[list[Tensor]]:

@@ -1,31 +1,63 @@
-"""Files that are either whole or not there: written under a temporary name, synced, then renamed."""
+"""Files that are either whole or not there: written under a temporary name, synced, renamed, and the folder synced."""
 
 import csv
+import errno
 import io
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from fedweave.errors import BadInput
+
+# What the user can mend: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a folder.
+MENDABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EEXIST", "EISDIR")}
 
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it replaces `path`, on any error it is removed."""
+    """Yield a temporary path beside `path`; on success it replaces `path`, on any error it is removed.
+
+    After a power cut `path` is the old file or the new one: content reaches the disk before the name, the name before this ends.
+
+    Raises:
+        BadInput: the disk is full, or the folder cannot be written.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    temporary.chmod(0o644)
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            temporary.chmod(0o644)
+            yield temporary
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        yield
+    except OSError as error:
+        if error.errno not in MENDABLE:
+            raise
+        way = f"free space, or make {path.parent} a folder that can be written, and run this again"
+        raise BadInput(f"{path}: cannot be written ({error.strerror}); {way}") from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
@@ -42,3 +74,38 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     write_atomic(path, text.getvalue())
+
+
+def save_tensors(path: Path | str, content: Any) -> None:
+    """Write a tree of tensors and plain values, as `write_atomic` does; `load_tensors` reads it."""
+    import torch
+
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch hides why a write failed
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+def load_tensors(path: Path | str) -> Any:
+    """What `save_tensors` wrote; runs no code that the file may hold. Whatever is wrong with it raises."""
+    import torch
+
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def check_writable(folder: Path | str) -> None:
+    """Make sure that `folder` is there and can be written, before hours are spent on what goes there.
+
+    Raises:
+        BadInput: naming the folder, the reason and the way out.
+    """
+    write_atomic(Path(folder) / ".writable", b"\0")
+    (Path(folder) / ".writable").unlink(missing_ok=True)
+
+
+def sweep(folder: Path, pattern: str = "*") -> None:
+    """Remove what killed writers of the files called `pattern` left; nobody else may be writing them."""
+    for left in folder.glob(f".{pattern}"):
+        with suppress(IsADirectoryError, PermissionError):
+            left.unlink()

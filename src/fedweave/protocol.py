@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
+from fedweave.descent import Fit, descend
 from fedweave.federation import ClientData
 from fedweave.schedule import Training
-from fedweave.solvers import Fit, Loss, Solver, descend
+from fedweave.solvers import Loss, Solver
 from fedweave.task import Task
 from fedweave.trees import Params, Tree
 
@@ -88,6 +89,8 @@ class Method(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
     embeds: ClassVar[bool] = False
+    # Whether the server takes a weighted mean of uploaded models, which a robust rule may stand in for.
+    averages: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, start: Start) -> Server:

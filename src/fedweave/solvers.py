@@ -1,28 +1,21 @@
 """Local solvers and server optimisers, loss modifiers, and the one vector-Jacobian product of server learnables.
 
 A solver is a frozen record of hyper-parameters with a pure `step`; `step_` is the same arithmetic in place, for working
-copies that nobody else sees. `descend` runs a solver through a minibatch plan; it is the same code for one client in
-plain PyTorch and for many clients under `torch.func.vmap`.
+copies that nobody else sees. `fedweave.descent` runs a solver through a minibatch plan.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedweave import keys, trees
-from fedweave.trees import Params, Tree
+from fedweave import trees
+from fedweave.trees import Params, Tree, mapped
 
 # loss(model, rows [B], key) -> (scalar, buffers after the forward pass)
 Loss = Callable[[Params, Tensor, Tensor], tuple[Tensor, Params]]
-
-
-def mapped() -> bool:
-    """Whether the caller runs inside a `torch.func` transform (the `batched` executor)."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class Solver(ABC):
@@ -39,6 +32,10 @@ class Solver(ABC):
     @abstractmethod
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         """The same step on buffers the caller owns, in place."""
+
+    def stacks(self, state: Tree) -> bool:
+        """Whether `step_` on stacks [P, ...] is the step of every client: nothing couples entries, and all have taken as many steps."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +66,9 @@ class SGD(Solver):
             g = velocity
         torch._foreach_add_(values, g, alpha=-self.lr)
         return params, state
+
+    def stacks(self, state: Tree) -> bool:
+        return self.clip is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Adam(Solver):
             m,
             v,
             [],
-            [t.float()] * len(values),
+            [t.flatten()[0].float()] * len(values),
             lr=self.lr,
             beta1=self.beta1,
             beta2=self.beta2,
@@ -119,6 +119,9 @@ class Adam(Solver):
             maximize=False,
         )
         return params, state
+
+    def stacks(self, state: Tree) -> bool:
+        return self.clip is None and bool((state["t"] == state["t"].flatten()[0]).all())
 
 
 def root(name: str) -> str:
@@ -146,6 +149,9 @@ class Grouped(Solver):
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         return self._each(lambda solver: solver.step_, params, grads, state)
+
+    def stacks(self, state: Tree) -> bool:
+        return all(self.solvers[group].stacks(part) for group, part in state.items())
 
     def _split(self, params: Params) -> dict[str, Params]:
         parts: dict[str, Params] = {}
@@ -200,65 +206,6 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     zeroed = (g if g is not None else torch.zeros_like(p) for g, p in zip(grads, leaves.values(), strict=True))
     return value.detach(), aux, dict(zip(leaves, zeroed, strict=True))
-
-
-class Fit(NamedTuple):
-    """What local training returns: the model, the solver's last state and the mean loss over the steps."""
-
-    model: Params
-    state: Tree
-    loss: Tensor
-
-
-def descend(
-    loss: Loss,
-    model: Params,
-    plan: Sequence[Iterable[Tensor]] | Tensor,
-    solver: Solver,
-    key: Tensor,
-    names: Iterable[str],
-    state: Tree | None = None,
-    masked: bool = False,
-) -> Fit:
-    """Train the parameters `names` of `model` along `plan`: epochs of steps of rows [B].
-
-    Args:
-        loss: (model, rows, key) -> (scalar, buffers).
-        model: parameters and buffers; never written to.
-        plan: epochs [E, S, B]; with `masked`, rows of -1 are padding and a step of nothing but padding changes nothing.
-        solver: the local solver; `state` continues an earlier one.
-        key: 0-d key of the randomness inside the model.
-    """
-    params = owned(trees.only(model, names))
-    rest = trees.without(model, names)
-    state = solver.init(params) if state is None else owned(state)
-    steps = [rows for epoch in plan for rows in epoch]
-    # Keys hang on (epoch, step), not on a running count: padding leaves different numbers of steps behind it.
-    places = torch.tensor([(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device)
-    step_keys = keys.fold(key, *places.reshape(-1, 2).T)
-    losses, taken = [], []
-    for k, rows in enumerate(steps):
-        value, buffers, grads = value_and_grad(_of_parameters(loss, rest, rows, step_keys[k]), params)
-        advance = solver.step if mapped() else solver.step_
-        new = (*advance(params, grads, state), {**rest, **buffers})
-        if masked:
-            active = (rows >= 0).any()
-            new = trees.tree_map(lambda a, b, active=active: torch.where(active, a, b), new, (params, state, rest))
-            taken.append(active)
-        params, state, rest = new
-        losses.append(value)
-    return Fit({name: params.get(name, rest.get(name)) for name in model}, state, _mean(losses, taken, key))
-
-
-def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
-    return lambda params: loss({**params, **rest}, rows, key)
-
-
-def _mean(losses: list[Tensor], taken: list[Tensor], key: Tensor) -> Tensor:
-    if not losses:
-        return torch.zeros((), device=key.device)
-    values = torch.stack(losses)
-    return masked_mean(values, torch.stack(taken)) if taken else values.mean()
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

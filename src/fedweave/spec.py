@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from fedweave.config import construct
+from fedweave import ablations
+from fedweave.config import construct, read_yaml
 from fedweave.errors import BadInput, choose
 
 PARAMS = Path("params.yaml")
+NAME = r"(?!\.)[\w .+=,()@-]{1,120}"  # of a study, a task, a run: it becomes a folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class TrainSpec:
         newcomers, join_round: how many clients join late, and before which round.
         freeze: the server learns nothing more once they have joined.
         checkpoint: rounds between checkpoints, 0 for none.
+        privacy: {clip, noise, delta} of what clients send, see `fedweave.privacy.Privacy`, or null.
+        robust: {rule, trim, bound} of the server's aggregation, see `fedweave.robust.Robust`, or null.
     """
 
     rounds: int
@@ -39,13 +44,15 @@ class TrainSpec:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
-    executor: Literal["auto", "loop", "batched"] = "auto"
+    executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
     chunk: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     newcomers: int = 0
     join_round: int = 0
     freeze: bool = False
     checkpoint: int = 25
+    privacy: dict[str, Any] | None = None
+    robust: dict[str, Any] | None = None
 
     bounds: ClassVar = {
         "rounds": (1, None),
@@ -166,6 +173,7 @@ class Run:
         """All that the result depends on, as plain data; the executor and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
+        train = {k: v for k, v in train.items() if v is not None or k not in ("privacy", "robust")}  # what is off is not there
         return {"task": task, "method": {"name": self.method, **self.options}, "train": train, "evaluate": asdict(self.evaluate)}
 
     def fingerprint(self) -> str:
@@ -194,12 +202,15 @@ class Study:
         """
         item = self.runs[choose(key, self.runs, "params.yaml: runs")]
         task = self.tasks[item.task]
-        layers = [self.methods.get(item.method, {}), nest(tuned or {}), nest(item.set), nest(extra or {})]
+        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), nest(item.set), nest(extra or {})]
         options: dict[str, Any] = {}
         train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
-            train.update(layer.get("train", {}))
-            evaluate.update(layer.get("evaluate", {}))
+            for name, block in (("train", train), ("evaluate", evaluate)):
+                given = layer.get(name, {})
+                if not isinstance(given, Mapping):
+                    raise BadInput(f"params.yaml: runs.{key}: {name}: {given!r} is not a mapping of settings")
+                block.update(given)
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
         where = f"params.yaml: runs.{key}"
         return Run(
@@ -219,35 +230,13 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
-        head, _, tail = key.partition(".")
-        if tail:
-            nested.setdefault(head, {})[tail] = value
-        elif isinstance(value, Mapping):
-            nested.setdefault(head, {}).update(value)
+        head, _, tail = str(key).partition(".")
+        within = {tail: value} if tail else value
+        if isinstance(within, Mapping) and isinstance(nested.get(head, {}), dict):
+            nested.setdefault(head, {}).update(within)
         else:
-            nested[head] = value
+            nested[head] = within
     return nested
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping.
-
-    Raises:
-        BadInput: for a missing or malformed file.
-    """
-    import yaml
-
-    if not path.is_file():
-        raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = str(getattr(error, "problem", error)).splitlines()[0]
-        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {problem}") from error
-    if not isinstance(loaded, dict):
-        raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
-    return loaded
 
 
 def load(path: Path | str = PARAMS) -> Study:
@@ -266,8 +255,9 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(f"{where}: {key}: {raw.get(key)!r} must be a non-empty {kind.__name__}; see: fedweave study show quick")
-    if not all(type(s) is int and s >= 0 for s in raw["seeds"]) or len({*raw["seeds"]}) < len(raw["seeds"]):
-        raise BadInput(f"{where}: seeds: {raw['seeds']!r} must be different whole numbers, at least 0")
+    _check_names(raw, where)
+    if not all(type(s) is int and 0 <= s < 2**31 for s in raw["seeds"]) or len({*raw["seeds"]}) < len(raw["seeds"]):
+        raise BadInput(f"{where}: seeds: {raw['seeds']!r} must be different whole numbers, at least 0 and below 2^31")
     tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
     runs = {key: construct(Item, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
@@ -275,11 +265,31 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         raise BadInput(f"{where}: tune.seeds: {tune.seeds} overlap the study's seeds {raw['seeds']}; use others")
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
-    if "datasets" in raw and {*raw["datasets"]} != (needed := {task.dataset for task in tasks.values()}):
+    if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
         raise BadInput(f"{where}: datasets: {raw['datasets']!r} must name the data sets of the tasks: {', '.join(sorted(needed))}")
-    ablate = raw.get("ablate") or {}
+    ablate = {name: ablations.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()}
     for name, block in ablate.items():
-        if not isinstance(block, Mapping) or {*block} != {"run", "variants"} or not isinstance(block["variants"], Mapping):
-            raise BadInput(f"{where}: ablate.{name}: needs exactly `run` and `variants` (variant -> settings)")
-        choose(str(block["run"]), runs, f"{where}: ablate.{name}.run")
+        choose(block["run"], runs, f"{where}: ablate.{name}.run")
     return Study(raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate)
+
+
+def _check_names(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse blocks that are no mappings, and names that cannot be those of a folder."""
+    for key in ("tasks", "runs", "methods", "ablate"):
+        block = raw.get(key) or {}
+        if not isinstance(block, Mapping):
+            raise BadInput(f"{where}: {key}: {block!r} is not a mapping of names to blocks")
+        for name in block:
+            if not isinstance(name, str) or not re.fullmatch(NAME, name):
+                raise BadInput(f"{where}: {key}: {name!r} names a folder; use letters, digits, dots, dashes, underscores and spaces")
+    for name, block in raw["methods"].items():
+        if block is not None and not isinstance(block, Mapping):
+            raise BadInput(f"{where}: methods.{name}: {block!r} is not a mapping of settings; write {{}} for none")
+    if not all(re.fullmatch(NAME, part) for part in raw["study"].split("/")):
+        raise BadInput(
+            f"{where}: study: {raw['study']!r} names a folder; use letters, digits, dots, dashes, underscores and single slashes"
+        )
+
+
+def _set(names: object) -> set[Any] | None:
+    return {*names} if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

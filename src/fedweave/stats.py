@@ -20,7 +20,11 @@ ENUMERATED = 13  # pairs up to which all sign flips are listed
 
 
 class Comparison(NamedTuple):
-    """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval."""
+    """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
+
+    `p` is of the test over clients, `p_seeds` of the one over seeds (NaN for a single seed); `..._holm` are corrected. `better` names
+    who is ahead where the test over clients says so after correction and the interval, over seeds and clients, leaves out zero.
+    """
 
     method: str
     other: str
@@ -30,6 +34,8 @@ class Comparison(NamedTuple):
     p: float
     p_holm: float
     better: str
+    p_seeds: float
+    p_seeds_holm: float
 
 
 class Ranking(NamedTuple):
@@ -64,6 +70,21 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
     return float(min(1.0, 2 * min((sums <= seen + 1e-9).mean(), (sums >= seen - 1e-9).mean())))
 
 
+def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided p of the paired t test on the mean over clients of each seed, [S, N] each; NaN for one seed, 1 where none differs."""
+    if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
+        return float("nan")
+    from scipy.special import stdtr
+
+    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
+    if not difference.any():
+        return 1.0
+    spread, count = difference.std(ddof=1), len(difference)
+    with np.errstate(divide="ignore"):  # a difference that is the same for every seed is certain to this test
+        t = difference.mean() / (spread / np.sqrt(count))
+    return float(2 * stdtr(count - 1, -abs(t)))
+
+
 def _places(values: np.ndarray) -> np.ndarray:
     """Rank of every entry of `values` [n], from 1; ties share the mean rank."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
@@ -96,26 +117,37 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float
 def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool) -> list[Comparison]:
     """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
 
-    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where
-    Holm's p over all given pairs is below 0.05, and is empty otherwise.
+    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where Holm's p over
+    all given pairs is below 0.05 and the interval of the difference leaves out zero, so that clients which agree on the draw of
+    a few seeds do not suffice; it is empty otherwise.
     """
     means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
     if len({mean.shape for mean in means.values()}) > 1:
         raise BadInput(f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones")
     raw = [signed_rank(means[a], means[b]) for a, b in pairs]
+    seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
+    found = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
+    numbers = zip(found, raw, holm(raw), seeds, holm(seeds), strict=True)
     return [
-        _comparison(a, b, values, means, p, adjusted, higher_is_better) for (a, b), p, adjusted in zip(pairs, raw, holm(raw), strict=True)
+        c._replace(
+            p=p,
+            p_holm=float(adjusted),
+            better=c.better if adjusted < ALPHA and c.low * c.high > 0 else "",
+            p_seeds=seed,
+            p_seeds_holm=float(both),
+        )
+        for c, p, adjusted, seed, both in numbers
     ]
 
 
-def _comparison(
-    a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], p: float, adjusted: float, higher: bool
-) -> Comparison:
+def _comparison(a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool) -> Comparison:
+    """The difference and its interval, still without a test: `better` is who is ahead."""
     difference = means[a] - means[b]
     paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
     gain = float(difference.mean() if higher else -difference.mean())
-    better = (a if gain > 0 else b) if adjusted < ALPHA and gain != 0 else ""
-    return Comparison(a, b, float(difference.mean()), *bootstrap(paired), p, float(adjusted), better)
+    ahead = (a if gain > 0 else b) if gain else ""
+    nothing = float("nan")
+    return Comparison(a, b, float(difference.mean()), *bootstrap(paired), nothing, nothing, ahead, nothing, nothing)
 
 
 def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:
@@ -148,14 +180,39 @@ def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequen
     Raises:
         BadInput: fewer than two tasks or three methods, or an empty cell.
     """
-    from scipy.stats import friedmanchisquare, studentized_range
-
     scores = np.asarray(scores, dtype=np.float64)
     tasks, count = scores.shape
     if tasks < 2 or count < 3 or not np.isfinite(scores).all():
         raise BadInput(f"scores: {tasks} tasks x {count} methods cannot be ranked; it takes 2 x 3 finite cells or more")
     table = ranks(scores, higher_is_better)
-    p = float(friedmanchisquare(*table.T).pvalue) if (table != table[:, :1]).any() else 1.0
-    q = float(studentized_range.ppf(1 - ALPHA, count, np.inf)) / np.sqrt(2)
-    critical = float(q * np.sqrt(count * (count + 1) / (6 * tasks)))
-    return Ranking(tuple(methods), table.mean(0), tasks, p, critical)
+    critical = studentized_range(count) / np.sqrt(2) * np.sqrt(count * (count + 1) / (6 * tasks))
+    return Ranking(tuple(methods), table.mean(0), tasks, friedman(table), float(critical))
+
+
+def friedman(table: np.ndarray) -> float:
+    """p of Friedman's test on ranks [T, M], corrected for ties; 1 where all are tied."""
+    from scipy.special import chdtrc
+
+    tasks, count = table.shape
+    tied = sum(float((n**3 - n).sum()) for n in (np.unique(row, return_counts=True)[1] for row in table))
+    whole = 1 - tied / (tasks * count * (count**2 - 1))
+    if whole <= 0:
+        return 1.0
+    statistic = 12 * tasks / (count * (count + 1)) * float(((table.mean(0) - (count + 1) / 2) ** 2).sum()) / whole
+    return float(chdtrc(count - 1, statistic))
+
+
+def studentized_range(count: int) -> float:
+    """The 0.95 quantile of the range of `count` standard normal draws, which Nemenyi's test divides by the root of 2.
+
+    By bisection on P(range < q) = M ∫ φ(z) (Φ(z) − Φ(z − q))^(M − 1) dz, as importing scipy.stats costs a second.
+    """
+    from scipy.special import ndtr
+
+    z = np.linspace(-9.0, 9.0, 4001)
+    weight = count * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    low, high = 0.0, 20.0
+    for _ in range(50):
+        q = (low + high) / 2
+        low, high = (q, high) if (weight * (ndtr(z) - ndtr(z - q)) ** (count - 1)).sum() < 1 - ALPHA else (low, q)
+    return high

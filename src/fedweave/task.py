@@ -7,18 +7,17 @@ parameters: its weight and bias together.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave.federation import ClientData
-from fedweave.models import ClientModel, layers
-from fedweave.solvers import Loss, mapped, masked_mean
-from fedweave.trees import Params
+from fedweave.models import Cells, ClientModel, Inputs, layers
+from fedweave.solvers import Loss, masked_mean
+from fedweave.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once
 
@@ -102,7 +101,7 @@ class Task(ABC):
 
         return loss
 
-    def call(self, model: Params, inputs: Tensor | tuple[Tensor, ...], method: str = "forward", **options: Tensor | None) -> Tensor:
+    def call(self, model: Params, inputs: Inputs, method: str = "forward", **options: Tensor | None) -> Tensor:
         """Run a method of the client module on `model`."""
         return invoke(self.template, model, method, inputs, **options)
 
@@ -158,21 +157,28 @@ class Task(ABC):
 
 
 def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
-    """Run a method of `module` with `params` in the place of its own."""
-    if method == "forward":
-        return functional_call(module, params, inputs, options)
-    return functional_call(_Delegate(module, method), {f"module.{name}": value for name, value in params.items()}, inputs, options)
+    """Run a method of `module` with `params` in the place of its own; like `torch.func.functional_call`, at a tenth of its cost."""
+    places = _places(module)
+    own = {name: places[name][0][places[name][1]] for name in params}
+    try:
+        for name, value in params.items():
+            table, leaf = places[name]
+            table[leaf] = value
+        return getattr(module, method)(*inputs, **options)
+    finally:
+        for name, value in own.items():
+            table, leaf = places[name]
+            table[leaf] = value
 
 
-class _Delegate(nn.Module):
-    """Calls another method than `forward`, because `functional_call` knows only that one."""
-
-    def __init__(self, module: nn.Module, method: str):
-        super().__init__()
-        self.module, self.method = module, method
-
-    def forward(self, *args: Tensor, **options: Tensor) -> Tensor:
-        return getattr(self.module, self.method)(*args, **options)
+@lru_cache(maxsize=64)
+def _places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+    """Where a module keeps every parameter and buffer: name -> (table, key)."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for prefix, part in module.named_modules():
+        for table in (part._parameters, part._buffers):
+            found |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
+    return found
 
 
 class Classification(Task):
@@ -208,9 +214,11 @@ class NodeClassification(Classification):
     def capabilities(self) -> frozenset[str]:
         return super().capabilities | {"subgraphs"}
 
-    def inputs(self, data: ClientData) -> tuple[Tensor, Tensor, Tensor]:
-        """(x [V, F], edges [2, E], weight [E])."""
-        return data.arrays["x"], data.arrays["edges"], data.arrays["weight"]
+    def inputs(self, data: ClientData) -> tuple[Tensor | Cells, Tensor, Tensor]:
+        """(x [V, F] or its cells, edges [3, E], weight [E])."""
+        a = data.arrays
+        x = Cells(a["cells"], a["values"], len(a["x"])) if "cells" in a else a["x"]
+        return x, a["edges"], a["weight"]
 
     def forward(
         self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"

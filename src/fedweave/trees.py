@@ -19,6 +19,7 @@ __all__ = [
     "concat",
     "flat",
     "grown",
+    "mapped",
     "mixed",
     "nbytes",
     "only",
@@ -31,6 +32,11 @@ __all__ = [
     "weighted_mean",
     "without",
 ]
+
+
+def mapped() -> bool:
+    """Whether the caller runs inside a `torch.func` transform (the `batched` executor)."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def take(tree: Tree, ids: Tensor) -> Tree:

@@ -6,11 +6,11 @@ from pathlib import Path
 from fedweave.data import citation, compcars, digits, images, traffic, weather
 from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
 from fedweave.data.download import complete, download, require
-from fedweave.data.facts import check
+from fedweave.data.facts import check, check_finite, check_fits
 from fedweave.data.normalise import NORMALISATIONS, normalise
 from fedweave.data.partition import PARTITIONS, accepted, partition
 from fedweave.data.summary import describe, summary
-from fedweave.errors import choose
+from fedweave.errors import BadInput, choose
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = (
     digits.LOADERS | images.LOADERS | citation.LOADERS | traffic.LOADERS | weather.LOADERS | compcars.LOADERS
@@ -25,7 +25,13 @@ def load(name: str, root: Path | str) -> Dataset:
     """
     loader = DATASETS[choose(name, DATASETS, "dataset")]
     require(name, Path(root))
-    return check(loader(Path(root)))
+    try:
+        return check(loader(Path(root)))
+    except BadInput:
+        raise
+    except Exception as error:  # a file that is not what its name says can raise nearly anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again") from error
 
 
 __all__ = [
@@ -35,6 +41,8 @@ __all__ = [
     "Dataset",
     "Partition",
     "accepted",
+    "check_finite",
+    "check_fits",
     "complete",
     "describe",
     "download",

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, write_atomic
+from fedweave.files import atomic_path, sweep, write_atomic
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]
@@ -40,11 +40,14 @@ class Dataset:
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
-        rows = self.x.shape[1 if series else 0]
         _require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
+        _require(self.x.ndim >= 2 and self.x.size > 0, f"{name}: features of shape {self.x.shape} hold nothing")
+        rows = self.x.shape[1 if series else 0]
         for key in ("y", "official", "coarse", "owner"):
             array = getattr(self, key)
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
+        inside = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
+        _require(inside, f"{name}: labels y must lie in 0 … {self.classes - 1}")
         _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
         _require(not series or (self.time is not None and self.time.shape == (rows,)), f"{name}: time must have shape ({rows},)")
@@ -127,8 +130,10 @@ def symmetric(pairs: np.ndarray, count: int) -> np.ndarray:
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:
-    """Write one .npy per array and meta.json, which comes last and so marks a complete folder."""
+    """Write one .npy per array and meta.json, which goes first and comes last, and so marks a complete folder."""
     folder = Path(folder)
+    (folder / "meta.json").unlink(missing_ok=True)
+    sweep(folder)
     values = {f.name: getattr(dataset, f.name) for f in fields(Dataset)}
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
     for key, array in arrays.items():
@@ -149,20 +154,21 @@ def load_dataset(folder: Path | str) -> Dataset:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         shapes = meta.pop("arrays")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
-    arrays = {key: _mapped(folder / f"{key}.npy", expected) for key, expected in shapes.items()}
-    meta["names"] = tuple(meta.get("names", ()))
     try:
-        return Dataset(**{"y": None} | meta | arrays)
-    except TypeError as error:
+        arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
+        return Dataset(**{"y": None} | meta | {"names": tuple(meta.get("names", ()))} | arrays)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a wrong type leads to
         raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
 
 
 def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header can raise nearly anything
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
     found = [str(array.dtype), list(array.shape)]
     _require(found == expected, f"{path}: holds {found}, meta.json says {expected}; run the download stage again")

@@ -193,6 +193,8 @@ def listed(census: Census, clients: int, rng: np.random.Generator, *, classes: S
     Source: the planted neighbours in the figures of pFedLA (Ma et al., CVPR 2022).
     """
     del rng
+    if not isinstance(classes, Sequence) or not all(isinstance(mine, Sequence) for mine in classes):
+        raise BadInput(f"partition.classes: {classes!r} must be a list of lists of classes, one for each client")
     if len(classes) != clients or not all(classes):
         raise BadInput(f"partition.classes: {len(classes)} lists for {clients} clients; give each client one")
     held = np.zeros((clients, len(census.sizes)), dtype=bool)

@@ -1,10 +1,11 @@
-"""What each data set must look like, so that a wrong file is refused before anything is computed with it."""
+"""What each data set and its partition must look like, so that a wrong file is refused before anything is computed with it."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.data.base import Dataset
+from fedweave.data.base import Dataset, Partition
+from fedweave.data.split import PARTS
 from fedweave.errors import BadInput
 
 
@@ -38,11 +39,12 @@ FACTS = {
 
 
 def check(dataset: Dataset) -> Dataset:
-    """Return `dataset` if it has the published sizes.
+    """Return `dataset` if its numbers are finite and it has the published sizes.
 
     Raises:
         BadInput: naming what differs.
     """
+    check_finite(dataset.x, f"dataset {dataset.name}", "download it again")
     facts = FACTS.get(dataset.name)
     if facts is None:
         return dataset
@@ -55,3 +57,49 @@ def check(dataset: Dataset) -> Dataset:
     if facts.mean is not None and abs(float(np.mean(dataset.x, dtype=np.float64)) - facts.mean) > 1e-3:
         raise BadInput(f"dataset {dataset.name}: mean is {np.mean(dataset.x):.4f}, should be {facts.mean}")
     return dataset
+
+
+def check_finite(x: np.ndarray, what: str, way: str) -> None:
+    """Refuse features with a value that is no number.
+
+    Raises:
+        BadInput: naming the first such value and where it stands.
+    """
+    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
+        bad = np.argwhere(~np.isfinite(x))
+        if len(bad):
+            raise BadInput(f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}, and {len(bad) - 1} more values are not finite; {way}")
+
+
+def check_fits(dataset: Dataset, partition: Partition) -> None:
+    """Refuse a partition that was not made for `dataset`, or that gives a client a row twice.
+
+    Raises:
+        BadInput: naming the client and the row.
+    """
+    again = "run the partition stage again"
+    graph, series = partition.nodes is not None, bool(partition.layout)
+    if (graph, series) != (dataset.kind == "graph", dataset.kind == "series"):
+        raise BadInput(f"partition: its clients do not hold {dataset.kind}, which {dataset.name} is; {again}")
+    if series:
+        _check_windows(dataset, partition, again)
+    for i in range(partition.clients):
+        rows = np.concatenate([getattr(partition, part)[i] for part in PARTS])
+        limit = len(partition.nodes[i]) if partition.nodes else dataset.x.size if series else len(dataset.x)
+        nodes = partition.nodes[i] if partition.nodes else rows
+        if rows.max(initial=-1) >= limit or (graph and nodes.max(initial=-1) >= len(dataset.x)):
+            raise BadInput(f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}")
+        for held in (rows, nodes):
+            values, times = np.unique(held, return_counts=True)
+            if len(values) < len(held):
+                raise BadInput(f"partition: client {i} holds row {values[times.argmax()]} twice; {again}")
+
+
+def _check_windows(dataset: Dataset, partition: Partition, again: str) -> None:
+    layout, steps = partition.layout, dataset.x.shape[1]
+    whole = {*layout} == {"window", "horizon", "stride"} and all(type(v) is int and v > 0 for v in layout.values())
+    if not whole or layout["window"] + layout["horizon"] > steps:
+        raise BadInput(f"partition: layout {layout} does not fit the {steps} steps of {dataset.name}; {again}")
+    last = max(int((rows % steps).max(initial=0)) for part in PARTS for rows in getattr(partition, part))
+    if last + layout["window"] + layout["horizon"] > steps:
+        raise BadInput(f"partition: a window starts at step {last} of {steps} and is longer than what is left; {again}")

@@ -1,5 +1,6 @@
 """Features as the models see them: float32, scaled by numbers of the training part or of the literature."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,10 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     Raises:
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
     """
+    if not isinstance(name, str | Mapping):
+        raise BadInput(f"normalize: {name!r} must be a name, or a mapping with a name and numbers; names: {', '.join(NORMALISATIONS)}")
     options = {"name": name} if isinstance(name, str) else dict(name)
-    key = choose(options.pop("name", "missing"), NORMALISATIONS, "normalize")
+    key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
     if key not in KINDS[dataset.kind]:
         choices = ", ".join(KINDS[dataset.kind])
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
@@ -36,7 +39,14 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
         if option not in GIVEN.get(key, ()):
             known = ", ".join(GIVEN.get(key, ())) or "none"
             raise BadInput(f"normalize.{option}: not an option of {key}; options: {known}")
+        _check_numbers(option, options[option])
     return NORMALISATIONS[key](dataset, partition, **options)
+
+
+def _check_numbers(option: str, value: Any) -> None:
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise BadInput(f"normalize.{option}: {value!r} must be a finite number, or a list of them")
 
 
 def none(dataset: Dataset, partition: Partition) -> np.ndarray:

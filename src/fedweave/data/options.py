@@ -29,3 +29,14 @@ def real(key: str, value: Any, low: float, high: float | None = None) -> float:
         return float(value)
     bound = f"above {low:g}" if high is None else f"above {low:g} and at most {high:g}"
     raise BadInput(f"partition.{key}: {value!r} must be a number {bound}")
+
+
+def flag(key: str, value: Any) -> bool:
+    """`value` if it is true or false.
+
+    Raises:
+        BadInput: otherwise.
+    """
+    if isinstance(value, bool):
+        return value
+    raise BadInput(f"partition.{key}: {value!r} must be true or false")

@@ -15,7 +15,7 @@ from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.deal import DEALERS, Census, Deal, drawn
 from fedweave.data.graph_partition import metis, metis_overlap
 from fedweave.data.natural import natural
-from fedweave.data.options import integer, real
+from fedweave.data.options import flag, integer, real
 from fedweave.data.split import Split, parse, random_parts, stratified_parts
 from fedweave.data.tables import proportional
 from fedweave.errors import BadInput, choose
@@ -80,6 +80,7 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
+    flag("stratify", stratify)
     shares = parse(_default_split(test) if split is None else split, real("val", val, 0.0, 0.5), test == "local")
     pools = _pools(dataset, choose(test, TESTS, "partition.test"), pool)
     deal = dealer(_census(dataset, pools[0]), clients, stream(seed, DEAL), **own)

@@ -6,13 +6,16 @@ from typing import Any
 
 from fedweave.errors import BadInput
 
-_PLAIN = {"set", "frozenset", "complex", "bytearray", "slice", "range"}
+_PLAIN = {"set", "frozenset", "complex"}  # not range or bytearray, of which a few bytes make more than memory holds
 _NUMPY = {"_reconstruct", "scalar", "ndarray", "dtype", "_frombuffer"}
 _NUMPY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 
 
-class _Arrays(pickle.Unpickler):
-    """An unpickler that refuses every global but those that build arrays and plain containers."""
+class _Arrays(pickle._Unpickler):
+    """An unpickler that refuses every global but those that build arrays and plain containers.
+
+    It is the one written in Python: nine bytes make the one written in C reserve and fill 32 GiB for its memo.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         """The global `module.name` if it is harmless; raises UnpicklingError otherwise."""

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from fedweave.errors import BadInput
 from fedweave.files import atomic_path, write_atomic
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
@@ -154,7 +155,9 @@ def extract(archive: Path, members: dict[str, Path]) -> None:
         try:
             with _opened(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
                 shutil.copyfileobj(gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read, write, CHUNK)
-        except (OSError, EOFError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
+        except BadInput:
+            raise  # the target, not the archive
+        except Exception as error:  # each format has its own dozen of exceptions for damaged files
             raise SourceError(f"{archive} (cannot read {member}: {error})") from error
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedweave import trees
 from fedweave.collaboration import weave
+from fedweave.descent import Fit
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.solvers import Fit, Solver, owned, pull_back
+from fedweave.solvers import Solver, owned, pull_back
 from fedweave.trees import Params, Tree
 
 
@@ -59,6 +60,8 @@ class SplitClient(Method):
 
 class GlobalModel(Method):
     """The server keeps one model (the part that is not private) and averages uploads by training set size."""
+
+    averages = True
 
     def extras(self, start: Start) -> Params:
         """What the server averages besides the model, before round 0; by default nothing."""

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from fedweave import keys, trees
+from fedweave.descent import Fit
 from fedweave.families.base import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
-from fedweave.solvers import Fit, mapped, value_and_grad
+from fedweave.solvers import value_and_grad
 from fedweave.task import trimmed
-from fedweave.trees import Params, Tree
+from fedweave.trees import Params, Tree, mapped
 
 RECORD = 10  # losses whose spread decides whether the weights have settled
 

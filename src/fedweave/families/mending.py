@@ -110,7 +110,7 @@ class Mending(Method):
 
     def build(self, name: str) -> nn.Module:
         """A freshly initialised network."""
-        features = next(shape for shape in self.task.shapes().values() if len(shape) == 2)[1]
+        features = next(shape for shape in self.task.shapes().values() if len(shape) == 2)[0]
         if name == "classifier":
             return GraphSAGE(features, self.width, head_shape(self.task)[0], dropout=self.dropout)
         return NeighbourGenerator(features, self.width, self.most, (self.narrow, self.wide), dropout=self.dropout)

@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedweave.descent import Fit
 from fedweave.families.base import SplitClient
 from fedweave.federation import ClientData
-from fedweave.solvers import Fit, Loss, proximal
+from fedweave.solvers import Loss, proximal
 from fedweave.trees import Params
 
 BLUNT = 1e-4  # distances below this count as rounding

@@ -5,6 +5,7 @@ of v ← v − lr (∇F(v) + λ (v − g)), then w is trained from g by plain lo
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedweave import trees
 from fedweave.families import GlobalModel
@@ -27,6 +28,7 @@ class Ditto(GlobalModel):
     personal_epochs: int = 5
 
     label = "Ditto"
+    bounds: ClassVar[dict] = {"lam": (0.0, None), "personal_epochs": (0, None)}
     point = "pre"
 
     @property

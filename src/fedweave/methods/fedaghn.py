@@ -48,7 +48,7 @@ class FedAGHN(SplitClient, GeneratedModels):
     tied: bool = False
 
     label = "FedAGHN"
-    bounds: ClassVar[dict] = {"server_lr": (0.0, None), "p0": (0.0, None)}
+    bounds: ClassVar[dict] = {"server_lr": (0.0, None), "p0": (0.0, None), "q0": (0.0, None)}
 
     @property
     def server_solver(self) -> Solver:

@@ -8,9 +8,9 @@ with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedweave.descent import Fit
 from fedweave.families.blending import Blending
 from fedweave.federation import ClientData
-from fedweave.solvers import Fit
 from fedweave.trees import Params
 
 

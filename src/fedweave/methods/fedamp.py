@@ -8,6 +8,7 @@ Deviation: the penalty is squared and differentiated. `detached` reproduces Tsin
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ class FedAMP(ClientModels):
     detached: bool = False
 
     label = "FedAMP"
+    bounds: ClassVar[dict] = {"alpha": (1e-12, None), "lam": (0.0, None), "sigma": (1e-12, None)}
     point = "pre"
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:

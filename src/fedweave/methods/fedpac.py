@@ -45,7 +45,7 @@ class FedPAC(Method):
 
     label = "FedPAC"
     needs = frozenset({"classes"})
-    bounds: ClassVar[dict] = {"lam": (0.0, None), "head_epochs": (0, None), "head_lr": (0.0, None)}
+    bounds: ClassVar[dict] = {**dict.fromkeys(("lam", "head_epochs", "head_lr", "head_decay"), (0, None)), "head_momentum": (0, 1)}
 
     @property
     def epochs(self) -> int:

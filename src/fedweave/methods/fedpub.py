@@ -50,7 +50,7 @@ class FedPub(ClientModels):
     label = "FED-PUB"
     needs = frozenset({"subgraphs"})
     embeds = True
-    bounds: ClassVar[dict] = {"lam1": (0, None), "lam2": (0, None), "blocks": (1, None), "block_size": (2, None), "density": (0, 1)}
+    bounds: ClassVar = {"density": (0, 1), "block_size": (2, None), "blocks": (1, None)} | dict.fromkeys(("tau", "lam1", "lam2"), (0, None))
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class FedPub(ClientModels):
         linked = (g.random(both.shape[1]) < self.density) & (both[0] // self.block_size == both[1] // self.block_size)
         pairs = torch.from_numpy(both[:, linked])
         edges, weight = gcn_norm(torch.cat([pairs, pairs.flip(0)], 1), n, like.dtype)
-        x = torch.from_numpy(g.standard_normal((n, like.shape[1]))).to(like.dtype)
+        x = torch.from_numpy(g.standard_normal((n, len(like)))).to(like.dtype)
         width = self.task.call(start.model, (x.to(like), edges.to(like.device), weight.to(like)), "embed").shape[1]
         return {"proxy": {"x": x, "edges": edges, "weight": weight}, "embeddings": x.new_zeros(start.clients, width)}
 
@@ -106,7 +106,7 @@ class FedPub(ClientModels):
         return {name: value * live[f"mask/{name}"] if f"mask/{name}" in live else value for name, value in model.items()}
 
     def _loss(self, anchor: Params, data: ClientData) -> Loss:
-        objective = self.task.objective(data)
+        objective, pull = self.task.objective(data), self.lam2 if data.round else 0.0
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             masks = {name: model[f"mask/{name}"] for name in self.matrices}
@@ -115,6 +115,6 @@ class FedPub(ClientModels):
             if self.detached:
                 return value, buffers
             sparse, near = sum(m.abs().sum() for m in masks.values()), sum((plain[name] - a).norm() for name, a in anchor.items())
-            return value + self.lam1 * sparse + (self.lam2 * near if data.round else 0.0), buffers
+            return value + self.lam1 * sparse + pull * near, buffers
 
         return loss

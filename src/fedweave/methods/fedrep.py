@@ -8,11 +8,12 @@ unless the run's optimiser has it.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fedweave.descent import Fit
 from fedweave.families import GlobalModel, SplitClient
 from fedweave.families.heads import body
 from fedweave.federation import ClientData
-from fedweave.solvers import Fit
 from fedweave.trees import Params
 
 
@@ -27,6 +28,7 @@ class FedRep(SplitClient, GlobalModel):
     head_epochs: int = 5
 
     label = "FedRep"
+    bounds: ClassVar[dict] = {"head_epochs": (0, None)}
 
     @property
     def private(self) -> tuple[str, ...]:

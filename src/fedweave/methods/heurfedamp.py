@@ -47,7 +47,7 @@ class HeurFedAMP(ClientModels):
     detached: bool = False
 
     label = "HeurFedAMP"
-    bounds: ClassVar[dict] = {"omega": (0.0, 1.0), "lam": (0.0, None), "alpha": (1e-12, None)}
+    bounds: ClassVar[dict] = {"omega": (0.0, 1.0), "sigma": (1e-12, None), "lam": (0.0, None), "alpha": (1e-12, None)}
 
     def begin(self, start: Start) -> Tree:
         return {"initial": trees.without(start.model, self.kept)}

@@ -9,7 +9,7 @@ a softmax over classes, λ fixed (`mix`).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class KnnPer(GlobalModel):
     rule: Literal["original", "pfedgraph"] = "original"
 
     label = "kNN-Per"
+    bounds: ClassVar[dict] = {"k": (1, None), "scale": (1e-12, None), "mix": (None, 1.0)}
     point = "pre"
     needs = frozenset({"classes"})
 

@@ -21,9 +21,9 @@ from fedweave import keys, trees
 from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
-from fedweave.solvers import mapped, value_and_grad
+from fedweave.solvers import value_and_grad
 from fedweave.task import trimmed
-from fedweave.trees import Params, Tree
+from fedweave.trees import Params, Tree, mapped
 
 
 @dataclass(frozen=True, kw_only=True)

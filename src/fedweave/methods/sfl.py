@@ -60,7 +60,7 @@ class SFL(ClientModels):
     label = "SFL"
     point = "pre"
     bounds: ClassVar[dict] = {
-        **dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps"), (0, None)),
+        **dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps", "fit_lr", "fit_decay", "saturation"), (0, None)),
         **dict.fromkeys(("gamma", "beta"), (0, 1)),
         **dict.fromkeys(("node_size", "neighbours"), (1, None)),
     }

@@ -4,9 +4,9 @@ import inspect
 from typing import Any
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.base import ClientModel, layers, parameter_count
+from fedweave.models.base import ClientModel, Inputs, layers, parameter_count
 from fedweave.models.cnn import AghnCNN, LeNet16, Moon, Moon3, SmallCNN
-from fedweave.models.gcn import GCN, gcn_norm
+from fedweave.models.gcn import GCN, Cells, gcn_norm
 from fedweave.models.gru import GRU
 from fedweave.models.mlp import MLP, TptMLP
 from fedweave.models.resnet import ResNet18
@@ -45,4 +45,4 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> Clie
     return MODELS[name](tuple(shape), outputs, **given)
 
 
-__all__ = ["MODELS", "ClientModel", "build", "gcn_norm", "layers", "options", "parameter_count"]
+__all__ = ["MODELS", "Cells", "ClientModel", "Inputs", "build", "gcn_norm", "layers", "options", "parameter_count"]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Inputs = Any
-"""A batch [B, ...], or for graph clients the tuple (x [V, F], edges [2, E], weight [E])."""
+"""A batch [B, ...], or for graph clients the tuple (x [V, F], edges [3, E], weight [E])."""
 
 
 class ClientModel(nn.Module, ABC):

@@ -1,8 +1,8 @@
 """GraphSAGE and the neighbour generator of FedSage+, for subgraph clients.
 
 Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL. A graph is
-edges [2, E] (row 0 to row 1) with a weight [E] of 1, or 0 where an edge is to be ignored. Nodes may be mended: `made` [V, S, F]
-are features of S generated neighbours of every node, `live` [V, S] says which of them exist.
+edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 where an edge is to be ignored. Nodes may be mended:
+`made` [V, S, F] are features of S generated neighbours of every node, `live` [V, S] says which of them exist.
 """
 
 import torch

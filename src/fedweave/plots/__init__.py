@@ -1,7 +1,8 @@
 """Figures as small SVG that follows the page's theme; matplotlib is imported when one is drawn."""
 
+from fedweave.plots.choices import ablation, factors_of, importance, tuning
 from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
-from fedweave.plots.structure import ablation, atlas, collaboration, evolution, labels, some, tuning
+from fedweave.plots.structure import atlas, collaboration, evolution, labels, some
 from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "cost",
     "critical_difference",
     "evolution",
+    "factors_of",
+    "importance",
     "labels",
     "looks",
     "save",

@@ -14,28 +14,32 @@ if TYPE_CHECKING:
 
     from fedweave.stats import Ranking
 
+ROW = 13.5  # points that the name of a method takes beside its line
 UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
 
 
 @drawing
-def convergence(curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
+def convergence(curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str, against: str = "round") -> "Figure":
     """Mean over clients by round, one line per method with a band of one std over seeds.
 
     Args:
         curves: columns method, round, mean, std of ONE task, point and split.
+        against: another column to draw against, which grows with the rounds.
     """
-    figure, axes = panels(860, 360)
+    figure, axes = panels(860, max(360, 50 + ROW * curves["method"].nunique()))
     axis, ends = axes[0, 0], []
     for method, part in curves.groupby("method"):
         look, part = looks[method], part.sort_values("round")
-        x, mean, std = (part[c].to_numpy(dtype=float) for c in ("round", "mean", "std"))
+        x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
         std = np.nan_to_num(std)
         band = axis.fill_between(x, mean - std, mean + std, color=look.color, alpha=0.13, linewidth=0)
         (line,) = axis.plot(x, mean, color=look.color, linestyle=look.dash)
         line.set_gid(f"series-{look.series}-line")
         band.set_gid(f"series-{look.series}-band")
+        if x[-1] == x[0]:
+            axis.plot(x[-1:], mean[-1:], "o", color=look.color, markersize=5)
         ends.append((method, mean[-1], look))
-    axis.set(xlabel="round", title=UNIT.get(metric, metric))
+    axis.set(xlabel=against, title=UNIT.get(metric, metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylim(*_focus(curves, metric))
     axis.margins(x=0)
@@ -97,7 +101,7 @@ def _violin(axis: "Axes", scores: np.ndarray, row: int, look: Look) -> None:
 @drawing
 def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
     """Score against traffic and against time, one dot per method; logarithmic where the range asks for it."""
-    figure, axes = panels(500, 290, 1, 2, sharey=True)
+    figure, axes = panels(500, max(290, 60 + ROW * len(board)), 1, 2, sharey=True)
     traffic = (board["bytes_up"] + board["bytes_down"]).to_numpy(dtype=float) / 2**20
     seconds = board["seconds"].to_numpy(dtype=float)
     for axis, x, label in zip(axes[0], (traffic, seconds), ("MiB sent, both ways", "seconds"), strict=True):

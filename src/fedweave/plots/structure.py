@@ -1,14 +1,13 @@
-"""Figures of structure: who learns from whom, which client holds which label, what tuning and ablations found."""
+"""Figures of structure: who learns from whom, where clients lie, which client holds which label."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.plots.style import HEAT, INK, MUTED, SERIES, drawing, panels
+from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -89,7 +88,8 @@ def evolution(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str],
             axis.plot(rounds, line, **drawn)
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].legend(frameon=False, fontsize=9, handlelength=1.2)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2)
     return figure
 
 
@@ -141,71 +141,4 @@ def labels(counts: np.ndarray, names: Sequence[str]) -> "Figure":
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set(xlabel="client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
-    return figure
-
-
-@drawing
-def tuning(trials: "pd.DataFrame", best: Mapping[str, Any], higher_is_better: bool) -> "Figure":
-    """One slice per hyper-parameter: its values against the validation score; the best trial is ringed.
-
-    Args:
-        trials: column "value" and one column per hyper-parameter; pruned trials have no value and are left out.
-    """
-    names = [name for name in trials.columns if name != "value"]
-    done = trials.dropna(subset=["value"]).reset_index(drop=True)
-    columns = min(4, len(names))
-    rows = -(-len(names) // columns)
-    figure, axes = panels(240 * columns, 190 * rows, rows, columns, sharey=True)
-    for axis in axes.flat[len(names) :]:
-        axis.axis("off")
-    pick = (done["value"].idxmax() if higher_is_better else done["value"].idxmin()) if len(done) else None
-    for axis, name in zip(axes.flat, names, strict=False):
-        x = _axis_values(axis, done[name])
-        axis.plot(x, done["value"], "o", color=SERIES[5], markersize=5, alpha=0.7, markeredgewidth=0)
-        if pick is not None:
-            axis.plot(x[pick], done["value"][pick], "o", markerfacecolor="none", markeredgecolor=INK, markersize=11)
-        axis.set_xlabel(f"{name} = {_short(best[name])}" if name in best else name)
-    axes[0, 0].set_title("validation score")
-    return figure
-
-
-def _axis_values(axis: "Axes", column: "pd.Series") -> np.ndarray:
-    """Numbers to draw a hyper-parameter at: its values, logarithmic if they span decades, or places of its choices."""
-    if column.dtype == bool or not np.issubdtype(np.asarray(column.tolist()).dtype, np.number):
-        text = column.map(str)
-        choices = sorted(text.unique())
-        axis.set_xticks(range(len(choices)), choices)
-        axis.set_xlim(-0.5, len(choices) - 0.5)
-        return text.map(choices.index).to_numpy()
-    numbers = column.to_numpy(dtype=float)
-    if numbers.size and numbers.min() > 0 and numbers.max() > 50 * numbers.min():
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("")
-    return numbers
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-@drawing
-def ablation(table: "pd.DataFrame") -> "Figure":
-    """Variants of one ablation and task: mean with one std as a bar, the best variant's mean as a line.
-
-    Args:
-        table: columns variant, method, metric, mean, std.
-    """
-    figure, axes = panels(500, 44 + 26 * len(table))
-    axis = axes[0, 0]
-    better = table["mean"].max() if table["metric"].iloc[0] == "accuracy" else table["mean"].min()
-    axis.axvline(better, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
-    for row, (mean, std) in enumerate(zip(table["mean"], table["std"].fillna(0.0), strict=True)):
-        axis.plot([better, mean], [row, row], color=SERIES[5], linewidth=5, alpha=0.35, solid_capstyle="butt")
-        axis.errorbar(mean, row, xerr=std, fmt="o", color=SERIES[5], markersize=7, linewidth=1.5)
-    axis.set_yticks(range(len(table)), table["variant"].map(str), color=INK)
-    axis.set_ylim(len(table) - 0.5, -0.5)
-    axis.margins(x=0.08)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel(table["metric"].iloc[0])
     return figure

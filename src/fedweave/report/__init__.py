@@ -1,5 +1,7 @@
 """One self-contained page that shows a study: no network, light and dark, readable without scripts."""
 
+import re
+from collections import Counter
 from pathlib import Path
 
 from fedweave.files import write_atomic
@@ -28,5 +30,17 @@ def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
     dealt = Path(partitions or root)
     names = page.context(study, results.current(study, dealt), dealt)
     path = study.folder / "report.html"
-    write_atomic(path, environment.get_template("page.html").render(names))
+    write_atomic(path, distinct(environment.get_template("page.html").render(names)))
     return path
+
+
+def distinct(page: str) -> str:
+    """`page` with ids of their own in drawings that are the same to the letter, as the ranks on two tasks may be."""
+    seen: Counter[str] = Counter()
+
+    def own(drawing: re.Match[str]) -> str:
+        count = seen[drawing[0]]
+        seen[drawing[0]] += 1
+        return re.sub(r'( id="|href="#|url\(#)([^")]+)', rf"\1\2-{count}", drawing[0]) if count else drawing[0]
+
+    return re.sub(r"<svg.*?</svg>", own, page, flags=re.S)

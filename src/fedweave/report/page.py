@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave import plots, results, stats
+from fedweave import plots, results
 from fedweave.plots import Look
-from fedweave.report import extras, task_view
-from fedweave.report.inside import Figure
+from fedweave.report import ablations, extras, task_view
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
 from fedweave.results import EMPTY, Run, Study, Tables, shown
@@ -29,9 +28,13 @@ class Search(NamedTuple):
     """One search as the page shows it."""
 
     run: str
+    method: str
+    declared: str
+    value: str
     best: list[tuple[str, str]]
     budget: str
     svg: str
+    importance: str
 
 
 def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
     looks = plots.looks([run.label for run in study.runs])
     grouped = results.by_task(study)
     views = [task_view.view(task, runs, made, looks, partitions, f"task-{i}") for i, (task, runs) in enumerate(grouped.items())]
-    ranked = ranking(study, made.board)
+    ranked = task_view.ranking(made.ranks)
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
@@ -51,7 +54,7 @@ def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
         "leak": _leak(made),
         "unfinished": study.unfinished,
         "searches": list(_searches(study)),
-        "ablations": list(_ablations(study.folder)),
+        "ablations": ablations.views(study, looks),
         "settings": [(run.name, run.label, list(_flat(run.info.get("spec") or {}))) for run in study.runs],
         "machines": _machines(study.runs),
         "versions": _versions(study.runs),
@@ -71,7 +74,7 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
 
 
 def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]) -> list[Glance]:
-    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method ran on."""
+    """The study in one table, best mean rank first, methods that ran on fewer tasks below; ranks are averaged over those they ran on."""
     marks = dict(zip(dict.fromkeys(board["task"]), (view.marks for view in views), strict=True))
     texts: dict[str, dict[str, tuple[str, str]]] = {}
     for row in board.to_dict("records"):
@@ -81,17 +84,8 @@ def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]
     mean = place.where(board["mean"].notna()).groupby(board["method"]).mean()
     return [
         Glance(f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY, m, looks[m].series, [texts[m].get(t, ("", "")) for t in marks])
-        for m in sorted(texts, key=lambda m: (np.nan_to_num(mean[m], nan=np.inf), m))
+        for m in sorted(texts, key=lambda m: (-len(texts[m]), np.nan_to_num(mean[m], nan=np.inf), m))
     ]
-
-
-def ranking(study: Study, board: pd.DataFrame) -> stats.Ranking | None:
-    """Average ranks of the methods that have a finite score on every task; None where that is too few."""
-    table = board.pivot(index="task", columns="method", values="mean").dropna(axis="columns")
-    if len(table) < 2 or len(table.columns) < 3:
-        return None
-    higher = {run.task: run.higher_is_better for run in study.runs}
-    return stats.ranking(list(table.columns), table.to_numpy(), [higher[task] for task in table.index])
 
 
 def _leak(made: Tables) -> str:
@@ -103,19 +97,34 @@ def _leak(made: Tables) -> str:
 
 
 def _searches(study: Study) -> Iterable[Search]:
-    directions = {run.name: run.higher_is_better for run in study.runs}
+    labels = {run.name: (run.label, run.info["metric"]) for run in study.runs}
     for found in extras.tuning(study.folder):
-        svg = plots.tuning(found.trials, found.best, directions.get(found.run, True))
-        done = int(found.trials["value"].notna().sum())
-        budget = [f"{done} of {len(found.trials)} trials finished", *(f"{k} {v}" for k, v in found.budget.items())]
-        yield Search(found.run, [(key, _plain(value)) for key, value in found.best.items()], " · ".join(budget), svg)
+        label, metric = labels.get(found.run, (found.run, ""))
+        names = sorted(found.names, key=lambda name: -found.importance.get(name, 0.0))
+        finished = int(found.trials["value"].notna().sum())
+        first = found.trials["value"].iloc[0]
+        budget = [f"{len(found.trials)} trials, {len(found.trials) - finished} of them pruned", *_budget(found.budget)]
+        yield Search(
+            found.run,
+            label,
+            shown(first, np.nan, metric),
+            shown(found.value, np.nan, metric),
+            [(name, _plain(found.best[name])) for name in names if name in found.best],
+            " · ".join(budget),
+            plots.tuning(found.trials, names, found.best),
+            plots.importance(found.importance) if found.importance else "",
+        )
 
 
-def _ablations(folder: Path) -> Iterable[tuple[Figure, list[tuple[str, str]]]]:
-    table = extras.ablations(folder)
-    for (name, task, method), part in table.groupby(["ablation", "task", "method"], sort=False):
-        rows = [(str(r["variant"]), shown(r["mean"], r["std"], r["metric"])) for r in part.to_dict("records")]
-        yield Figure(f"{name}: {method} on {task}", plots.ablation(part)), rows
+def _budget(block: Mapping[str, Any]) -> Iterable[str]:
+    if "share" in block:
+        yield f"{100 * block['share']:g} % of the rounds each"
+    if "seeds" in block:
+        yield f"seeds {', '.join(map(str, block['seeds']))}, which no result has"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _flat(block: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -124,10 +133,6 @@ def _flat(block: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str
             yield from _flat(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", _plain(value)
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _machines(runs: tuple[Run, ...]) -> list[list[str]]:

@@ -12,6 +12,7 @@ from fedweave.plots import Look
 from fedweave.report import extras, inside
 from fedweave.report.inside import POINTS, Figure, Grid
 from fedweave.results import EMPTY, Run, Tables, shown
+from fedweave.results.verdicts import marked, verdict
 
 RULES = {
     "best_val_round": "round with the best mean validation score",
@@ -57,6 +58,7 @@ class TaskView(NamedTuple):
     grids: list[Grid]
     shares: list[Grid]
     pairs: Mapping[str, Any]
+    ranks: Figure | None
     marks: Mapping[str, str]
 
 
@@ -90,55 +92,13 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         grids=[grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid],
         shares=list(inside.shares(_of(made.measures, task))),
         pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
+        ranks=_ranks(made.ranks, task),
         marks=marks,
     )
 
 
 def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
     return table[table["task"] == task]
-
-
-def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
-    """Method -> "best" (ahead of all others by the test), "lead" (highest, but not so), "tied" (not told apart from the
-    leader), "behind", or "diverged".
-    """
-    tests = significance[significance["family"] == "leader"]
-    marks = dict.fromkeys(board["method"], "behind")
-    for test in tests.to_dict("records"):
-        marks[test["other"]] = "behind" if test["better"] else "tied"
-    finite = board[board["mean"].notna()]["method"]
-    marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
-    if len(finite) and len(board) > 1:
-        leader = tests["method"].iloc[0] if len(tests) else finite.iloc[0]
-        rest = [mark for method, mark in marks.items() if method != leader]
-        marks[leader] = "best" if "behind" in rest and "tied" not in rest else "lead"
-    return marks
-
-
-def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
-    """The outcome in one sentence that claims no more than the test does."""
-    leader = next((method for method, mark in marks.items() if mark in ("best", "lead")), board["method"].iloc[0])
-    if board["mean"].isna().all():
-        return "No method reached a finite score."
-    row = board[board["method"] == leader].iloc[0]
-    score = shown(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
-    tied = [method for method in board["method"] if marks[method] == "tied"]
-    behind = sum(mark == "behind" for mark in marks.values())
-    if len(board) == 1 or not (tied or behind):
-        return f"{leader} reaches {score}; there is nothing to compare it with."
-    if not tied:
-        return f"{leader} is best with {score}, significantly ahead of {_count(behind)}."
-    return f"{leader} leads with {score}, but the test does not tell it apart from {_listed(tied)}" + (
-        f"; it is significantly ahead of {_count(behind)}." if behind else "."
-    )
-
-
-def _count(behind: int) -> str:
-    return "the one other method" if behind == 1 else f"{behind} other methods"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
@@ -179,6 +139,7 @@ def _notes(runs: list[Run], marks: Mapping[str, str], clients: int) -> list[str]
     diverged = [method for method, mark in marks.items() if mark == "diverged"]
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
+    notes += _incidents(runs)
     if len(runs) > 1 and 2.0 ** (1 - clients) * (len(runs) - 1) >= stats.ALPHA:
         notes.append(f"With {clients} clients and {len(runs)} methods the test cannot call anything significant.")
     if runs[0].evaluations["seed"].nunique() == 1:
@@ -186,12 +147,37 @@ def _notes(runs: list[Run], marks: Mapping[str, str], clients: int) -> list[str]
     return notes
 
 
+def _incidents(runs: list[Run]) -> list[str]:
+    """What happened to uploads on their way: those that were dropped as broken, and what privacy they were given."""
+    dropped = [f"{run.label} {run.info['dropped']}" for run in runs if run.info.get("dropped")]
+    private = [f"{run.label} ε = {run.info['epsilon']:.3g} at δ = {run.info['delta']:g}" for run in runs if run.info.get("epsilon")]
+    notes = [f"Broken uploads that the server dropped: {', '.join(dropped)}."] if dropped else []
+    return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
+
+
 def _columns(board: pd.DataFrame, runs: list[Run]) -> list[tuple[str, str]]:
     columns = [("point", "evaluated")] if len({run.info["point"] for run in runs}) > 1 else []
-    columns += [("worst10", "worst 10 %"), ("spread", "± clients"), ("gap", "to leader"), ("p", "p (Holm)")]
+    columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
+    columns += [("below", "below local")] if len(runs) > 1 and any(_alone(run) for run in runs) else []
+    columns += [("gap", "to leader"), ("p", "p, clients")]
+    columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
     if board["published_mean"].notna().any():
         columns += [("printed", "paper"), ("off", "ours \N{MINUS SIGN} paper")]
-    return [*columns, ("up", "MiB up"), ("down", "MiB down"), ("seconds", "seconds")]
+    return [*columns, ("mib", "MiB"), ("seconds", "seconds")]
+
+
+def _alone(run: Run) -> bool:
+    """Whether its clients learn from nobody: what every client could have had without the federation."""
+    return bool(run.info["method"] == "local" and run.printed_label == run.label)
+
+
+def _below(runs: list[Run], scores: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Percentage of clients that a method leaves with less than they would have had alone, averages over seeds compared."""
+    alone = next((scores[run.label].mean(0) for run in runs if _alone(run)), None)
+    if alone is None:
+        return {}
+    sign = 1.0 if runs[0].higher_is_better else -1.0
+    return {run.label: 100.0 * float((sign * (scores[run.label].mean(0) - alone) < 0).mean()) for run in runs if not _alone(run)}
 
 
 def _rows(
@@ -202,13 +188,15 @@ def _rows(
     ends = np.array([*intervals.values()])
     low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
     scale = 100 / ((high - low) or 1.0)
-    tests = significance[significance["family"] == "leader"].set_index("other")["p_holm"]
+    tests = significance[significance["family"] == "leader"].set_index("other")
+    below = _below(runs, scores)
     found = []
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, metric = row["method"], row["metric"]
         a, b = intervals[method]
         interval = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
-        keys = _keys(row, float(board["mean"].iloc[0]), float(tests.get(method, np.nan)))
+        keys = _keys(row, float(board["mean"].iloc[0])) | {"below": below.get(method, np.nan)}
+        keys |= {key: float(tests[column].get(method, np.nan)) for key, column in (("p", "p_holm"), ("seeds", "p_seeds_holm"))}
         text = f"95 % interval {shown(a, np.nan, metric)} to {shown(b, np.nan, metric)}"
         cells = {key: _cell(key, keys[key], row) for key, _ in columns if key in keys}
         cells["point"] = {"pre": "received", "post": "trained"}.get(run.info["point"], "")
@@ -219,20 +207,22 @@ def _rows(
     return found
 
 
-def _keys(row: Mapping[str, Any], leader: float, p: float) -> dict[str, float]:
+def _keys(row: Mapping[str, Any], leader: float) -> dict[str, float]:
     return {
-        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader, "p": p,
+        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
-        "up": row["bytes_up"] / results.MIB, "down": row["bytes_down"] / results.MIB, "seconds": row["seconds"],
+        "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
     }  # fmt: skip
 
 
 def _cell(key: str, value: float, row: Mapping[str, Any]) -> str:
     if not np.isfinite(value) or (key == "gap" and value == 0):
         return EMPTY
-    if key == "p":
+    if key == "below":
+        return f"{value:.0f} %"
+    if key in ("p", "seeds"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
-    if key in ("up", "down", "seconds"):
+    if key in ("mib", "seconds"):
         return f"{value:,.1f}"
     if key == "printed":
         return shown(value, row["published_std"], row["metric"])
@@ -250,7 +240,21 @@ def _curves(curves: pd.DataFrame, runs: list[Run], looks: Mapping[str, Look], me
         if set(points.values()) != {point}:
             parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
     caption = "Mean over clients; the band is one standard deviation over seeds."
-    return [Figure(title, plots.convergence(part, looks, metric), caption) for title, part in parts.items() if len(part)]
+    drawn = [Figure(title, plots.convergence(part, looks, metric), caption) for title, part in parts.items() if len(part)]
+    spent = pd.concat([_spent(run) for run in runs])
+    tests = parts["Test, as reported"].merge(spent, on=["run", "round"])
+    costs = {"Test against traffic": "MiB sent so far, both ways", "Test against time": "seconds so far, without evaluation"}
+    return drawn + [
+        Figure(title, plots.convergence(tests, looks, metric, column), caption) for title, column in costs.items() if len(tests)
+    ]
+
+
+def _spent(run: Run) -> pd.DataFrame:
+    """What a run has cost by each round, averaged over seeds."""
+    totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
+    sent = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
+    columns = {"MiB sent so far, both ways": sent, "seconds so far, without evaluation": totals["seconds"]}
+    return pd.DataFrame(columns).reset_index().assign(run=run.name)
 
 
 def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> str:
@@ -260,6 +264,24 @@ def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mappi
 def _labels(path: Path) -> Figure | None:
     found = extras.label_counts(path)
     return Figure("Labels", plots.labels(*found), "Rows of each label that a client holds.") if found else None
+
+
+def _ranks(ranks: pd.DataFrame, task: str) -> Figure | None:
+    ranked = ranking(ranks, task)
+    if ranked is None:
+        return None
+    caption = "1 is best; a thick bar joins methods that Nemenyi's test does not tell apart."
+    facts = f"Average over {ranked.tasks} clients, Friedman p = {ranked.p:.2g}."
+    return Figure("Ranks over clients", plots.critical_difference(ranked), f"{caption} {facts}")
+
+
+def ranking(ranks: pd.DataFrame, task: str = "") -> stats.Ranking | None:
+    """The average ranks over the clients of `task`, or over all tasks; None where there is too little to rank."""
+    table = ranks[ranks["task"] == task]
+    if table.empty:
+        return None
+    blocks, difference, p = (table[name].iloc[0] for name in ("blocks", "critical_difference", "p"))
+    return stats.Ranking(tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference))
 
 
 def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:

@@ -4,17 +4,18 @@ A run without `run.json` is unfinished.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
 from fedweave import metrics, published
 from fedweave.errors import BadInput, choose
 
+T = TypeVar("T")
 KEYS = ("seed", "round", "point", "split", "client")
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
@@ -28,6 +29,7 @@ class Run:
     evaluations: pd.DataFrame
     rounds: pd.DataFrame
     diagnostics: pd.DataFrame  # seed, round, name, value; empty for a run without any
+    machine: pd.DataFrame  # time and the machine's load while it was trained; empty for a run without any
     twin: bool = False  # another run of the task carries the same printed label
 
     @property
@@ -102,19 +104,32 @@ def load_run(folder: Path | str) -> Run:
     for name in ("run.json", "evaluations.parquet", "rounds.csv"):
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name}: missing; train the run again")
-    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    info = _read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))))
     lacking = [key for key in NEEDED if key not in info]
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
     choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
-    evaluations = pd.read_parquet(folder / "evaluations.parquet")
+    evaluations = _read(folder / "evaluations.parquet", pd.read_parquet)
     absent = [column for column in (*KEYS, "value") if column not in evaluations]
     if absent or evaluations.duplicated(list(KEYS)).any():
         wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
         raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
     notes = folder / "diagnostics.csv"
-    diagnostics = pd.read_csv(notes) if notes.is_file() else pd.DataFrame(columns=["seed", "round", "name", "value"])
-    return Run(folder, info, evaluations, pd.read_csv(folder / "rounds.csv"), diagnostics)
+    diagnostics = _read(notes, pd.read_csv) if notes.is_file() else pd.DataFrame(columns=["seed", "round", "name", "value"])
+    rounds = _read(folder / "rounds.csv", pd.read_csv)
+    if not {"seed", "round", "seconds"} <= {*rounds}:
+        raise BadInput(f"{folder / 'rounds.csv'}: no column seed, round or seconds; train the run again")
+    load = folder / "system.csv"
+    machine = _read(load, pd.read_csv) if load.is_file() else pd.DataFrame()
+    return Run(folder, info, evaluations, rounds, diagnostics, machine)
+
+
+def _read(file: Path, reader: Callable[[Path], T]) -> T:
+    try:
+        return reader(file)
+    except Exception as error:  # each format has its own dozen of exceptions for damaged files
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); train the run again") from error
 
 
 def load_study(folder: Path | str) -> Study:

@@ -22,7 +22,7 @@ EMPTY = "\N{EN DASH}"
 # Field of `Tables` -> name of its file.
 FILES = {
     "board": "leaderboard", "clients": "clients", "curves": "curves", "significance": "significance",
-    "leaky": metrics.LEAKY, "measures": "measures", "cohorts": "cohorts",
+    "ranks": "ranks", "leaky": metrics.LEAKY, "measures": "measures", "cohorts": "cohorts",
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ class Tables(NamedTuple):
     clients: pd.DataFrame
     curves: pd.DataFrame
     significance: pd.DataFrame
+    ranks: pd.DataFrame
     leaky: pd.DataFrame
     measures: pd.DataFrame
     cohorts: pd.DataFrame
@@ -151,6 +152,30 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
 
 
+def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Average ranks of the methods over the clients of each task, and over all tasks (task ""), where there are enough of both.
+
+    A client's score is its mean over seeds. Methods without a finite score everywhere are left out.
+    """
+    rows: list[dict[str, Any]] = []
+    means: dict[str, pd.Series] = {}
+    higher = {task: runs[0].higher_is_better for task, runs in by_task(study).items()}
+    for task, runs in by_task(study).items():
+        scores = pd.DataFrame({label: v.mean(0) for label, v in values(runs, table).items()})
+        means[task] = scores.mean(skipna=False)
+        rows += _ranked(task, scores.dropna(axis="columns"), [higher[task]] * len(scores))
+    rows += _ranked("", pd.DataFrame(means).T.dropna(axis="columns"), [*higher.values()])
+    return pd.DataFrame(rows, columns=["task", "method", "rank", "blocks", "critical_difference", "p"])
+
+
+def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
+    if len(scores) < 2 or len(scores.columns) < 3:
+        return []
+    found = stats.ranking(list(scores.columns), scores.to_numpy(), higher)
+    about = {"task": task, "blocks": found.tasks, "critical_difference": found.critical_difference, "p": found.p}
+    return [{**about, "method": m, "rank": float(r)} for r, m in sorted(zip(found.ranks, found.methods, strict=True))]
+
+
 def tables(study: Study, partitions: Path | None = None) -> Tables:
     """Everything at once; `partitions` is the folder with <task>/summary.json, where sizes of data sets are to be looked up."""
     table = clients(study)
@@ -159,6 +184,7 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
         table,
         curves(study),
         significance(study, table),
+        ranks(study, table),
         leaky(study),
         measures(study, table, partitions),
         cohorts(study, table),

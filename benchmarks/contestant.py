@@ -1,0 +1,59 @@
+"""One contestant in a process of its own: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints its seconds a round."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.workloads import WORKLOADS, Workload
+from fedweave.engine import Settings, begin, evaluate, one_round
+from fedweave.executors import Batched, Executor, Loop
+
+EXECUTORS: dict[str, Executor] = {"loop": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
+
+
+def ours(executor: Executor, workload: Workload) -> Callable[[], object]:
+    """A round of FedAvg and the evaluation of every client's model, by the engine."""
+    method, federation, settings = workload.method(), workload.federation, Settings(rounds=100)
+    state = begin(method, federation, 0, executor)
+
+    def one() -> None:
+        nonlocal state
+        state = one_round(method, state, federation, settings, executor)[0]
+        evaluate(method, state, federation, settings, executor)
+
+    return one
+
+
+def timed(one: Callable[[], object], rounds: int) -> list[float]:
+    """Seconds of all rounds but the first."""
+    seconds = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        one()
+        seconds.append(time.perf_counter() - begun)
+    return seconds[1:]
+
+
+def main() -> None:
+    """Time one contestant."""
+    who, name, rounds, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    torch.set_num_threads(threads)
+    workload = WORKLOADS[name]()
+    if who in ("pfl", "flwr"):
+        from benchmarks import peers
+
+        seconds = getattr(peers, who)(name, workload, rounds)
+    elif who == "raw":
+        from benchmarks import raw
+
+        seconds = timed(raw.rounds(name, workload), rounds)
+    else:
+        seconds = timed(ours(EXECUTORS[who], workload), rounds)
+    print(json.dumps({"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Load: many clients, many rounds, many runs in one MLflow database. `python -m benchmarks.load [clients|rounds|mlflow]`.
+
+Prints one line a measurement; see docs/robustness.md for the figures of one machine.
+"""
+
+import copy
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedweave import archive, assemble, catalogue, data, experiment, spec
+from fedweave.data import Dataset
+from fedweave.experiment import Bench
+
+MIB = 2**20
+STUDIES = Path(__file__).resolve().parent.parent / "studies"
+CLIENTS, ROUNDS, RUNS, WRITERS = 1000, 10_000, 500, 8
+
+
+def main(*parts: str) -> None:
+    """Measure `parts`, by default all of them, each in a process of its own so that memory is its own."""
+    for part in parts or tuple(PARTS):
+        child = multiprocessing.get_context("spawn").Process(target=PARTS[part])
+        child.start()
+        child.join()
+        if child.exitcode:
+            sys.exit(f"{part}: exit code {child.exitcode}")
+
+
+def clients() -> None:
+    """A thousand clients with ten samples each: time a round and peak memory, both executors."""
+    for executor in ("loop", "batched"):
+        made = bench(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
+        begun = time.perf_counter()
+        history = experiment.perform(made, 0)
+        per_round, spent = np.median([row[3] for row in history.ledger]), time.perf_counter() - begun
+        told("clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation")
+
+
+def rounds() -> None:
+    """Ten thousand rounds with checkpoints: resident memory on the way, which must not grow."""
+    made = bench(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
+    seen: dict[int, float] = {}
+    begun = time.perf_counter()
+
+    def note(report: Any) -> None:
+        if report.round in (1000, 2500, 5000, 7500, ROUNDS):
+            seen[report.round] = resident()
+
+    with tempfile.TemporaryDirectory() as folder:
+        experiment.perform(made, 0, Path(folder), note)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
+    grown = seen[ROUNDS] - seen[1000]
+    spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in seen.items())
+    told("rounds", "auto", f"{ROUNDS} rounds in {spent:.0f} s; MiB at {way}; grown by {grown:.1f}; checkpoints {size:.1f}")
+
+
+def mlflow() -> None:
+    """Five hundred runs written to one database by eight processes at once, then all of them found finished."""
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        folders, uri = [*_runs(Path(folder) / "results")], f"sqlite:///{folder}/mlflow.db"
+        _log(folders[:1], uri)  # the first writer makes the tables
+        begun = time.perf_counter()
+        shares = [folders[1 + i :: WRITERS] for i in range(WRITERS)]
+        writers = [multiprocessing.get_context("spawn").Process(target=_log, args=(share, uri)) for share in shares]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        spent = time.perf_counter() - begun
+        client = MlflowClient(uri)
+        begun, found, page = time.perf_counter(), [], None
+        while page != "":
+            answer = client.search_runs([client.get_experiment_by_name("load").experiment_id], page_token=page or None)
+            found, page = [*found, *answer], answer.token or ""
+        parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+        open_ = sum(run.info.status != "FINISHED" for run in found)
+        size, failed = Path(folder, "mlflow.db").stat().st_size / MIB, sum(bool(writer.exitcode) for writer in writers)
+        told(
+            "mlflow",
+            f"{WRITERS} writers",
+            f"{len(parents)} of {RUNS} runs and {len(found) - len(parents)} children in {spent:.0f} s; {failed} writers failed, "
+            f"{open_} not finished; listed in {time.perf_counter() - begun:.1f} s; database {size:.0f} MiB",
+        )
+        os.chdir("/")
+
+
+def _log(folders: list[Path], uri: str) -> None:
+    from pipelines import tracking
+
+    for folder in folders:
+        tracking.log_run(folder, uri)
+
+
+def _runs(results: Path) -> Iterator[Path]:
+    """One short run, copied under many names."""
+    made = bench(10, 20, {"rounds": 10}, {"every": 1})
+    first = results / "load" / "runs" / "run-000"
+    archive.write(first, made, {0: experiment.perform(made, 0)})
+    facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
+    for number in range(RUNS):
+        folder = first.parent / f"run-{number:03d}"
+        if number:
+            shutil.copytree(first, folder)
+        (folder / "run.json").write_text(json.dumps({**facts, "study": "load", "run": folder.name}), encoding="utf-8")
+        yield folder
+
+
+def bench(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]) -> Bench:
+    """FedAvg with a small perceptron on `count` clients of `size` digits each."""
+    whole = data.load("digits", "unused")
+    rows = np.random.default_rng(0).integers(len(whole.labels), size=count * size)
+    dataset: Dataset = replace(whole, x=whole.x[rows], y=whole.labels[rows])
+    content = copy.deepcopy(catalogue.expand("quick", STUDIES))
+    block = content["tasks"]["digits"]
+    block |= {"partition": {"name": "iid", "clients": count, "seed": 0}, "model": {"name": "mlp", "hidden": 16}, "evaluate": evaluate}
+    block["train"] = {"lr": 0.05, "batch_size": 8, **train}
+    content |= {"runs": {"load": {"task": "digits", "method": "fedavg"}}, "ablate": {}}
+    run = assemble.check(spec.parse(content)).run("load")
+    torch.set_num_threads(1)
+    return experiment.prepare(replace(run, seeds=(0,)), dataset, data.partition(dataset, "iid", count, 0))
+
+
+def resident() -> float:
+    """Memory of this process now, MiB."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / MIB
+
+
+def told(part: str, how: str, what: str) -> None:
+    """One line, with the peak memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{part:8} {how:10} {what}; peak {peak:.0f} MiB", flush=True)
+
+
+PARTS = {"clients": clients, "rounds": rounds, "mlflow": mlflow}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,261 @@
+"""One search: its journal, the trials that processes claim from it, and what a trial is worth.
+
+Only validation values are looked at. Any number of processes may work on a search, on any host that shares the project's
+folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or made twice.
+What trial n tries hangs on n and on the trials before it; one process alone therefore finds the same whether it was
+killed in between or not.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+import torch
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import MedianPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
+
+from fedweave import assemble, experiment
+from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput, Diverged
+from fedweave.methods import METHODS
+from fedweave.spec import Study
+from pipelines import paths
+
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {"tpe": partial(TPESampler, multivariate=True), "random": RandomSampler}
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+PAUSE = 0.5  # seconds between looks at trials that others are training
+
+
+class KernelLock(JournalFileOpenLock):
+    """A lock on the journal that ends with its holder: Optuna's own are files, and one left by a kill stops the next search."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait until nobody else holds the journal."""
+        self._handle = os.open(self._path, os.O_RDWR)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        os.close(self._handle)
+
+
+class Claims:
+    """Who is training which trial: one byte of a file each, locked by the process that trains it, so that it ends with it.
+
+    POSIX ties such locks to the process and the file: keep one `Claims` per file and process, and never open that file elsewhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else looks for a trial meanwhile."""
+        fcntl.lockf(self._handle, fcntl.LOCK_EX, 1, 0)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 0)
+
+    def take(self, number: int) -> None:
+        """Trial `number` is this process's."""
+        fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + number)
+
+    def drop(self, number: int) -> None:
+        """Trial `number` is nobody's."""
+        fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 1 + number)
+
+    def taken(self, number: int) -> bool:
+        """Whether another process is training trial `number`."""
+        try:
+            self.take(number)
+        except (BlockingIOError, PermissionError):
+            return True
+        self.drop(number)
+        return False
+
+
+class Search(NamedTuple):
+    """The search of one run in its journal."""
+
+    study: Study
+    key: str
+    opened: optuna.Study
+
+    @property
+    def left(self) -> int:
+        """Trials that are still to be made or to be finished."""
+        return max(0, self.study.tune.trials - len(self.opened.get_trials(deepcopy=False, states=DONE)))
+
+
+def find(study: Study, key: str) -> Search:
+    """The search of the run `key`, begun where it is not there yet."""
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    run, path = study.run(key), journal(study, key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    task = assemble.build_task(run, *assemble.load_inputs(run))
+    return Search(
+        study,
+        key,
+        optuna.create_study(
+            storage=storage(path),
+            study_name=digest(study, key),
+            direction="maximize" if task.higher_is_better else "minimize",
+            load_if_exists=True,
+        ),
+    )
+
+
+def journal(study: Study, key: str) -> Path:
+    """Where the search lies: outside the stage's outputs, which DVC deletes before it runs a stage."""
+    return paths.STATE / "tune" / study.name / f"{key}.journal"
+
+
+def storage(path: Path) -> JournalStorage:
+    """The journal at `path`."""
+    return JournalStorage(JournalFileBackend(str(path), KernelLock(str(path))))
+
+
+def digest(study: Study, key: str) -> str:
+    """A hash of all that the values of the search depend on: what nothing touched is found again, and nothing else is."""
+    run, tune = study.run(key), study.tune
+    space = {name: repr(entry) for name, entry in spaces(study, key).items()}
+    subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def perform(study: Study, key: str) -> None:
+    """Bring the search of the run `key` to its budget, together with whoever else works on it."""
+    torch.set_num_threads(1)
+    search = find(study, key)
+    claims = Claims(journal(study, key).with_suffix(".claims"))
+    inputs = assemble.load_inputs(study.run(key))
+    total = _rounds(_bench(search, {}, inputs))
+    search.opened.pruner = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    while search.left:
+        trial = _claimed(search, claims)
+        if trial is None:
+            time.sleep(PAUSE)
+            continue
+        try:
+            search.opened.tell(trial, _value(_bench(search, trial.params, inputs), study.tune.seeds, trial))
+        except (optuna.TrialPruned, Diverged):
+            search.opened.tell(trial, state=TrialState.PRUNED)
+        claims.drop(trial.number)
+
+
+def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
+    """The next trial; None where others are training all that are left."""
+    opened = search.opened
+    with claims.alone():
+        if not opened.trials:
+            opened.enqueue_trial(declared(search.study, search.key))
+        training = 0
+        for trial in opened.get_trials(states=(TrialState.RUNNING,)):
+            if claims.taken(trial.number):
+                training += 1
+                continue
+            # A queued trial that was killed before it had its values still knows what it was queued with.
+            opened.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
+            opened.tell(trial.number, state=TrialState.FAIL)
+        if training >= search.left:
+            return None
+        tune = search.study.tune
+        opened.sampler = SAMPLERS[tune.sampler](seed=tune.trials - search.left + training)
+        claimed = opened.ask(spaces(search.study, search.key))
+        claims.take(claimed.number)
+        return claimed
+
+
+def _bench(search: Search, params: Mapping[str, Any], inputs: tuple[Dataset, Partition]) -> experiment.Bench:
+    """The objects of a trial with `params`."""
+    rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
+    return experiment.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *inputs)
+
+
+def _rounds(bench: experiment.Bench) -> int:
+    return sum(stage.rounds for stage in bench.method.stages(bench.run.train.rounds))
+
+
+def _value(bench: experiment.Bench, seeds: list[int], trial: optuna.Trial) -> float:
+    """Mean over seeds of the best validation value of a run; pruned by rounds.
+
+    Raises:
+        TrialPruned: the median of earlier trials was better at the same round.
+        Diverged: a loss that is not finite.
+    """
+    bests = [_best(bench, seed, number * _rounds(bench), trial) for number, seed in enumerate(seeds)]
+    return sum(bests) / len(bests)
+
+
+def _best(bench: experiment.Bench, seed: int, offset: int, trial: optuna.Trial) -> float:
+    """The best validation value of one repetition."""
+    better = max if bench.method.task.higher_is_better else min
+    best: float | None = None
+    for report in experiment.repeat(bench, seed):
+        if report.scores:
+            value = float(report.scores[assemble.point(bench.run)]["val"].nanmean())
+            best = value if best is None else better(best, value)
+            trial.report(best, offset + report.round)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    assert best is not None  # the last round is always evaluated
+    return best
+
+
+def declared(study: Study, key: str) -> dict[str, Any]:
+    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
+    run = study.run(key)
+    fields = METHODS[run.method].__dataclass_fields__
+    values = {name: run.options.get(name, getattr(fields.get(name), "default", None)) for name in _space(study, key)}
+    return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
+
+
+def spaces(study: Study, key: str) -> dict[str, BaseDistribution]:
+    """The search space of a run: what is declared, and the value that the run has without tuning.
+
+    Raises:
+        BadInput: an entry that is neither a range nor a choice.
+    """
+    method, values = study.runs[key].method, declared(study, key)
+    return {name: _distribution(entry, values[name], f"tune.spaces.{method}.{name}") for name, entry in _space(study, key).items()}
+
+
+def _space(study: Study, key: str) -> dict[str, Any]:
+    """The declared entries for a run; what the run itself sets is not searched for."""
+    item = study.runs[key]
+    fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
+    return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def _distribution(entry: Any, value: Any, where: str) -> BaseDistribution:
+    """A range {low, high, log, step} or {choices}, widened to hold `value`."""
+    try:
+        if "choices" in entry:
+            return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+        ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
+        whole = all(isinstance(end, int) for end in ends.values())
+        return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(f"params.yaml: {where}: {entry!r} is no range around {value!r}: low, high, log, step; or choices") from error

@@ -1,0 +1,37 @@
+"""What the block of an ablation declares: named variants of a run, one factor, or a grid of several."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from fedweave.errors import BadInput
+
+HINT = "give `run`, and either `variants` (name -> settings) or `grid` (setting -> values, at least two)"
+
+
+def expand(block: Any, where: str) -> dict[str, Any]:
+    """{"run", "variants"} of a block that declares variants, or a grid whose every combination is one.
+
+    Settings are those of a run, and `partition.*` and `model.*` of its task. The variants of a grid are called after what they
+    set: "depth = 2, k = 3".
+
+    Raises:
+        BadInput: neither or both, an empty grid, or a factor with fewer than two values.
+    """
+    if not isinstance(block, Mapping) or "run" not in block or {*block} not in ({"run", "variants"}, {"run", "grid"}):
+        raise BadInput(f"{where}: {HINT}")
+    if "variants" in block:
+        variants = block["variants"]
+        if not isinstance(variants, Mapping) or not variants or not all(isinstance(v, Mapping) for v in variants.values()):
+            raise BadInput(f"{where}.variants: {variants!r}: {HINT}")
+        return {"run": str(block["run"]), "variants": {str(name): dict(settings) for name, settings in variants.items()}}
+    grid = block["grid"]
+    if not isinstance(grid, Mapping) or not grid or not all(isinstance(v, list) and len(v) > 1 for v in grid.values()):
+        raise BadInput(f"{where}.grid: {grid!r}: {HINT}")
+    combined = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+    return {"run": str(block["run"]), "variants": {called(settings): settings for settings in combined}}
+
+
+def called(settings: Mapping[str, Any]) -> str:
+    """A variant's name: its settings, without the block that they stand in."""
+    return ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())

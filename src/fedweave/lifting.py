@@ -1,0 +1,115 @@
+"""Closures as data: the tensors that a function has captured, and the same function over other tensors.
+
+A loss is a closure over a client's data and over whatever its method ties it to. To train many clients at once outside the
+transform that made their losses, and to compile a step once for all rounds, what was captured must become an argument.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+Found = dict[int, Tensor]
+Rebuild = Callable[[Sequence[Tensor]], Any]
+VOLATILE = {"volatile": True}
+"""Metadata of a dataclass field that a loss must not read: it changes from round to round without being a tensor."""
+
+
+class Lifted(NamedTuple):
+    """A value taken apart.
+
+    Attributes:
+        tensors: what it holds, every tensor once.
+        form: everything else; values of equal forms differ in nothing but their tensors.
+        rebuild: the same value over other tensors.
+    """
+
+    tensors: list[Tensor]
+    form: Hashable
+    rebuild: Rebuild
+
+
+@dataclass(frozen=True)
+class _Same:
+    """An object that is equal to itself alone; holding it keeps its identity from being given away."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Unread:
+    """Stands where a volatile field stood."""
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a loss read a volatile field of its data; take what it needs from it before the loss is made")
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self)
+
+    __hash__ = object.__hash__
+
+
+def lift(value: Any) -> Lifted:
+    """Take `value` apart: functions with their closures, partials, dictionaries, sequences, dataclasses with tensors in them."""
+    found: Found = {}
+    form, rebuild = _walk(value, found)
+    return Lifted([*found.values()], form, rebuild or (lambda tensors: value))
+
+
+def _walk(value: Any, found: Found) -> tuple[Hashable, Rebuild | None]:
+    """The form of `value`, and how to make it again; None when it holds no tensor and can stay as it is."""
+    if isinstance(value, Tensor):
+        found.setdefault(id(value), value)
+        place = [*found].index(id(value))
+        return place, lambda tensors: tensors[place]
+    if isinstance(value, dict):
+        names = tuple(value)
+        return _joined((dict, names), [*value.values()], found, lambda *parts: dict(zip(names, parts, strict=True)))
+    if isinstance(value, tuple | list):
+        kind = type(value)
+        return _joined(kind, value, found, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return _joined(value.__code__, [cells, value.__defaults__, value.__kwdefaults__], found, partial(_function, value))
+    if isinstance(value, MethodType):
+        return _joined(MethodType, [value.__func__, value.__self__], found, MethodType)
+    if isinstance(value, partial):
+        return _joined(partial, [value.func, value.args, value.keywords], found, lambda f, args, named: partial(f, *args, **named))
+    if is_dataclass(value) and not isinstance(value, type):
+        names = tuple(f.name for f in fields(value) if not f.metadata.get("volatile"))
+        form, rebuild = _joined((type(value), names), [getattr(value, n) for n in names], found, partial(_record, type(value), names))
+        return (form, rebuild) if rebuild else (_Same(value), None)
+    plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
+    return (type(value), value) if plain else _Same(value), None
+
+
+def _joined(kind: Hashable, parts: Sequence[Any], found: Found, join: Callable[..., Any]) -> tuple[Hashable, Rebuild | None]:
+    walked = [_walk(part, found) for part in parts]
+    form = (kind, tuple(form for form, _ in walked))
+    if all(rebuild is None for _, rebuild in walked):
+        return form, None
+    pairs = [(part, rebuild) for part, (_, rebuild) in zip(parts, walked, strict=True)]
+    return form, lambda tensors: join(*(part if rebuild is None else rebuild(tensors) for part, rebuild in pairs))
+
+
+def _function(like: FunctionType, cells: list[Any], defaults: tuple[Any, ...] | None, named: dict[str, Any] | None) -> FunctionType:
+    closure = tuple(CellType(content) for content in cells)
+    made = FunctionType(like.__code__, like.__globals__, like.__name__, defaults, closure)
+    made.__kwdefaults__ = named
+    return made
+
+
+def _record(kind: type, names: tuple[str, ...], *parts: Any) -> Any:
+    made: Any = object.__new__(kind)
+    for name, part in ({f.name: Unread() for f in fields(kind)} | dict(zip(names, parts, strict=True))).items():
+        object.__setattr__(made, name, part)
+    return made

@@ -1,0 +1,89 @@
+"""Ablations as the page shows them: one card each, and one figure for methods that were varied in the same number."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import plots
+from fedweave.plots import Look
+from fedweave.report import extras
+from fedweave.report.inside import Figure
+from fedweave.results import EMPTY, Study, shown
+
+MARKS = {"better": "▲", "worse": "▽", "": "·"}
+
+
+class Variant(NamedTuple):
+    """A row: name, score, worst tenth, difference to the run as declared with its interval, mark and title of the test."""
+
+    name: str
+    declared: bool
+    score: str
+    worst10: str
+    difference: str
+    mark: str
+    title: str
+
+
+class Ablation(NamedTuple):
+    """One ablation: its figure, its rows, and whether any of them could be compared."""
+
+    figure: Figure
+    rows: list[Variant]
+    compared: bool
+
+
+class Ablations(NamedTuple):
+    """All of a study."""
+
+    cards: list[Ablation]
+    together: list[Figure]
+
+
+def views(study: Study, looks: Mapping[str, Look]) -> Ablations:
+    """The ablations of `study`."""
+    table = extras.ablations(study.folder)
+    cards = [_card(str(name), part) for name, part in table.groupby("ablation", sort=False)]
+    return Ablations(cards, list(_together(table, looks)))
+
+
+def _card(name: str, part: pd.DataFrame) -> Ablation:
+    first = part.iloc[0]
+    drawn = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
+    return Ablation(drawn, [_row(row) for row in part.to_dict("records")], bool(part["p_holm"].notna().any()))
+
+
+def _row(row: Mapping[str, object]) -> Variant:
+    number = {name: float(str(row[name])) for name in extras.NUMBERS}
+    metric, tested = str(row["metric"]), np.isfinite(number["p_holm"])
+    change = shown(number["difference"], np.nan, metric)
+    sign = "+" if number["difference"] > 0 else ""
+    return Variant(
+        str(row["variant"]),
+        bool(row["declared"]),
+        shown(number["mean"], number["std"], metric),
+        shown(number["worst10"], np.nan, metric),
+        (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
+        MARKS[str(row["verdict"])] if tested else "",
+        f"[{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_holm']:.2g}" if tested else "",
+    )
+
+
+def _together(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:
+    """A figure for every task and number that at least two methods were varied in."""
+    parts: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for _, part in table.groupby("ablation", sort=False):
+        part = part[part["settings"] != "{}"]
+        factors = plots.factors_of(part)
+        if len(factors) == 1 and (name := next(iter(factors))) and all(isinstance(v, int | float) for v in factors[name]):
+            x = [float(json.loads(text)[name]) for text in part["settings"]]
+            parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
+    for (task, name), found in parts.items():
+        points = pd.concat(found).drop_duplicates(["method", "x"])
+        if points["method"].nunique() > 1 and {*points["method"]} <= {*looks}:
+            yield Figure(
+                f"{name.rpartition('.')[2]} on {task}", plots.sweep(points, looks, str(points["metric"].iloc[0]), name.rpartition(".")[2])
+            )

@@ -1,0 +1,58 @@
+"""Aggregation that a few broken or hostile clients cannot steer.
+
+Sources: coordinate-wise median and trimmed mean of Yin et al., "Byzantine-Robust Distributed Learning" (ICML 2018); norm
+clipping of Sun et al., "Can You Really Backdoor Federated Learning?" (arXiv:1911.07963).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave import trees
+from fedweave.privacy import clip_rows, norms
+from fedweave.trees import Tree
+
+MODEL = "model"  # the part of an upload that is averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robust:
+    """The block `train.robust`.
+
+    Attributes:
+        rule: "median" and "trimmed" take the place of the mean, coordinate by coordinate and without weights, in methods
+            that average; "clip" shortens long updates and goes with every method.
+        trim: share of the clients that "trimmed" leaves out at either end of a coordinate, rounded up.
+        bound: the longest update that "clip" lets through; without one, the median length of the round.
+    """
+
+    rule: Literal["median", "trimmed", "clip"]
+    trim: float = 0.1
+    bound: float | None = None
+
+    bounds: ClassVar = {"trim": (0, 0.5), "bound": (1e-12, None)}
+
+    @property
+    def replaces_mean(self) -> bool:
+        """Whether the rule stands in for a mean, and so needs a method that takes one."""
+        return self.rule != "clip"
+
+    def applied(self, uploads: Tree, known: Tree) -> Tree:
+        """`uploads` [P, ...] with their models made harmless; `known` [P, ...] is what the clients were sent of them."""
+        if MODEL not in uploads:
+            return uploads
+        models, base = uploads[MODEL], known[MODEL]
+        if self.rule == "clip":
+            bound = norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
+            return {**uploads, MODEL: clip_rows(models, base, bound)}
+        # Everybody is taken to have sent the robust centre, whose weighted mean is itself.
+        return {**uploads, MODEL: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
+
+    def centre(self, values: Tensor) -> Tensor:
+        """The centre of `values` [P, ...], coordinate by coordinate."""
+        ranked, count = values.sort(dim=0).values, len(values)
+        cut = (count - 1) // 2 if self.rule == "median" else min(math.ceil(self.trim * count - 1e-9), (count - 1) // 2)
+        return ranked[cut : count - cut].mean(0)

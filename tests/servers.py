@@ -1,0 +1,153 @@
+"""Real servers on free ports, the project's pipeline in folders of their own, and processes that end with the test."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+from fedweave import catalogue
+from pipelines.cli import dump
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("src", "pipelines", "studies", "dvc.yaml", "prefect.yaml", ".env", ".dvcignore", ".gitignore", "pyproject.toml")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether `condition` comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return condition()
+
+
+def answers(address: str) -> bool:
+    """Whether a GET of `address` succeeds."""
+    try:
+        with urlopen(address, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def running(words: str, folder: Path) -> list[int]:
+    """The processes in `folder` whose command line contains `words`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if entry.name.isdigit() and words in line and (entry / "cwd").resolve() == folder.resolve() and alive(int(entry.name)):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def process(command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the background, its words in `log`; its group ends with the block."""
+    with log.open("wb") as file:
+        started = subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=file, stderr=file, start_new_session=True)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGTERM)
+        try:
+            started.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+
+
+@contextmanager
+def prefect_server(home: Path) -> Iterator[str]:
+    """A Prefect server with a database of its own; yields its API's address."""
+    port = free_port()
+    api = f"http://127.0.0.1:{port}/api"
+    env = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_API_DATABASE_TIMEOUT": "60"}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    home.mkdir(parents=True, exist_ok=True)
+    with process(command, home, env, home / "server.log"):
+        assert until(lambda: answers(f"{api}/health"), 120), (home / "server.log").read_text()
+        yield api
+
+
+def study(runs: Sequence[str], **train: object) -> str:
+    """params.yaml of a study of seconds: `runs` of the quick study on the digits, one seed, one trial."""
+    content = catalogue.expand("quick", ROOT / "studies")
+    tasks = {"digits": content["tasks"]["digits"]}
+    tasks["digits"]["train"] = {**tasks["digits"]["train"], "rounds": 2, "epochs": 1, **train}
+    names = {run: content["runs"][run] for run in runs}
+    blocks = {str(entry["method"]): content["methods"].get(entry["method"]) or {} for entry in names.values()}
+    tune = {"trials": 1, "share": 0.5, "seeds": [1000], "workers": 1, "spaces": {}}
+    changes = {
+        "study": "small",
+        "datasets": ["digits"],
+        "tasks": tasks,
+        "seeds": [0],
+        "runs": names,
+        "methods": blocks,
+        "tune": tune,
+        "ablate": {},
+    }
+    return dump({**content, **changes})
+
+
+class Project:
+    """A folder with the project in it, under DVC without git."""
+
+    def __init__(self, folder: Path, params: str, remote: Path | None = None, source: Path = ROOT):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:
+            if (source / part).is_dir():
+                shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source / part, folder / part)
+        # Imports come from the copy, commands from the environment that runs the tests.
+        self.env = {
+            "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(folder)]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+            "PREFECT_HOME": str(folder / ".prefect"),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.python("dvc", "init", "--no-scm", "-q")
+        if remote:
+            self.python("dvc", "remote", "add", "-d", "shared", str(remote))
+        if params:
+            (folder / "params.yaml").write_text(params)
+
+    def python(self, module: str, *words: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+        """`python -m module words` here."""
+        command = [sys.executable, "-m", module, *words]
+        done = subprocess.run(command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def background(self, *words: str, **env: str) -> "contextmanager[subprocess.Popen[bytes]]":
+        """`python -m words` here until the block ends; what it says goes to a file beside the project."""
+        log = self.folder.parent / f"{self.folder.name}-{words[0].rpartition('.')[2]}.log"
+        return process([sys.executable, "-m", *words], self.folder, {**self.env, **env}, log)

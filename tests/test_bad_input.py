@@ -1,0 +1,183 @@
+"""Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any work."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave import assemble, catalogue, data, experiment, spec
+from fedweave.errors import BadInput
+from tests.test_spec import altered, good
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS, GRAPH = "tasks/digits", "tasks/graph"
+
+# path in the file, bad value -> words that the message must contain.
+BAD: list[tuple[str, Any, list[str]]] = [
+    ("study", "../../etc", ["study", "../../etc", "letters"]),
+    ("study", "a//b", ["study", "a//b"]),
+    ("study", 7, ["study", "7", "str"]),
+    ("seeds", "0", ["seeds", "'0'", "list"]),
+    ("seeds", [2**40], ["seeds", str(2**40), "2^31"]),
+    ("tasks", [1], ["tasks", "[1]", "dict"]),
+    ("runs", {"../x": {"task": "digits", "method": "ditto"}}, ["runs", "../x", "letters"]),
+    ("runs", {5: {"task": "digits", "method": "ditto"}}, ["runs", "5", "letters"]),
+    ("runs/digits-ditto", "ditto", ["runs.digits-ditto", "'ditto'", "mapping"]),
+    ("runs/digits-ditto/task", 3, ["runs.digits-ditto.task", "3", "text"]),
+    ("runs/digits-ditto/set", 3, ["runs.digits-ditto.set", "3", "mapping"]),
+    ("runs/digits-ditto/set", {"train": 3}, ["runs.digits-ditto", "train", "3", "mapping"]),
+    ("runs/digits-ditto/set", {"train.lrr": 1}, ["train.lrr", "did you mean 'lr'"]),
+    ("runs/digits-ditto/set", {"train.lr": "fast"}, ["train.lr", "'fast'"]),
+    ("runs/digits-ditto/set", {"lam": {"a": 1}}, ["lam", "number"]),
+    ("methods", ["ditto"], ["methods", "dict"]),
+    ("methods", {"dito": {}}, ["methods", "did you mean 'ditto'"]),
+    ("methods/ditto", 3, ["methods.ditto", "3", "mapping"]),
+    ("methods/ditto/lam", -1.0, ["methods.ditto.lam", "-1.0", "at least 0"]),
+    ("methods/ditto/lam", None, ["methods.ditto.lam", "None", "number"]),
+    ("methods/ditto/personal_epochs", -1, ["methods.ditto.personal_epochs", "-1"]),
+    ("datasets", ["digits"], ["datasets", "digits-graph"]),
+    ("datasets", 4, ["datasets", "4"]),
+    ("tune", None, ["tune", "None", "mapping"]),
+    ("tune/share", 0, ["tune.share", "0", "between"]),
+    ("tune/share", 1.5, ["tune.share", "1.5"]),
+    ("tune/workers", 0, ["tune.workers", "0"]),
+    ("tune/spaces", {"dito": {}}, ["tune.spaces", "did you mean 'ditto'"]),
+    ("tune/spaces", {"ditto": 3}, ["tune.spaces.ditto", "3", "mapping"]),
+    ("ablate", [1], ["ablate", "mapping"]),
+    ("ablate", {"x": {"run": "digits-ditto", "variants": {"a": 3}}}, ["ablate.x", "settings"]),
+    (f"{DIGITS}/partition/clients", "ten", ["partition.clients", "'ten'", "whole number"]),
+    (f"{DIGITS}/partition/clients", 0, ["partition.clients", "0", "at least 1"]),
+    (f"{DIGITS}/partition/clients", 2.5, ["partition.clients", "2.5"]),
+    (f"{DIGITS}/partition/clients", True, ["partition.clients", "True"]),
+    (f"{DIGITS}/partition", {"name": "iid", "clients": 3}, ["partition.seed", "None", "whole number"]),
+    (f"{DIGITS}/partition/seed", -1, ["partition.seed", "-1"]),
+    (f"{DIGITS}/partition/7", 1, ["partition", "'7'", "choices"]),
+    (f"{DIGITS}/model", {"name": "lenet16", "batch_norm": 1}, ["model.batch_norm", "1", "true or false"]),
+    (f"{DIGITS}/model", {"name": "mlp", "hidden": 0}, ["model.hidden", "0", "at least 1"]),
+    (f"{DIGITS}/model", {"name": "mlp", "hidden": "big"}, ["model.hidden", "'big'", "whole number"]),
+    (f"{DIGITS}/model", {"name": "mlp", "hidden": [8, -1]}, ["model.hidden", "-1"]),
+    (f"{DIGITS}/model", {}, ["model.name", "missing", "small_cnn"]),
+    (f"{DIGITS}/model", "small_cnn", ["model", "'small_cnn'", "mapping"]),
+    (f"{GRAPH}/model/dropout", 1.5, ["model.dropout", "1.5"]),
+    (f"{GRAPH}/model/hidden", None, ["model.hidden", "None"]),
+    (f"{DIGITS}/train/participation", 50, ["train.participation", "50", "10 clients"]),
+    (f"{DIGITS}/train/participation", 2.5, ["train.participation", "2.5", "whole number"]),
+    (f"{DIGITS}/train/participation", -0.1, ["train.participation", "-0.1"]),
+    (f"{DIGITS}/train/freeze", True, ["train.freeze", "newcomers"]),
+    (f"{DIGITS}/train/freeze", "yes", ["train.freeze", "'yes'", "true or false"]),
+    (f"{DIGITS}/train/checkpoint", -5, ["train.checkpoint", "-5"]),
+    (f"{DIGITS}/train/clip", 0, ["train.clip", "0"]),
+    (f"{DIGITS}/train/weight_decay", -1, ["train.weight_decay", "-1"]),
+    (f"{DIGITS}/train/epochs", 0, ["train.epochs", "0", "at least 1"]),
+    (f"{DIGITS}/train/chunk", -1, ["train.chunk", "-1"]),
+    (f"{DIGITS}/train/privacy", {"clip": 1.0, "noize": 1.0}, ["train.privacy.noize", "did you mean 'noise'"]),
+    (f"{DIGITS}/train/privacy", 3, ["train.privacy", "3", "mapping"]),
+    (f"{DIGITS}/train/robust", {}, ["train.robust.rule", "missing"]),
+    (f"{DIGITS}/attack", {"kind": "sybil", "share": 0.1}, ["attack.kind", "sybil", "sign_flip"]),
+    (f"{DIGITS}/attack", {"kind": "sign_flip", "share": 1.5, "scale": 1}, ["attack.share", "1.5"]),
+    (f"{DIGITS}/attack", {"kind": "gaussian", "share": 0.1, "scale": 1}, ["attack", "embeddings", "ditto"]),
+    (f"{DIGITS}/evaluate/evry", 1, ["evaluate.evry", "did you mean 'every'"]),
+    (f"{DIGITS}/evaluate/every", "often", ["evaluate.every", "'often'"]),
+]
+
+
+def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
+    """The message is one line with all of `words`."""
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={v!r}"[:60] for p, v, _ in BAD])
+def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
+    """Refused when params.yaml is read, whatever stage reads it."""
+    with pytest.raises(BadInput) as caught:
+        assemble.check(spec.parse(altered(path, value)))
+    line(caught, words)
+
+
+def with_newcomers(count: int) -> dict[str, Any]:
+    content = good()
+    content["tasks"]["digits"]["train"] |= {"newcomers": count, "join_round": 2}
+    return content
+
+
+def test_somebody_must_be_there_from_the_start() -> None:
+    """All clients may not be newcomers."""
+    with pytest.raises(BadInput) as caught:
+        assemble.check(spec.parse(with_newcomers(10)))
+    line(caught, ["train.newcomers", "10 of 10"])
+    assemble.check(spec.parse(with_newcomers(9)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("study: a\nseeds: [0]\nstudy: b\n", ["line 3", "'study'", "twice"]),
+        ("runs: {a: {task: t, method: m}, b: {}, a: {}}\n", ["line 1", "'a'", "twice"]),
+        ("seeds: [" + "1" * 5000 + "]\n", ["digits"]),
+        ("about: 2001-99-99\n", ["month"]),
+        ("[" * 3000, ["depth"]),
+        ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
+    ],
+)
+def test_files_that_are_not_what_they_seem(text: str, words: list[str], tmp_path: Path) -> None:
+    """Keys that stand twice, numbers and depths that Python refuses, code in place of data."""
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        spec.read_yaml(tmp_path / "params.yaml")
+    line(caught, [str(tmp_path / "params.yaml"), *words])
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    """And a file that is not text."""
+    (tmp_path / "params.yaml").mkdir()
+    with pytest.raises(BadInput) as caught:
+        spec.load(tmp_path / "params.yaml")
+    line(caught, ["params.yaml", "not found"])
+    (tmp_path / "other.yaml").write_bytes(b"\xff\xfe\x00study")
+    with pytest.raises(BadInput) as caught:
+        spec.load(tmp_path / "other.yaml")
+    line(caught, ["other.yaml", "not YAML"])
+
+
+def test_unknown_study() -> None:
+    """The nearest one is named."""
+    with pytest.raises(BadInput) as caught:
+        catalogue.expand("fedaghn/tabel1", ROOT / "studies")
+    line(caught, ["study", "fedaghn/tabel1", "did you mean 'fedaghn/table1'"])
+
+
+def test_missing_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no GPU, asking for one is refused before data are read."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run = spec.parse(altered(f"{DIGITS}/train/device", "cuda")).run("digits-ditto")
+    with pytest.raises(BadInput) as caught:
+        experiment.prepare(run, None, None)
+    line(caught, ["train.device", "cuda", "use auto or cpu"])
+
+
+# task, its model, the data set it is given -> words.
+MISFITS: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("digits", {"name": "gcn"}, "digits", ["model.name", "'gcn'", "digits"]),
+    ("digits", {"name": "gru"}, "digits", ["model", "gru", "digits"]),
+    ("digits", {"name": "resnet18"}, "digits-graph", ["model.name", "resnet18", "digits-graph"]),
+    ("digits", {"name": "aghn_cnn"}, "digits", ["model", "aghn_cnn", "digits"]),
+    ("graph", {"name": "mlp"}, "digits-graph", ["model.name", "'mlp'", "digits-graph"]),
+]
+
+
+@pytest.mark.parametrize(("task", "model", "name", "words"), MISFITS)
+def test_models_that_cannot_take_the_data(task: str, model: dict[str, Any], name: str, words: list[str]) -> None:
+    """A model is tried on one input before anything is trained."""
+    content = copy.deepcopy(good())
+    content["tasks"][task]["model"] = model
+    content["runs"] = {"a": {"task": task, "method": "fedavg"}}
+    run = spec.parse(content).run("a")
+    dataset = data.load(name, "unused")
+    options = {"name": "metis", "clients": 4, "seed": 0} if dataset.kind == "graph" else {"name": "iid", "clients": 4, "seed": 0}
+    with pytest.raises(BadInput) as caught:
+        assemble.build_task(run, dataset, data.partition(dataset, **options))
+    line(caught, words)

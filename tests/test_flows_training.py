@@ -1,0 +1,61 @@
+"""The flow over real training: a killed stage goes on from its checkpoint, and Ray packs stages."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import toy_project
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from servers import ROOT, Project, running, study, until
+
+from pipelines.ledger import stale_stages
+
+pytestmark = pytest.mark.xdist_group("prefect")
+
+RUN = "digits-fedavg_ft"
+
+
+def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: str) -> None:
+    """Killed once in mid-training; no round is trained twice, and the result is the uninterrupted one to the bit."""
+    project = Project(tmp_path / "project", study([RUN], rounds=60, checkpoint=1))
+    results = project.folder / "results" / "small" / "runs" / RUN
+    log = tmp_path / "project-flows.log"
+    arguments = ("--targets", f"train@{RUN}", "--retries", "1")
+    with project.background("pipelines.flows", *arguments, PREFECT_API_URL=prefect_api) as flow:
+        assert until(lambda: "round 20/60" in log.read_text(), 120), log.read_text()
+        (checkpoint,) = (project.folder / ".fedweave" / "checkpoints").rglob("*-0*")
+        before = checkpoint.stat().st_mtime_ns
+        assert until(lambda: checkpoint.stat().st_mtime_ns != before)  # the round of that line is in it
+        (training,) = running("pipelines.train", project.folder)
+        os.kill(training, signal.SIGKILL)
+        assert flow.wait(120) == 0, log.read_text()
+    said = log.read_text()
+    assert "Retry 1/1" in said
+    assert [said.count(f"round {number}/60") for number in (20, 40, 60)] == [1, 1, 1]
+    kept = tmp_path / "kept"
+    shutil.copytree(results, kept)
+    project.python("dvc", "repro", "-s", "-f", f"train@{RUN}")
+    assert (results / "evaluations.parquet").read_bytes() == (kept / "evaluations.parquet").read_bytes()
+    models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, kept)]
+    torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
+
+
+def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the one GPU each; on a single core the stage that waits for them lets them go first."""
+    pytest.importorskip("prefect_ray", reason="needs the extra: pip install -c constraints.txt -e '.[ray]'")
+    from pipelines.flows import reproduce
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWEAVE_GPUS", "5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    toy_project.make(tmp_path)
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        assert reproduce(where="ray", parallel=1, retries=0, share=0.5) == "4 stages brought up to date"
+    gpus = dict(toy_project.seen())
+    assert gpus["made-a.txt"] == gpus["made-b.txt"] == "5"
+    assert stale_stages() == []

@@ -1,0 +1,80 @@
+"""Nothing that was let in is run: no eval, no pickle of others, no open port, and pinned digests where a library unpickles."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedweave.data.catalogue import CATALOGUE
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = ("src", "pipelines", "tools", "benchmarks")
+FILES = sorted(path for place in PLACES for path in (ROOT / place).rglob("*.py"))
+PICKLERS = r"^\s*(import|from) (pickle|cloudpickle|dill|joblib|marshal|shelve)\b"
+NEVER = {
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.jit.load", "pd.read_pickle"),
+    *(f"{module}.{way}" for module in ("pickle", "cloudpickle", "dill", "joblib", "marshal") for way in ("load", "loads")),
+    *("yaml.unsafe_load", "yaml.full_load", "shelve.open"),
+}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of a file by its dotted name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def keyword(call: ast.Call, name: str) -> object:
+    """The constant given for a keyword, or None."""
+    return next((k.value.value for k in call.keywords if k.arg == name and isinstance(k.value, ast.Constant)), None)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_that_is_read_is_run(path: Path) -> None:
+    """No eval and the like, no shell, and loaders told to take plain data only."""
+    for name, call in calls(path):
+        assert name not in NEVER, f"{path}:{call.lineno}: {name}"
+        assert keyword(call, "shell") is not True, f"{path}:{call.lineno}: a shell"
+        assert keyword(call, "allow_pickle") is not True, f"{path}:{call.lineno}: pickled arrays"
+        assert name != "torch.load" or keyword(call, "weights_only") is True, f"{path}:{call.lineno}: without weights_only"
+        if name == "yaml.load":
+            assert "_strict_loader" in ast.unparse(call), f"{path}:{call.lineno}: {name}"
+
+
+def test_one_file_unpickles_and_it_is_restricted() -> None:
+    """pickle is imported where it is tamed, and nowhere else."""
+    users = [path.name for path in FILES if re.search(PICKLERS, path.read_text(), re.M)]
+    assert users == ["pickles.py"]
+
+
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "cifar10", "cifar100"])
+def test_what_libraries_unpickle_has_a_pinned_digest(name: str) -> None:
+    """torch-geometric and torchvision unpickle their own formats: of exactly these bytes, or not at all."""
+    for form in CATALOGUE[name]:
+        assert [file.path for file in form.files if not re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", file.digest)] == []
+
+
+def test_servers_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands bind to 127.0.0.1; containers, which have a network of their own, publish there only."""
+    for path in (ROOT / "pipelines").glob("*.py"):
+        assert "0.0.0.0" not in path.read_text(), path
+    from pipelines import ui
+
+    monkeypatch.delenv("UI_HOST", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    for server in ui.servers():
+        assert server.command[server.command.index("--host") + 1] == "127.0.0.1"
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
+    ports = [str(port) for service in services for port in service.get("ports", ())]
+    assert ports
+    assert all(re.match(r"(\$\{\w+:-)?127\.0\.0\.1", port) for port in ports)
+
+
+def test_no_secret_is_kept_in_the_project() -> None:
+    """Nothing that looks like a password or a key stands in what is committed as settings."""
+    for name in (".env", "params.yaml", "prefect.yaml", "dvc.yaml", "studies/base.yaml"):
+        assert not re.search(r"(?i)(password|secret|token|api_?key)\s*[:=]\s*[^\s$]", (ROOT / name).read_text()), name

@@ -1,0 +1,203 @@
+"""Stages that run elsewhere: tickets from hand to hand, workers in clones of their own, and a cancelled flow."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import toy_project
+from dvc.repo import Repo
+from servers import ROOT, Project, alive, process, study, until
+
+from fedweave.errors import BadInput
+from pipelines import pool, tickets, workers
+from pipelines.ledger import stale_stages
+
+pytestmark = pytest.mark.xdist_group("prefect")
+HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A writer's folder where all is ready for the stage `join`, and a clone; both know one DVC remote. The writer's is current."""
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    made = tmp_path / "writer", tmp_path / "clone"
+    for folder in made:
+        folder.mkdir()
+        toy_project.make(folder)
+        remote = f"[core]\n    remote = shared\n['remote \"shared\"']\n    url = {tmp_path / 'remote'}\n"
+        (folder / ".dvc" / "config.local").write_text(remote)
+    monkeypatch.chdir(made[0])
+    with Repo() as repo:
+        repo.reproduce(["make@a", "make@b", "aside"])
+    return made
+
+
+def work(ticket: tickets.Ticket) -> list[dict[str, str]]:
+    """What a worker does in the current folder."""
+    with tickets.prepared(ticket) as command:
+        subprocess.run(command, check=True, capture_output=True)
+    return tickets.deliver(ticket)
+
+
+def test_outputs_travel_through_the_remote(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clone had none of the inputs; the writer's dvc.lock is as if the stage had run there."""
+    writer, clone = folders
+    with tickets.issued("join") as ticket:
+        monkeypatch.chdir(clone)
+        assert not ticket.here
+        assert not Path("made-a.txt").exists()
+        made = work(ticket)
+        assert Path("made-a.txt").read_text() == (writer / "made-a.txt").read_text()
+        monkeypatch.chdir(writer)
+        assert not Path("joined.txt").exists()
+        tickets.accept(ticket, made)
+    assert Path("joined.txt").read_bytes() == (clone / "joined.txt").read_bytes()
+    assert stale_stages() == []
+
+
+def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
+    """The worker runs the bare command; what lay there before is gone first, as DVC would have it."""
+    Path("joined.txt").write_text("old")
+    with tickets.issued("join") as ticket:
+        assert ticket.here
+        assert work(ticket) == []
+        tickets.accept(ticket, [])
+    assert not ticket.here
+    assert stale_stages() == []
+
+
+def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another study in the clone does not leak into the stage."""
+    (folders[1] / "params.yaml").write_text("names: [a, b]\nsize: 9\nstudy: other\n")
+    with tickets.issued("join") as ticket:
+        monkeypatch.chdir(folders[1])
+        work(ticket)
+    assert "size: 1" in Path("joined.txt").read_text()
+
+
+def test_other_code_is_refused(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any work."""
+    with tickets.issued("join") as ticket:
+        monkeypatch.chdir(folders[1])
+        with pytest.raises(BadInput, match="check out the same commit"), tickets.prepared(dataclasses.replace(ticket, code="0")):
+            pass
+
+
+def test_what_changed_meanwhile_is_not_accepted(folders: tuple[Path, Path]) -> None:
+    """Outputs of old inputs are never committed as those of new ones."""
+    with tickets.issued("join") as ticket:
+        made = work(ticket)
+        Path("made-a.txt").write_text("edited")
+        with pytest.raises(BadInput, match="changed while it ran elsewhere"):
+            tickets.accept(ticket, made)
+
+
+def test_lost_outputs_and_unknown_inputs_are_named(folders: tuple[Path, Path]) -> None:
+    with tickets.issued("join") as ticket, pytest.raises(BadInput, match=r"joined\.txt did not arrive; share the folder, or set a remote"):
+        tickets.accept(ticket, [])
+    (folders[0] / "dvc.lock").unlink()
+    with pytest.raises(BadInput, match="DVC does not know it yet"), tickets.issued("join"):
+        pass
+
+
+@pytest.fixture(scope="module")
+def deployed(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The server, told of the pool, the queues and the deployments."""
+    folder = tmp_path_factory.mktemp("deployed")
+    toy_project.make(folder)
+    env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api}
+    command = [sys.executable, "-m", "pipelines.cli", "deploy", "--slots", "1"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return prefect_api
+
+
+@pytest.fixture
+def ask(deployed: str) -> Iterator[Callable[..., object]]:
+    """Questions to the server."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: deployed}), get_client(sync_client=True) as client:
+        yield lambda method, *words, **named: getattr(client, method)(*words, **named)
+
+
+def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[..., object]) -> None:
+    """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers, told of twice."""
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    workers.register(2)
+    queues = {queue.name: queue.concurrency_limit for queue in ask("read_work_queues", work_pool_name="gpu-pool")}
+    assert (queues["writer"], queues["stages"]) == (1, 2)
+    found = {deployment.name: deployment for deployment in ask("read_deployments")}
+    assert {*found} >= {"reproduce", "nightly", "tune", "stage"}
+    assert [schedule.schedule.cron for schedule in found["nightly"].schedules] == ["0 2 * * *"]
+    nights = {"deployment_id": {"any_": [found["nightly"].id]}}
+    assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
+    parameters = found["reproduce"].parameter_openapi_schema["properties"]
+    assert all(entry["description"] and "default" in entry for entry in parameters.values())
+    assert parameters["where"]["enum"] == ["here", "workers", "ray"]
+    assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
+
+
+def test_a_flow_recalls_what_a_killed_one_sent_out(tmp_path: Path, ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this folder's stages those that have not ended, and nobody else's."""
+    from prefect.deployments import run_deployment
+    from prefect.states import Cancelled
+
+    monkeypatch.chdir(tmp_path)
+    ticket = dataclasses.asdict(tickets.Ticket("train@x", "true", (), (), "", "", "", ""))
+    mine, others = (
+        run_deployment("stage/stage", parameters={"ticket": ticket}, timeout=0, tags=tags) for tags in ([pool.tag()], ["writer:x"])
+    )
+    pool.recall(30)
+    assert ask("read_flow_run", mine.id).state.is_cancelled()
+    assert ask("read_flow_run", others.id).state.is_scheduled()
+    ask("set_flow_run_state", others.id, Cancelled(), force=True)
+
+
+def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str) -> None:
+    """Each trains one of two runs; only the writer's dvc.lock knows both, and DVC finds nothing to do."""
+    runs = ["digits-fedavg", "digits-local"]
+    writer = Project(tmp_path / "writer", study(runs), tmp_path / "remote")
+    clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
+    api = {"PREFECT_API_URL": deployed}
+    words = ("pipelines.cli", "worker", "--role", "stages", "--limit", "1", "--name")
+    with clones[0].background(*words, "one", **api), clones[1].background(*words, "two", **api):
+        targets = [f"train@{run}" for run in runs]
+        done = writer.python("pipelines.flows", "--where", "workers", "--targets", *targets, check=False, **api)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    trained = [sorted(path.name for path in (clone.folder / "results/small/runs").glob("*")) for clone in clones]
+    assert sorted(trained) == [[run] for run in runs]
+    assert "up to date" in writer.python("dvc", "status", *targets).stdout
+    for clone, (run,) in zip(clones, trained, strict=True):
+        name = Path("results/small/runs", run, "evaluations.parquet")
+        assert (writer.folder / name).read_bytes() == (clone.folder / name).read_bytes()
+        assert not (clone.folder / ".fedweave" / "tickets").exists()
+
+
+def test_cancelling_a_flow_ends_its_stages_on_the_workers(tmp_path: Path, deployed: str, ask: Callable[..., object]) -> None:
+    """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written later."""
+    toy_project.make(tmp_path)
+    (tmp_path / "hold").touch()
+    env = {**HOME, "PREFECT_API_URL": deployed, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    command = [sys.executable, "-m", "pipelines.cli", "worker", "--limit", "2", "--name", "all"]
+    prefect = [sys.executable, "-m", "prefect"]
+    with process(command, tmp_path, env, tmp_path / "worker.log"):
+        start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
+        subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
+        assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[-3000:]
+        pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        runs = [run for run in ask("read_flow_runs") if run.state and not run.state.is_final() and not run.state.is_scheduled()]
+        assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]
+        (flow,) = (run for run in runs if run.name == "toy")
+        cancel = [*prefect, "flow-run", "cancel", str(flow.id)]
+        subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
+        assert until(lambda: not any(map(alive, pids)), 90)
+        assert until(lambda: all(ask("read_flow_run", run.id).state.is_cancelled() for run in runs), 90)
+    (tmp_path / "hold").unlink()
+    assert not list(tmp_path.glob("made-*.txt"))
