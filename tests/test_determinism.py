@@ -36,7 +36,7 @@ def bench(key: str, **train: Any) -> Bench:
     """A short run on the digits or their graph."""
     content = good()
     for name in RUNS.values():
-        content["tasks"][name]["train"] |= {"rounds": 3, "epochs": 1, **train}
+        content["tasks"][name]["train"] |= {"rounds": 2, "epochs": 1, **train}
     content["runs"] = {name: {"task": task, "method": name.partition("-")[2]} for name, task in RUNS.items()}
     content["methods"] = {"pfedhn": {"server_lr": 0.01}}
     run = assemble.check(spec.parse(content)).run(key)
