@@ -40,6 +40,12 @@ def reproduce(*targets: str) -> None:
         repo.reproduce(list(targets) or None)
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs all tests")
+def test_tests_of_a_group_share_a_process(request: pytest.FixtureRequest) -> None:
+    """Else each process would start servers of its own."""
+    assert request.node.nodeid.endswith("@prefect")
+
+
 def test_plan_of_a_fresh_project_is_the_whole_graph_in_order(project: Path) -> None:
     plan = stale_stages()
     assert {stage.name for stage in plan} == {"make@a", "make@b", "join", "aside"}
