@@ -89,14 +89,14 @@ def _of_training(bench: experiment.Bench, histories: Mapping[int, experiment.His
 
 
 def table(name: str, run: results.Run, found: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
-    """A row per variant, the paired test against the run as declared in it (Holm over the variants), where it has the same clients."""
+    """A row per variant, the paired test against the run as declared in it (corrected over the variants), where it has the same clients."""
     base = next(variant for variant, outcome in found.items() if outcome.declared)
     paired = [variant for variant, outcome in found.items() if variant != base and not outcome.dealt]
     values = {variant: found[variant].values for variant in (base, *paired)}
     tests = {c.method: c for c in stats.against(values, [(variant, base) for variant in paired], run.higher_is_better)}
     for variant, outcome in found.items():
         score, test = metrics.headline(outcome.values, run.higher_is_better), tests.get(variant)
-        compared = (test.difference, test.low, test.high, test.p_holm, test.better) if test else ("", "", "", "", "")
+        compared = (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
         verdict = {"": "", variant: "better"}.get(str(compared[-1]), "worse")
         yield (name, variant, run.name, run.task, run.label, run.info["metric"], json.dumps(dict(outcome.settings)),
                int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared[:-1], verdict)  # fmt: skip

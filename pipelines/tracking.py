@@ -122,7 +122,7 @@ def _headline(run: Run, made: Tables) -> Iterator[Metric]:
     yield metric("rank", place)
     yield from (metric(name, run.info[name]) for name in ("dropped", "epsilon") if name in run.info)
     tests = made.significance.query("task == @run.task and family == 'leader' and other == @run.label")
-    yield from (metric("p_holm", p) for p in tests["p_holm"])
+    yield from (metric("p_adjusted", p) for p in tests["p_adjusted"])
     yield from _curves(run, made.curves[made.curves["run"] == run.name], "mean")
     yield from _machine(run)
 

@@ -121,13 +121,13 @@ def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> N
     pull = pd.read_csv(results / "ablations" / "pull" / "table.csv").set_index("variant")
     assert [*pull.index] == ["as declared", "none", "strong"]
     assert pull.loc["as declared", "mean"] == pytest.approx(board["digits", "Ditto"])
-    assert pull.loc[["none", "strong"], "p_holm"].between(0, 1).all()
+    assert pull.loc[["none", "strong"], "p_adjusted"].between(0, 1).all()
     values = pd.read_csv(results / "ablations" / "pull" / "values.csv").groupby("variant")["value"].mean()
     assert values.to_dict() == pytest.approx(pull["mean"].to_dict())
     clients = pd.read_csv(results / "ablations" / "clients" / "table.csv").set_index("variant")
     assert clients["declared"].to_dict() == {"clients = 5": 0, "clients = 10": 1}
     assert clients.loc["clients = 10", "mean"] == pytest.approx(board["digits", "FedAvg"])
-    assert clients["p_holm"].isna().all()
+    assert clients["p_adjusted"].isna().all()
     assert pd.read_csv(results / "ablations" / "clients" / "values.csv").groupby("variant")["client"].nunique().to_dict() == {
         "clients = 5": 5, "clients = 10": 10,
     }  # fmt: skip

@@ -53,12 +53,12 @@ def views(study: Study, looks: Mapping[str, Look]) -> Ablations:
 def _card(name: str, part: pd.DataFrame) -> Ablation:
     first = part.iloc[0]
     drawn = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
-    return Ablation(drawn, [_row(row) for row in part.to_dict("records")], bool(part["p_holm"].notna().any()))
+    return Ablation(drawn, [_row(row) for row in part.to_dict("records")], bool(part["p_adjusted"].notna().any()))
 
 
 def _row(row: Mapping[str, object]) -> Variant:
     number = {name: float(str(row[name])) for name in extras.NUMBERS}
-    metric, tested = str(row["metric"]), np.isfinite(number["p_holm"])
+    metric, tested = str(row["metric"]), np.isfinite(number["p_adjusted"])
     change = shown(number["difference"], np.nan, metric)
     sign = "+" if number["difference"] > 0 else ""
     return Variant(
@@ -68,7 +68,7 @@ def _row(row: Mapping[str, object]) -> Variant:
         shown(number["worst10"], np.nan, metric),
         (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
         MARKS[str(row["verdict"])] if tested else "",
-        f"[{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_holm']:.2g}" if tested else "",
+        f"[{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}" if tested else "",
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedweave.errors import BadInput
 
-NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_holm")
+NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
 ABLATION_COLUMNS = ("ablation", "variant", "run", "task", "method", "metric", "settings", "declared", *NUMBERS, "verdict")
 COMMON = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
 

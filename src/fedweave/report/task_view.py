@@ -196,7 +196,7 @@ def _rows(
         a, b = intervals[method]
         interval = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
         keys = _keys(row, float(board["mean"].iloc[0])) | {"below": below.get(method, np.nan)}
-        keys |= {key: float(tests[column].get(method, np.nan)) for key, column in (("p", "p_holm"), ("seeds", "p_seeds_holm"))}
+        keys |= {key: float(tests[column].get(method, np.nan)) for key, column in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))}
         text = f"95 % interval {shown(a, np.nan, metric)} to {shown(b, np.nan, metric)}"
         cells = {key: _cell(key, keys[key], row) for key, _ in columns if key in keys}
         cells["point"] = {"pre": "received", "post": "trained"}.get(run.info["point"], "")
@@ -288,7 +288,7 @@ def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:
     """Methods and a square of cells (symbol, title): does the row's method beat the column's?"""
     square = {(a, a): ("", "") for a in methods}
     for test in tests.to_dict("records"):
-        a, b, p = test["method"], test["other"], test["p_holm"]
+        a, b, p = test["method"], test["other"], test["p_adjusted"]
         title = f"{a} \N{MINUS SIGN} {b}: {test['difference']:+.3g} [{test['low']:+.3g}, {test['high']:+.3g}], p = {p:.2g}"
         won = {"": ("·", "·"), a: ("▲", "▽"), b: ("▽", "▲")}[test["better"]]
         square[a, b], square[b, a] = (won[0], title), (won[1], title)
