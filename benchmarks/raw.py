@@ -104,32 +104,46 @@ def outputs(name: str, federation: Federation) -> Callable[[nn.Module, int, Tens
     return lambda model, i, rows: (model(x[rows]), y[rows])
 
 
+def error(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of the workload called `name`."""
+    return F.mse_loss if name in ("tpt", "gru") else F.cross_entropy
+
+
+def plans(workload: Workload) -> list[list[Tensor]]:
+    """The rows of every step, per client."""
+    federation = workload.federation
+    who = cohort(federation, torch.arange(federation.clients), workload.training, workload.training.epochs, 0, 0)
+    return [[rows[rows >= 0] for epoch in plan for rows in epoch if (rows >= 0).any()] for plan in who.plan]
+
+
+def held(federation: Federation) -> list[Tensor]:
+    """The rows that are evaluated, per client."""
+    return [torch.cat([v, t]) for v, t in zip(federation.val, federation.test, strict=True)]
+
+
 def rounds(name: str, workload: Workload) -> Callable[[], float]:
     """A function that trains and evaluates one round of FedAvg, and returns the mean loss on held-out rows."""
-    federation, model, run = workload.federation, network(name), outputs(name, workload.federation)
-    error = F.mse_loss if name in ("tpt", "gru") else F.cross_entropy
+    federation, model, run, loss = workload.federation, network(name), outputs(name, workload.federation), error(name)
     kind, lr = (torch.optim.SGD, 0.01) if isinstance(workload.solver, SGD) else (torch.optim.Adam, workload.solver.lr)
-    who = cohort(federation, torch.arange(federation.clients), workload.training, workload.training.epochs, 0, 0)
-    plans = [[rows[rows >= 0] for epoch in plan for rows in epoch if (rows >= 0).any()] for plan in who.plan]
-    held = [torch.cat([v, t]) for v, t in zip(federation.val, federation.test, strict=True)]
+    train, test = plans(workload), held(federation)
     common = {k: v.clone() for k, v in model.state_dict().items()}
 
     def one() -> float:
         total = {k: torch.zeros_like(v) for k, v in common.items()}
         model.train()
-        for i, plan in enumerate(plans):
+        for i, plan in enumerate(train):
             model.load_state_dict(common)
             optimizer = kind(model.parameters(), lr=lr, foreach=True)
             for rows in plan:
                 optimizer.zero_grad()
-                error(*run(model, i, rows)).backward()
+                loss(*run(model, i, rows)).backward()
                 optimizer.step()
             for k, v in model.state_dict().items():
                 total[k] += v
-        common.update({k: v / len(plans) if v.is_floating_point() else v // len(plans) for k, v in total.items()})
+        common.update({k: v / len(train) if v.is_floating_point() else v // len(train) for k, v in total.items()})
         model.load_state_dict(common)
         model.eval()
         with torch.no_grad():
-            return sum(float(error(*run(model, i, rows))) for i, rows in enumerate(held)) / len(held)
+            return sum(float(loss(*run(model, i, rows))) for i, rows in enumerate(test)) / len(test)
 
     return one

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import toy_project
 from dvc.repo import Repo
-from servers import ROOT, Project, alive, process, study, until
+from servers import ROOT, Project, alive, answers, free_port, process, study, until
 
 from fedweave.errors import BadInput
 from pipelines import pool, tickets, workers
@@ -186,7 +186,8 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(tmp_path: Path, deploy
     toy_project.make(tmp_path)
     (tmp_path / "hold").touch()
     env = {**HOME, "PREFECT_API_URL": deployed, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-    command = [sys.executable, "-m", "pipelines.cli", "worker", "--limit", "2", "--name", "all"]
+    port = free_port()
+    command = [sys.executable, "-m", "pipelines.cli", "worker", "--limit", "2", "--name", "all", "--health-port", str(port)]
     prefect = [sys.executable, "-m", "prefect"]
     with process(command, tmp_path, env, tmp_path / "worker.log"):
         start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
@@ -195,6 +196,7 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(tmp_path: Path, deploy
         pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
         runs = [run for run in ask("read_flow_runs") if run.deployment_id and run.state and run.state.is_running()]
         assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]
+        assert until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         (flow,) = (run for run in runs if run.name == "toy")
         cancel = [*prefect, "flow-run", "cancel", str(flow.id)]
         subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
