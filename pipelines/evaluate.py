@@ -18,10 +18,10 @@ def main() -> None:
     drop_strangers(study)
     tables = results.write(folder, paths.PARTITIONS)
     print(f"{folder / 'leaderboard.csv'}: {len(tables.board)} rows")
-    log(folder)
+    log(folder, ablations=False)  # which are made after this; the stage `report` logs them
 
 
-def log(folder: Path) -> None:
+def log(folder: Path, ablations: bool = True) -> None:
     """Log the study in `folder`; a failure is told and no more, for this can be done at any time."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -29,7 +29,7 @@ def log(folder: Path) -> None:
     from pipelines import tracking
 
     try:
-        logged = tracking.log_study(folder)
+        logged = tracking.log_study(folder, ablations=ablations)
     except (MlflowException, SQLAlchemyError, OSError) as error:
         print(
             f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}", file=sys.stderr

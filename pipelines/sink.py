@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import mlflow
 from mlflow import MlflowClient
@@ -24,12 +25,12 @@ from sqlalchemy.engine import Engine
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
-ABOUT = """The runs of one study. `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, \
-`ablation`, `variant`.
+ABOUT = """Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`, sorted by `metrics.{metric}`.
 
-Compare methods on a data set: `tags.kind = 'method' AND tags.dataset = '{dataset}'`, sorted by `metrics.{metric}`.
-With this filter and several experiments chosen, the same list spans studies.
+`kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
+With the filter above and several experiments chosen, the same list spans studies.
 """
+CHARTS = "#/experiments/{experiment}/runs?searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
 
 
 class Sink(NamedTuple):
@@ -175,6 +176,13 @@ def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def describe(sink: Sink, dataset: str, metric: str) -> None:
-    """Say in the experiment's description how to compare its runs."""
-    sink.client.set_experiment_tag(sink.experiment, "mlflow.note.content", ABOUT.format(dataset=dataset, metric=metric))
+def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
+    """Say in the experiment's description how to compare its runs; `metrics`: data set -> metric, and whether higher is better."""
+    links = []
+    for dataset, (metric, higher) in metrics.items():
+        chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")
+        charts = CHARTS.format(experiment=sink.experiment, filter=chosen, metric=metric, up=str(not higher).lower())
+        links.append(f"[{dataset}]({charts})")
+    dataset, (metric, _) = next(iter(metrics.items()))
+    about = ABOUT.format(links=", ".join(links), dataset=dataset, metric=metric)
+    sink.client.set_experiment_tag(sink.experiment, "mlflow.note.content", about)

@@ -50,12 +50,13 @@ def main(*studies: str) -> None:
         print(f"MLflow holds {len(log_study(folder))} runs of {folder.relative_to(RESULTS)}", flush=True)
 
 
-def log_study(folder: Path | str, uri: str | None = None) -> list[str]:
+def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True) -> list[str]:
     """Log results/<study>: its finished runs, searches and ablations, and the models of each task's leader under their alias.
 
     Args:
         folder: results/<study>.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
+        ablations: log them too.
 
     Returns:
         the parents' run ids of the study's methods, in the order of the runs' names.
@@ -65,12 +66,13 @@ def log_study(folder: Path | str, uri: str | None = None) -> list[str]:
     """
     study = results.load_study(folder)
     made, store = results.current(study), sink.connect(study.name, uri)
-    sink.describe(store, str(study.runs[0].info["dataset"]), str(study.runs[0].info["metric"]))
+    sink.describe(store, {str(run.info["dataset"]): (str(run.info["metric"]), run.higher_is_better) for run in study.runs})
     ids = [_run(store, run, made) for run in study.runs]
     for found in extras.tuning(study.folder):
         _search(store, study, found)
-    for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
-        _ablation(store, study, str(name), table)
+    if ablations:
+        for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
+            _ablation(store, study, str(name), table)
     registry.name_best(store, made, study.name, dict(zip((run.name for run in study.runs), ids, strict=True)))
     return ids
 
