@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedweave import catalogue, spec
 from fedweave.errors import BadInput, Diverged, choose
-from pipelines import records, workers
+from pipelines import records, studies, workers
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -23,8 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-studies = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
-app.add_typer(studies, name="study")
+app.add_typer(studies.app, name="study")
 app.add_typer(records.app)
 app.command()(workers.deploy)
 app.command()(workers.worker)
@@ -223,66 +222,6 @@ def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> No
     out.print(f"selected by {bench.run.evaluate.select} at point {point!r}; {mib:.1f} MiB on the wire, {seconds:.1f} s; files in {folder}")
     if bench.note:
         out.print(f"note: {bench.note}")
-
-
-@studies.command("show")
-def show(name: Annotated[str, typer.Argument(help="a name from `fedweave list studies`")]) -> None:
-    """Print a study as the params.yaml it would write."""
-    from rich.syntax import Syntax
-
-    out.print(Syntax(dump(catalogue.expand(name)), "yaml", background_color="default"))
-
-
-@studies.command("use")
-def use(
-    name: Annotated[str, typer.Argument(help="a name from `fedweave list studies`")],
-    force: Annotated[bool, typer.Option("--force", help="overwrite changes made to params.yaml by hand")] = False,
-) -> None:
-    """Make NAME the study that `dvc repro` reproduces, by writing params.yaml."""
-    from fedweave import assemble
-    from fedweave.files import write_atomic
-
-    content = dump(catalogue.expand(name))
-    assemble.check(spec.parse(catalogue.expand(name), f"studies/{name}.yaml"), f"studies/{name}.yaml")
-    if spec.PARAMS.is_file() and not force:
-        now = spec.read_yaml(spec.PARAMS)
-        known = now.get("study") in catalogue.studies() and now == catalogue.expand(now["study"])
-        if not known and now != catalogue.expand(name):
-            raise BadInput(
-                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
-            )
-    write_atomic(spec.PARAMS, content)
-    out.print(f"params.yaml now holds [bold]{name}[/]: {len(catalogue.expand(name)['runs'])} runs; reproduce it with: dvc repro")
-
-
-def dump(content: dict[str, Any]) -> str:
-    """params.yaml as text: blocks down to the entries, which stay on one line each."""
-    import yaml
-
-    class Flow(yaml.SafeDumper):
-        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-            return super().increase_indent(flow, False)
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
-    parts = []
-    for key, value in content.items():
-        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
-            parts.append("\n".join([f"{key}:", *(f"  {name}: {_inline(entry)}" for name, entry in value.items())]))
-        else:
-            style = None if isinstance(value, dict | list) else False
-            parts.append(
-                yaml.dump({key: value}, Dumper=Flow, sort_keys=False, default_flow_style=style, width=150, allow_unicode=True).rstrip()
-            )
-    return header + "\n\n".join(parts) + "\n"
-
-
-def _inline(value: Any) -> str:
-    import yaml
-
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
 
 
 if __name__ == "__main__":

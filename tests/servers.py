@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from fedweave import catalogue
-from pipelines.cli import dump
+from pipelines.studies import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("src", "pipelines", "studies", "dvc.yaml", "prefect.yaml", ".env", ".dvcignore", ".gitignore", "pyproject.toml")

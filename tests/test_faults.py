@@ -57,7 +57,7 @@ def write_params(seeds: list[int]) -> None:
 
 
 def _dumped(content: dict[str, Any]) -> str:
-    from pipelines.cli import dump
+    from pipelines.studies import dump
 
     return dump(content)
 

@@ -14,7 +14,7 @@ import yaml
 
 from fedweave import catalogue
 from pipelines import paths
-from pipelines.cli import dump
+from pipelines.studies import dump
 
 # One process runs them all: they share a project and change it in turn.
 pytestmark = pytest.mark.xdist_group("pipeline")

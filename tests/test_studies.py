@@ -77,6 +77,41 @@ def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
     assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
 
 
+def test_a_part_of_a_study_computes_what_the_whole_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it was entered."""
+    from pipelines import studies
+
+    whole = STUDIES["fedsheafhn/table1"]
+    part = studies.chosen("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
+    assert [*part["runs"]] == ["cora-disjoint10-local", "cora-disjoint10-fedpub-detached"]
+    assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (["cora-disjoint10"], ["cora"], ["fedpub", "local"])
+    for run in part["runs"]:
+        assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
+    assert studies.chosen("quick", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
+    assert studies.chosen("quick", ["digits-graph"], None)["ablate"] == {}
+    monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
+    for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
+        studies.use("fedsheafhn/table1", *words)
+    spec.PARAMS.write_text(spec.PARAMS.read_text().replace("rounds: 100", "rounds: 101", 1))
+    with pytest.raises(BadInput, match="save it as"):
+        studies.use("quick")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "methods", "named"),
+    [
+        (["cora"], [], "--task.*cora-disjoint10"),
+        ([], ["fedavgg"], "--method.*fedavg"),
+        (["digits"], ["fedsage"], "--method: fedsage not in digits"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str], named: str) -> None:
+    from pipelines import studies
+
+    with pytest.raises(BadInput, match=named):
+        studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "quick", tasks, methods)
+
+
 def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
     """In one line that names it."""
     write(tmp_path, one="like: nothing\n")

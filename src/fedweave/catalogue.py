@@ -5,11 +5,11 @@ values). Figures that are drawn from the runs of a table name it under `like`. `
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import choose
+from fedweave.errors import BadInput, choose
 from fedweave.spec import read_yaml
 
 STUDIES = Path("studies")
@@ -77,4 +77,38 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
         "methods": {m: methods.get(m) or {} for m in used},
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
+    }
+
+
+def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
+    """The runs of a full params.yaml that belong to one of `tasks` and one of `methods`; none named means all.
+
+    A method is named as in the study: `fedavg`, or the name of a variant such as `fedpub-detached`.
+
+    Raises:
+        BadInput: a task or method that the study has not, or no run that belongs to both.
+    """
+    named = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
+    wanted = [{choose(name, {pair[at] for pair in named.values()}, option) for name in names}
+              for at, (option, names) in enumerate((("--task", tasks), ("--method", methods)))]  # fmt: skip
+    found = [run for run, pair in named.items() if all(not names or name in names for name, names in zip(pair, wanted, strict=True))]
+    if not found:
+        raise BadInput(f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs")
+    return found
+
+
+def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
+    """A full params.yaml with only `runs`, and of everything else what they need; its other results are left out of its tables."""
+    kept = {run: item for run, item in content["runs"].items() if run in runs}
+    tasks = {key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())}
+    used = {item["method"] for item in kept.values()}
+    spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used}
+    return {
+        **content,
+        "datasets": sorted({task["dataset"] for task in tasks.values()}),
+        "tasks": tasks,
+        "runs": kept,
+        "methods": {method: block for method, block in content["methods"].items() if method in used},
+        "tune": {**content["tune"], "spaces": spaces},
+        "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in kept},
     }
