@@ -19,10 +19,14 @@ Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="only 
 
 @app.command()
 def show(name: Name, task: Tasks = None, method: Methods = None) -> None:
-    """Print a study as the params.yaml it would write."""
+    """Print a study as the params.yaml it would write; into a file or a pipe, that file."""
     from rich.syntax import Syntax
 
-    out.print(Syntax(dump(chosen(name, task, method)), "yaml", background_color="default"))
+    text = dump(chosen(name, task, method))
+    if out.is_terminal:
+        out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
+    else:
+        typer.echo(text, nl=False)
 
 
 @app.command()

@@ -174,6 +174,21 @@ def test_models_that_cannot_take_the_data(task: str, model: dict[str, Any], name
     """A model is tried on one input before anything is trained."""
     content = copy.deepcopy(good())
     content["tasks"][task]["model"] = model
+    misfit(content, task, name, words)
+
+
+@pytest.mark.parametrize(("task", "name", "pixels", "words"), [
+    ("graph", "digits-graph", 2, ["tasks.graph.train.augment", "2 pixels", "digits-graph has no images"]),
+    ("digits", "digits", 8, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
+])  # fmt: skip
+def test_images_that_cannot_be_moved(task: str, name: str, pixels: int, words: list[str]) -> None:
+    content = copy.deepcopy(good())
+    content["tasks"][task]["train"]["augment"] = pixels
+    misfit(content, task, name, words)
+
+
+def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> None:
+    """Building what `task` trains on the data set `name` is refused in a line with `words`."""
     content["runs"] = {"a": {"task": task, "method": "fedavg"}}
     run = spec.parse(content).run("a")
     dataset = data.load(name, "unused")

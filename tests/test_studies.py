@@ -112,6 +112,15 @@ def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str
         studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "quick", tasks, methods)
 
 
+def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Whatever the width of a terminal, no line is cut."""
+    from pipelines import studies
+
+    studies.show("pfedgat/recipe")
+    (tmp_path / "params.yaml").write_text(capsys.readouterr().out)
+    assert spec.read_yaml(tmp_path / "params.yaml") == STUDIES["pfedgat/recipe"]
+
+
 def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
     """In one line that names it."""
     write(tmp_path, one="like: nothing\n")

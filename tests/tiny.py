@@ -119,7 +119,10 @@ def ring(n: int) -> torch.Tensor:
 
 TASKS = {
     "rows": (rows_task, rows_federation),
-    "images": (lambda dtype=torch.float64: rows_task("small_cnn", dtype), lambda dtype=torch.float64: rows_federation((1, 8, 8), dtype)),
+    "images": (
+        lambda dtype=torch.float64: replace(rows_task("small_cnn", dtype), augment=1),
+        lambda dtype=torch.float64: rows_federation((1, 8, 8), dtype),
+    ),
     "nodes": (nodes_task, nodes_federation),
     "series": (series_task, series_federation),
 }

@@ -123,6 +123,10 @@ def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dt
     name, graph = model.pop("name"), run.task.model["name"] == "gcn"
     if graph != (dataset.kind == "graph"):
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
+    augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
+    if augment and (len(sides) != 2 or augment >= min(sides)):
+        what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
+        raise BadInput(f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out")
     try:
         if dataset.kind == "series":
             window, horizon = partition.layout["window"], partition.layout["horizon"]
@@ -132,7 +136,8 @@ def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dt
         built = partial(build, name, shape, dataset.classes, **model)
         if graph:
             return NodeClassification(built, dtype)
-        return _tried(RowClassification(built, dtype), torch.zeros(1, *shape, dtype=dtype), dataset.classes)
+        rows = RowClassification(built, dtype, augment)
+        return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.classes)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another") from error

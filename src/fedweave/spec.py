@@ -25,6 +25,7 @@ class TrainSpec:
         epochs, steps, batch_size: local work per round; `steps` replaces epochs, batch_size 0 is the whole training set.
         participation: fraction (≤ 1) or number (> 1) of clients per round.
         optimizer, lr, momentum, weight_decay, clip: the clients' solver.
+        augment: pixels by which training images are shifted at random, and then mirrored half of the time, or null.
         executor, chunk: how clients are mapped; never changes a result beyond rounding.
         device: "auto" takes a GPU where there is one.
         newcomers, join_round: how many clients join late, and before which round.
@@ -44,6 +45,7 @@ class TrainSpec:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
+    augment: int | None = None
     executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
     chunk: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -61,6 +63,7 @@ class TrainSpec:
         "steps": (0, None),
         "batch_size": (0, None),
         "participation": (1e-6, None),
+        "augment": (1, None),
         "momentum": (0, 1),
         "weight_decay": (0, None),
         "clip": (1e-12, None),
@@ -173,7 +176,7 @@ class Run:
         """All that the result depends on, as plain data; the executor and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
-        train = {k: v for k, v in train.items() if v is not None or k not in ("privacy", "robust")}  # what is off is not there
+        train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
         return {"task": task, "method": {"name": self.method, **self.options}, "train": train, "evaluate": asdict(self.evaluate)}
 
     def fingerprint(self) -> str:

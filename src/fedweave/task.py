@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.augment import shifted
 from fedweave.federation import ClientData
 from fedweave.models import Cells, ClientModel, Inputs, layers
 from fedweave.solvers import Loss, masked_mean
@@ -198,13 +199,22 @@ class Classification(Task):
         return (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
 
 
+@dataclass(frozen=True)
 class RowClassification(Classification):
-    """Images or vectors: a client is a list of rows of one shared array "x" [M, ...]."""
+    """Images or vectors: a client is a list of rows of one shared array "x" [M, ...].
+
+    Attributes:
+        augment: pixels by which training images are moved at random, and then mirrored half of the time; 0 leaves them as they are.
+    """
+
+    augment: int = 0
 
     def forward(
         self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
     ) -> Tensor:
-        return self.call(model, data.arrays["x"][rows], method, key=key, mask=mask)
+        x = data.arrays["x"]
+        batch = x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
+        return self.call(model, batch, method, key=key, mask=mask)
 
 
 class NodeClassification(Classification):
