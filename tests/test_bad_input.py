@@ -75,6 +75,8 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/train/privacy", {"clip": 1.0, "noize": 1.0}, ["train.privacy.noize", "did you mean 'noise'"]),
     (f"{DIGITS}/train/privacy", 3, ["train.privacy", "3", "mapping"]),
     (f"{DIGITS}/train/robust", {}, ["train.robust.rule", "missing"]),
+    (f"{DIGITS}/train/bn_buffers", "mean", ["train.bn_buffers", "'mean'"]),
+    (f"{DIGITS}/train/augment", 0, ["train.augment", "0"]),
     (f"{DIGITS}/attack", {"kind": "sybil", "share": 0.1}, ["attack.kind", "sybil", "sign_flip"]),
     (f"{DIGITS}/attack", {"kind": "sign_flip", "share": 1.5, "scale": 1}, ["attack.share", "1.5"]),
     (f"{DIGITS}/attack", {"kind": "gaussian", "share": 0.1, "scale": 1}, ["attack", "embeddings", "ditto"]),
@@ -95,6 +97,22 @@ def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
     """Refused when params.yaml is read, whatever stage reads it."""
     with pytest.raises(BadInput) as caught:
         assemble.check(spec.parse(altered(path, value)))
+    line(caught, words)
+
+
+@pytest.mark.parametrize(("method", "changes", "words"), [
+    ("fedamp", {}, ["train.bn_buffers average", "fedamp takes no mean", "fedavg"]),
+    ("fedavg", {"privacy": {"clip": 1.0, "noise": 1.0}}, ["train.bn_buffers average", "train.privacy", "leave one of them out"]),
+    ("local", None, ["train.bn_buffers average", "model mlp has no BatchNorm"]),
+])  # fmt: skip
+def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any] | None, words: list[str]) -> None:
+    content = good()
+    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content["tasks"]["digits"]["train"] |= {"bn_buffers": "average", **(changes or {})}
+    if changes is None:
+        content["tasks"]["digits"]["model"] = {"name": "mlp"}
+    with pytest.raises(BadInput) as caught:
+        assemble.check(spec.parse(content))
     line(caught, words)
 
 

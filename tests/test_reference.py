@@ -1,16 +1,19 @@
 """Methods against naive `torch.optim` implementations, one client after the other, on random data."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave import trees
-from fedweave.engine import Settings, run
+from fedweave.engine import Settings, begin, one_round, run
 from fedweave.executors import Loop
 from fedweave.federation import Federation
+from fedweave.methods import METHODS
 from fedweave.protocol import Method
 from fedweave.schedule import Training, cohort, participants
 from fedweave.solvers import SGD, Adam, Solver
@@ -214,6 +217,25 @@ def test_batch_norm_statistics_stay_with_the_client() -> None:
     assert not any(name in report.state.server["model"] for name in task.buffers)
     spread = torch.stack([value.std(0).max() for name, value in buffers.items() if name.endswith("mean")])
     assert (spread > 1e-3).all()
+
+
+AVERAGING = [name for name in METHODS if METHODS[name].averages and tiny.suits(name, tiny.rows_task("small_cnn"))]
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
+    """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN gives nothing away."""
+    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    method = tiny.method(name, task, "images").stages(1)[0].method
+    asked = replace(method, training=replace(method.training, average_buffers=True))
+    alone, together = (one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0] for m in (method, asked))
+    assert not any(buffer in alone.server["model"] for buffer in task.buffers)
+    assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})
+    kept = tree_flatten_with_path(alone.clients)[0]
+    for buffer in {*task.buffers} & {*together.server["model"]}:
+        # A method that keeps a personal model besides has its statistics as well.
+        means = [trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer] for path, leaf in kept if path[-1].key == buffer]
+        assert any(torch.allclose(together.server["model"][buffer], mean, rtol=1e-12, atol=1e-12) for mean in means)
 
 
 def test_participation_is_a_sample() -> None:

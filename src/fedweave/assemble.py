@@ -107,7 +107,8 @@ def build_method(run: Run, task: Task) -> Method:
         BadInput: for a misspelt or ill-typed hyper-parameter.
     """
     train = run.train
-    training = Training(train.batch_size, train.epochs, train.steps, drop_last=bool(task.norms))
+    average = train.bn_buffers == "average"
+    training = Training(train.batch_size, train.epochs, train.steps, drop_last=bool(task.norms), average_buffers=average)
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training}
     return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)

@@ -115,9 +115,14 @@ class Method(ABC):
     # Neutral defaults.
 
     @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the BatchNorm buffers that stay with the client: all, unless `bn_buffers: average` hands them to the server."""
+        return () if self.training.average_buffers else self.task.buffers
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Names of the model that never leave a client; by default the BatchNorm buffers."""
-        return self.task.buffers
+        return self.statistics
 
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining; `model` is the common initial model. By default the part that it keeps."""

@@ -23,12 +23,14 @@ class Training:
         epochs: E passes over the training rows; ignored when `steps` is given.
         steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
         drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
+        average_buffers: BatchNorm statistics travel and are averaged with the model, in methods that average.
     """
 
     batch_size: int = 32
     epochs: int = 1
     steps: int = 0
     drop_last: bool = False
+    average_buffers: bool = False
 
 
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:

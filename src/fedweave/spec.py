@@ -26,6 +26,7 @@ class TrainSpec:
         participation: fraction (≤ 1) or number (> 1) of clients per round.
         optimizer, lr, momentum, weight_decay, clip: the clients' solver.
         augment: pixels by which training images are shifted at random, and then mirrored half of the time, or null.
+        bn_buffers: "average" lets methods that average do so with BatchNorm statistics; null leaves them with the clients.
         executor, chunk: how clients are mapped; never changes a result beyond rounding.
         device: "auto" takes a GPU where there is one.
         newcomers, join_round: how many clients join late, and before which round.
@@ -46,6 +47,7 @@ class TrainSpec:
     weight_decay: float = 0.0
     clip: float | None = None
     augment: int | None = None
+    bn_buffers: Literal["average"] | None = None
     executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
     chunk: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -23,7 +23,7 @@ from fedweave.trees import Params, Tree
 class SplitClient(Method):
     """The client trains what it receives together with its private part, uploads the one and keeps the other.
 
-    BatchNorm buffers are always private: a received model overwrites trainable parameters only.
+    BatchNorm buffers are private (unless `bn_buffers: average`): a received model overwrites trainable parameters only.
     """
 
     @property
@@ -34,7 +34,7 @@ class SplitClient(Method):
     @property
     def kept(self) -> tuple[str, ...]:
         """All names that stay: private parameters and BatchNorm buffers."""
-        return (*self.private, *self.task.buffers)
+        return (*self.private, *self.statistics)
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
         """Local training of `model`; `received` is the part that came from the server."""

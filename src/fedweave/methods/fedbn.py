@@ -19,3 +19,7 @@ class FedBN(SplitClient, GlobalModel):
     @property
     def private(self) -> tuple[str, ...]:
         return self.task.norms
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        return self.task.buffers

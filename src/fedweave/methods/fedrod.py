@@ -35,7 +35,7 @@ class FedRoD(GlobalModel):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        return (*self.task.buffers, *(self.task.head if self.local_generic else ()))
+        return (*self.statistics, *(self.task.head if self.local_generic else ()))
 
     def join(self, model: Params) -> ClientState:
         return {"kept": trees.only(model, self.kept), "private": trees.only(model, self.task.head)}
