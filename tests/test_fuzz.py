@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from fedweave import assemble, data, spec
+from fedweave import assemble, blocks, data, spec
 from fedweave.config import construct
 from fedweave.data import DATASETS, catalogue, require
 from fedweave.data.base import Dataset
@@ -92,15 +92,15 @@ def test_any_bytes_as_yaml(content: bytes, at: int, patch: bytes, tmp_path: Path
         sound_or_refused(lambda: spec.read_yaml(tmp_path / "params.yaml"))
 
 
-@given(st.dictionaries(st.sampled_from(sorted(spec.TrainSpec.__dataclass_fields__)), values, max_size=5))
+@given(st.dictionaries(st.sampled_from(sorted(blocks.TrainSpec.__dataclass_fields__)), values, max_size=5))
 @MANY
 def test_a_train_block_is_typed_or_refused(block: dict[str, Any]) -> None:
     """What passes has the annotated types and lies in its bounds."""
-    line = refusal(lambda: construct(spec.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train"))
+    line = refusal(lambda: construct(blocks.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train"))
     if line is not None:
         assert "train." in line
         return
-    made = construct(spec.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train")
+    made = construct(blocks.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train")
     assert isinstance(made.rounds, int)
     assert made.rounds >= 1
     assert isinstance(made.lr, float)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedweave import checks, data, subgraphs
 from fedweave.attacks import Attack, AttackSpec, flipped, liars
+from fedweave.blocks import TaskSpec, TrainSpec
 from fedweave.config import construct
 from fedweave.data import Dataset, Partition
 from fedweave.engine import Settings
@@ -23,7 +24,7 @@ from fedweave.models import build
 from fedweave.protocol import Method
 from fedweave.schedule import Training
 from fedweave.solvers import SOLVERS, Solver
-from fedweave.spec import PARAMS, Run, Study, TaskSpec, TrainSpec, nest, parse, read_yaml
+from fedweave.spec import PARAMS, Run, Study, nest, parse, read_yaml
 from fedweave.task import Forecast, NodeClassification, RowClassification, Task
 
 

@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 from fedweave import data
 from fedweave.attacks import ON_EMBEDDINGS, AttackSpec
+from fedweave.blocks import TaskSpec
 from fedweave.config import check_bounds, check_value, construct
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
@@ -12,7 +13,7 @@ from fedweave.models import MODELS, options
 from fedweave.privacy import Privacy
 from fedweave.protocol import Method
 from fedweave.robust import Robust
-from fedweave.spec import Run, Study, TaskSpec
+from fedweave.spec import Run, Study
 from fedweave.wire import Wire
 
 MODEL_BOUNDS: dict[str, tuple[float | None, float | None]] = {"hidden": (1, None), "dropout": (0, 0.99)}

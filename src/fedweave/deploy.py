@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave import assemble, trees
+from fedweave.blocks import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.config import construct
 from fedweave.data import Dataset, Partition, load_dataset, load_partition, normalise
 from fedweave.errors import BadInput
@@ -19,7 +20,7 @@ from fedweave.federation import ClientData
 from fedweave.files import load_tensors
 from fedweave.models import gcn_norm
 from fedweave.protocol import Method
-from fedweave.spec import EvaluateSpec, Run, TaskSpec, TrainSpec
+from fedweave.spec import Run
 from fedweave.trees import Tree
 
 LARGE = 2**26  # bytes of features above which an example is not worth normalising a whole data set

@@ -1,0 +1,134 @@
+"""The blocks of params.yaml, as typed records."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """Budget and local optimiser of a task.
+
+    Attributes:
+        rounds: T.
+        epochs, steps, batch_size: local work per round; `steps` replaces epochs, batch_size 0 is the whole training set.
+        participation: fraction (≤ 1) or number (> 1) of clients per round.
+        optimizer, lr, momentum, weight_decay, clip: the clients' solver.
+        augment: pixels by which training images are shifted at random, and then mirrored half of the time, or null.
+        bn_buffers: "average" lets methods that average do so with BatchNorm statistics; null leaves them with the clients.
+        executor, chunk: how clients are mapped; never changes a result beyond rounding.
+        device: "auto" takes a GPU where there is one.
+        newcomers, join_round: how many clients join late, and before which round.
+        freeze: the server learns nothing more once they have joined.
+        checkpoint: rounds between checkpoints, 0 for none.
+        privacy: {clip, noise, delta} of what clients send, see `fedweave.privacy.Privacy`, or null.
+        robust: {rule, trim, bound} of the server's aggregation, see `fedweave.robust.Robust`, or null.
+    """
+
+    rounds: int
+    lr: float
+    epochs: int = 1
+    steps: int = 0
+    batch_size: int = 32
+    participation: float = 1.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    augment: int | None = None
+    bn_buffers: Literal["average"] | None = None
+    executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
+    chunk: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    newcomers: int = 0
+    join_round: int = 0
+    freeze: bool = False
+    checkpoint: int = 25
+    privacy: dict[str, Any] | None = None
+    robust: dict[str, Any] | None = None
+
+    bounds: ClassVar = {
+        "rounds": (1, None),
+        "lr": (0, None),
+        "epochs": (1, None),
+        "steps": (0, None),
+        "batch_size": (0, None),
+        "participation": (1e-6, None),
+        "augment": (1, None),
+        "momentum": (0, 1),
+        "weight_decay": (0, None),
+        "clip": (1e-12, None),
+        "chunk": (0, None),
+        "newcomers": (0, None),
+        "join_round": (0, None),
+        "checkpoint": (0, None),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """When and how models are judged.
+
+    Attributes:
+        every: rounds between evaluations.
+        select: how the reported round is chosen; always from validation data.
+        point: "pre", "post", or "method" for the point the method's paper reports.
+    """
+
+    every: int = 1
+    select: Literal["best_val_round", "per_client_best_val", "last"] = "best_val_round"
+    point: Literal["method", "pre", "post"] = "method"
+
+    bounds: ClassVar = {"every": (1, None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A data set, how it is dealt to clients, what they train and how long.
+
+    Attributes:
+        dataset, normalize, partition, model: names and options of the data layer and the client model.
+        setting: how the partition is called in tables.
+        published: the printed column this task may stand beside, or null.
+        attack: how some clients lie about their data, or null.
+    """
+
+    dataset: str
+    setting: str
+    partition: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    normalize: Any = "none"
+    evaluate: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] | None = None
+    attack: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSpec:
+    """The tuning budget, the same for every method.
+
+    Attributes:
+        trials: per run; 0 turns tuning off.
+        share: of the task's rounds that a trial trains, rounded up.
+        seeds: of a trial; disjoint from the study's seeds.
+        workers: parallel processes.
+        spaces: method -> {parameter: {low, high, log, step} or {choices}}; "train.lr" reaches the solver.
+    """
+
+    trials: int = 0
+    share: float = 1.0
+    seeds: list[int] = field(default_factory=lambda: [1000])
+    sampler: Literal["tpe", "random"] = "tpe"
+    workers: int = 2
+    spaces: dict[str, Any] = field(default_factory=dict)
+
+    bounds: ClassVar = {"trials": (0, None), "share": (1e-6, 1), "workers": (1, None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """An entry of `runs`: one train stage. `set` holds settings of this run alone."""
+
+    task: str
+    method: str
+    set: dict[str, Any] = field(default_factory=dict)
