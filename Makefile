@@ -18,7 +18,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test bench flow ui lint sbom audit format clean distclean
+.PHONY: help setup repro test bench peers flow ui lint sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -44,8 +44,15 @@ flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stag
 ui: $(READY)  ## MLflow UI and Prefect server on loopback, until Ctrl-C
 	@exec python -m pipelines.ui
 
-bench: $(READY)  ## seconds a round beside a hand-written loop (docs/performance.md)
+bench: $(READY)  ## seconds a round beside a hand-written loop, and beside the peers where `make peers` was run
 	@python -m benchmarks
+
+peers: .peers/.ready  ## an environment for the peers that `make bench` compares with (benchmarks/peers.txt)
+
+.peers/.ready: benchmarks/peers.txt
+	@$(PYTHON) -m venv .peers
+	@.peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
+	@touch $@
 
 lint: $(READY)  ## ruff and mypy
 	@ruff check .
@@ -72,4 +79,4 @@ clean:  ## remove results and records; data, caches and the environment stay
 	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache
 
 distclean: clean  ## remove everything that git does not track
-	@rm -rf $(VENV) data .dvc/cache .dvc/tmp .dvc/config.local
+	@rm -rf $(VENV) .peers data .dvc/cache .dvc/tmp .dvc/config.local

@@ -6,6 +6,7 @@ Values are random; no step of training takes longer or shorter for it. Every wor
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,6 @@ class Workload:
     Attributes:
         what: for the table.
         task, federation, training, solver: as the engine takes them.
-        model, shape, outputs, options: as the client model is built.
     """
 
     what: str
@@ -42,16 +42,16 @@ class Workload:
 
 
 def images(
-    model: str, clients: int, shape: tuple[int, ...] = (3, 32, 32), samples: int = 500, classes: int = 10, **options: object
+    model: str, clients: int, shape: tuple[int, ...] = (3, 32, 32), samples: int = 500, classes: int = 10, **options: Any
 ) -> Workload:
     """`clients` times `samples` training images and a fifth of that to evaluate; batches of 64, one epoch, SGD."""
     g = np.random.default_rng(0)
     each = samples + samples // 5
-    x = torch.from_numpy(g.normal(size=(clients * each, *shape)).astype(np.float32))
+    x = torch.from_numpy(g.standard_normal((clients * each, *shape), dtype=np.float32))
     y = torch.from_numpy(g.integers(classes, size=len(x)))
     rows = [np.arange(i * each, (i + 1) * each) for i in range(clients)]
     train, test = [r[:samples] for r in rows], [r[samples:] for r in rows]
-    task = RowClassification(partial(build, model, shape, classes))
+    task = RowClassification(partial(build, model, shape, classes, **options))
     return Workload(
         f"{model} {'x'.join(map(str, shape))}, {clients} clients",
         task,
@@ -78,8 +78,8 @@ def subgraphs(clients: int = 20, nodes: int = 250, features: int = 1433, words: 
     )
 
 
-def sensors(model: str = "gru", clients: int = 20, length: int = 2000, window: int = 12, horizon: int = 12) -> Workload:
-    """Sensors like METR-LA's: ten steps of 64 windows, Adam."""
+def sensors(model: str = "gru", clients: int = 20, length: int = 2000, window: int = 12, horizon: int = 12, steps: int = 10) -> Workload:
+    """Sensors like METR-LA's: `steps` steps of 64 windows, Adam."""
     g = np.random.default_rng(0)
     series = torch.from_numpy(g.uniform(size=(clients, length)).astype(np.float32))
     time = torch.from_numpy((np.arange(length) % 288 / 288).astype(np.float32))
@@ -89,7 +89,7 @@ def sensors(model: str = "gru", clients: int = 20, length: int = 2000, window: i
         f"{model} {window} to {horizon}, {clients} clients",
         Forecast(partial(build, model, (window, 2), horizon), window=window, horizon=horizon),
         Federation(shared={"x": series, "time": time}, own={}, **parts, ids=torch.arange(clients)),
-        Training(batch_size=64, steps=10),
+        Training(batch_size=64, steps=steps),
         Adam(lr=0.001),
     )
 
@@ -103,8 +103,8 @@ def split(train: list[np.ndarray], test: list[np.ndarray]) -> dict[str, torch.Te
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "cnn": partial(images, "aghn_cnn", 20),
     "lenet16": partial(images, "lenet16", 20, classes=100),
-    "mlp": partial(images, "mlp", 200, shape=(32,), samples=100),
-    "tpt": partial(sensors, "tpt_mlp", window=6, horizon=6),
+    "mlp": partial(images, "mlp", 200, shape=(32,)),
+    "tpt": partial(sensors, "tpt_mlp", window=6, horizon=6, steps=50),
     "gcn": subgraphs,
     "gru": sensors,
 }

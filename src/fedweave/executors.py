@@ -1,18 +1,22 @@
 """Executors map a one-client function over the clients of a cohort.
 
 `Loop` runs plain PyTorch, one client after the other. `Batched` runs `chunk` clients at once under `torch.func.vmap`. Both
-give the same stacked result; the chunk is a memory knob, never a result knob.
+give the same stacked result; the chunk is a memory knob, never a result knob, and turns itself down where a GPU is too small.
 """
 
+import gc
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 from torch.func import vmap
 
 from fedweave import compiled, trees
 from fedweave.descent import compiling
+from fedweave.errors import BadInput
 from fedweave.federation import ClientData, Cohort
 from fedweave.models import parameter_count
 from fedweave.models.gcn import GraphConv
@@ -47,31 +51,61 @@ class Loop(Executor):
 
 @dataclass(frozen=True)
 class Batched(Executor):
-    """`chunk` clients at once.
+    """`chunk` clients at once, and fewer from then on when a GPU's memory does not hold them.
 
     Attributes:
         chunk: clients per chunk, 0 for all of them.
         compiled: compile the steps of local training.
+        fitted: the chunk that memory turned out to hold; empty while nothing was too large.
     """
 
     chunk: int = 0
     compiled: bool = False
+    fitted: list[int] = field(default_factory=list, compare=False)
 
     def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        chunk = self.chunk or len(cohort)
-        parts = []
-        for start in range(0, len(cohort), chunk):
-            part = cohort.chunk(start, min(start + chunk, len(cohort)))
-            padded = bool((part.plan < 0).any())
-
-            def mapped(args: tuple[Tree, ...], own: Tree, part: Cohort = part, padded: bool = padded) -> Tree:
-                data: ClientData = part.view(own, padded)
-                return function(*args, data)
-
-            slices = tuple(trees.tree_map(lambda t, start=start: t[start : start + chunk], tree) for tree in stacked)
-            with compiling(self.compiled):
-                parts.append(vmap(mapped)(slices, part.stacked()))
+        wanted = size = min([self.chunk or len(cohort), *self.fitted])
+        parts, done = [], 0
+        while done < len(cohort):
+            part = cohort.chunk(done, min(done + size, len(cohort)))
+            rows = slice(done, done + len(part))
+            slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
+            try:
+                parts.append(self._together(function, slices, part))
+                done += len(part)
+            except torch.OutOfMemoryError:
+                size = half(len(part))
+            if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
+                gc.collect()
+                torch.cuda.empty_cache()
+        if size < wanted:
+            self.fitted[:] = [size]
+            warnings.warn(f"{wanted} clients at once do not fit into the GPU's memory; going on with {size} at once", stacklevel=2)
         return trees.concat(parts)
+
+    def _together(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
+        padded = bool((part.plan < 0).any())
+
+        def mapped(args: tuple[Tree, ...], own: Tree) -> Tree:
+            data: ClientData = part.view(own, padded)
+            return function(*args, data)
+
+        with compiling(self.compiled):
+            return vmap(mapped)(slices, part.stacked())
+
+
+def half(size: int) -> int:
+    """The chunk to try after one of `size` clients did not fit.
+
+    Raises:
+        BadInput: not even one client fits.
+    """
+    if size == 1:
+        raise BadInput(
+            "train.chunk: not even 1 client at a time fits into the GPU's memory; "
+            "lower train.batch_size, or set train.executor to loop or train.device to cpu"
+        )
+    return size // 2
 
 
 def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
@@ -91,10 +125,21 @@ def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0,
     return Batched(chunk, name == "compiled" or pays)
 
 
+def exact(device: str) -> None:
+    """Let a GPU's convolutions compute in full float32 and always in the same order.
+
+    PyTorch's own default rounds what they multiply to ten bits (TF32) and leaves the order to cuDNN; matrix products are exact as it is.
+    """
+    if device != "cpu":
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+
+
 def describe(executor: Executor) -> str:
     """The executor in words, for the log and the record of a run."""
     match executor:
-        case Batched(chunk=chunk, compiled=fused):
-            return ("compiled" if fused else "batched") + (f", {chunk} clients at once" if chunk else "")
+        case Batched(chunk=chunk, compiled=fused, fitted=fitted):
+            size = min(fitted, default=chunk)
+            return ("compiled" if fused else "batched") + (f", {size} clients at once" if size else "")
         case _:
             return "loop"

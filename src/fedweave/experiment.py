@@ -15,6 +15,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.engine import Report, State
 from fedweave.engine import run as rounds_of
 from fedweave.errors import BadInput, Diverged
+from fedweave.executors import exact
 from fedweave.federation import Federation
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
 from fedweave.parallel import share, side_by_side
@@ -70,6 +71,7 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
         BadInput: as the functions of `assemble`.
     """
     device = assemble.device(run.train.device)
+    exact(device)
     task = assemble.build_task(run, dataset, partition)
     federation = assemble.attacked(assemble.build_federation(dataset, partition, run.task.normalize), run.task)
     return Bench(run, assemble.build_method(run, task), federation.to(device), dataset.note, device)

@@ -1,0 +1,94 @@
+"""How time and memory grow with clients, participation and model. `python -m benchmarks.growth [memory|clients|participation|model]`.
+
+Every line is a process of its own, so that the peak memory (resident, torch and data included) is its own: the median of three rounds of
+FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32 (128,832 parameters), fifty images a client,
+so that a thousand clients hold as many as CIFAR; MLP is 32-h-10 on a hundred rows a client.
+"""
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.workloads import Workload, images
+from fedweave.engine import Settings, begin, evaluate, one_round
+from fedweave.executors import Batched, Executor, Loop, describe
+from fedweave.models import parameter_count
+
+ROUNDS = 3
+
+
+class Case(NamedTuple):
+    """One line."""
+
+    part: str
+    what: str
+    model: str
+    clients: int
+    executor: Executor
+    participation: float = 1.0
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+
+def cases() -> Iterator[Case]:
+    """All lines."""
+    for executor in (Loop(), Batched(20)):
+        yield Case("memory", "1000 clients", "lenet16", 1000, executor)
+    for clients in (10, 100, 1000):
+        yield Case("clients", f"{clients} clients", "lenet16", clients, Loop())
+        yield Case("clients", f"{clients} clients", "mlp", clients, Batched())
+    for percent in (1, 10, 100):
+        for model, executor in (("lenet16", Loop()), ("mlp", Batched())):
+            yield Case("participation", f"{percent} % of 100 clients", model, 100, executor, percent / 100)
+    for hidden in (16, 64, 256):
+        yield Case("model", f"100 clients, h = {hidden}", "mlp", 100, Batched(), options={"hidden": hidden})
+    for model in ("lenet16", "aghn_cnn"):
+        yield Case("model", f"20 clients, {model}", model, 20, Loop())
+
+
+def workload(case: Case) -> Workload:
+    """The clients of a line."""
+    if case.model == "mlp":
+        return images("mlp", case.clients, shape=(32,), samples=100, **case.options)
+    return images(case.model, case.clients, samples=50, classes=100 if case.model == "lenet16" else 10)
+
+
+def measure(case: Case) -> None:
+    """Print a line."""
+    torch.set_num_threads(1)
+    work = workload(case)
+    method, settings = work.method(), Settings(rounds=ROUNDS + 1, participation=case.participation)
+    state, seconds = begin(method, work.federation, 0, case.executor), []
+    for _ in range(ROUNDS + 1):
+        begun = time.perf_counter()
+        state = one_round(method, state, work.federation, settings, case.executor)[0]
+        evaluate(method, state, work.federation, settings, case.executor)
+        seconds.append(time.perf_counter() - begun)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    data = work.federation.shared["x"].nbytes / 2**30
+    size = parameter_count(work.task.template)
+    print(
+        f"{case.part:14} {case.what:24} {size:8,} parameters  {describe(case.executor):32}"
+        f"{1e3 * statistics.median(seconds[1:]):9.1f} ms/round   peak {peak:.2f} GiB, data {data:.2f} GiB",
+        flush=True,
+    )
+
+
+def main(*parts: str) -> None:
+    """Measure the lines of `parts`, by default of all."""
+    for case in cases():
+        if not parts or case.part in parts:
+            child = multiprocessing.get_context("spawn").Process(target=measure, args=(case,))
+            child.start()
+            child.join()
+            if child.exitcode:
+                sys.exit(f"{case.part}, {case.what}: exit code {child.exitcode}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

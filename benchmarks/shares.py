@@ -1,0 +1,151 @@
+"""Where a round's time goes. `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
+
+`rounds` prints the share of each phase of FedAvg's rounds, as `experiment.perform` runs them with evaluation, record and checkpoint every
+round. `servers` prints, for methods whose server computes, its share of a round of 100 clients with 500 samples each.
+Functions are timed from outside; what is called inside a phase counts for the inner one, except that a server's and an evaluation's
+forward passes are theirs.
+"""
+
+import functools
+import itertools
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.load import bench
+from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
+from fedweave import descent, engine, experiment
+from fedweave.engine import Settings
+from fedweave.executors import Batched, Executor, Loop
+from fedweave.protocol import Method
+
+ROUNDS = 4
+PHASES = ("forward", "backward", "optimiser", "data", "server", "evaluation", "recording", "rest")
+WHOLE = {"server", "recording"}  # nothing inside these is told apart
+PROFILED = {"cnn": "loop", "lenet16": "loop", "mlp": "batched", "gcn": "batched", "gru": "batched"}
+SERVERS = ("fedavg", "fedaghn", "pfedgat", "pfedla", "heurpfedla", "pfedhn", "shn", "panacea", "fedfomo", "pfedgraph", "fedpac", "fedamp")
+GRAPHS = ("fedavg", "fedsheafhn", "fedpub")
+OPTIONS: dict[str, dict[str, Any]] = {"shn": {"stage1_rounds": 1}, "panacea": {"stage1_rounds": 1}}
+Place = tuple[Any, str]
+
+
+class Clock:
+    """Seconds per phase; `running` are the phases we are in."""
+
+    def __init__(self) -> None:
+        self.seconds, self.running, self.since = Counter[str](), ["rest"], time.perf_counter()
+
+    def switch(self) -> None:
+        """Book the time since the last switch."""
+        now = time.perf_counter()
+        self.seconds[self.running[-1]] += now - self.since
+        self.since = now
+
+    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, booked under `phase` unless the phase that called it is one of a piece."""
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **options: Any) -> Any:
+            if self.running[-1] in WHOLE or (self.running[-1] == "evaluation" and phase not in WHOLE):
+                return function(*args, **options)
+            self.switch()
+            self.running.append(phase)
+            try:
+                return function(*args, **options)
+            finally:
+                self.switch()
+                self.running.pop()
+
+        return wrapped
+
+
+@contextmanager
+def watched(places: dict[str, list[Place]]) -> Iterator[Clock]:
+    """A clock of the phases whose functions stand in `places`."""
+    clock, before = Clock(), [(owner, name, getattr(owner, name)) for found in places.values() for owner, name in found]
+    for phase, found in places.items():
+        for owner, name in found:
+            setattr(owner, name, clock.timed(phase, getattr(owner, name)))
+    try:
+        yield clock
+    finally:
+        clock.switch()
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def served(method: Method) -> list[Place]:
+    """What the server of a method does in a round."""
+    return [(type(method), "download"), (type(method), "aggregate")]
+
+
+def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
+    """The functions of every phase."""
+    task, solver = type(work.task), type(work.solver)
+    return {
+        "forward": [(task, "call"), (task, "row_loss"), (descent, "value_and_grad"), (descent, "_advance")],
+        "backward": [(torch.autograd, "grad")],
+        "optimiser": [(solver, "step"), (solver, "step_")],
+        "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
+        "server": served(method),
+        "evaluation": [(engine, "evaluate")],
+        "recording": [(experiment, "record"), (experiment, "_save")],
+    }
+
+
+def rounds(*names: str) -> None:
+    """A line a workload: milliseconds a round, and percent of every phase."""
+    print(f"{'workload':10} {'executor':10} {'ms/round':>9} " + " ".join(f"{p:>10}" for p in PHASES))
+    for name in names or tuple(PROFILED):
+        work, kind = WORKLOADS[name](), PROFILED[name]
+        method, made = work.method(), bench(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1})
+        made = replace(made, method=method, federation=work.federation)
+        with tempfile.TemporaryDirectory() as folder:
+            experiment.perform(made, 1, Path(folder))
+            with watched(phases(work, method)) as clock:
+                experiment.perform(made, 0, Path(folder))
+        total = sum(clock.seconds.values())
+        shares = " ".join(f"{100 * clock.seconds[phase] / total:9.1f}%" for phase in PHASES)
+        print(f"{name:10} {kind:10} {1e3 * total / ROUNDS:9.1f} {shares}", flush=True)
+
+
+def servers(*names: str) -> None:
+    """A line a method: seconds of the last round with its evaluation, and what of it is the server's."""
+    print(f"{'method':12} {'model':10} {'s/round':>8} {'server, s':>10} {'share':>7}")
+    for model, methods, work, executor in (
+        ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop()),
+        ("gcn", GRAPHS, functools.partial(subgraphs, 100), Batched()),
+    ):
+        wanted = [name for name in methods if not names or name in names]
+        made = work() if wanted else None
+        for name in wanted:
+            total, server = last_round(made.method(name, **OPTIONS.get(name, {})), made, executor)
+            print(f"{name:12} {model:10} {total:8.2f} {server:10.3f} {100 * server / total:6.1f}%", flush=True)
+
+
+def last_round(method: Method, work: Workload, executor: Executor) -> tuple[float, float]:
+    """(seconds of a round in full swing with evaluation, seconds of its server)."""
+    federation, settings = work.federation, Settings(rounds=2, every=1)
+    few = replace(federation, train=federation.train[:, :8])  # enough to lead up to that round
+    state = None
+    for report in itertools.islice(engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1):
+        state = report.state
+    with watched({"server": served(method)}) as clock:
+        next(engine.run(method, federation, settings, executor, state))
+    return sum(clock.seconds.values()), clock.seconds["server"]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["servers"]:
+        servers(*sys.argv[2:])
+    else:
+        rounds(*sys.argv[2:])

@@ -1,0 +1,101 @@
+"""The benchmarks: equal kernels for everybody, times that add up, and contestants that do the same steps."""
+
+import itertools
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import benchmarks.__main__ as bench
+from benchmarks import contestant, growth, peers, raw, shares
+from benchmarks.workloads import WORKLOADS, images
+from fedweave.engine import Settings, begin, one_round
+from fedweave.executors import Batched, Loop
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pinned(file: str, package: str) -> str:
+    """The version of `package` in a file of pins."""
+    found = re.search(rf"^{package}==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_peers_run_on_the_same_kernels() -> None:
+    assert pinned("benchmarks/peers.txt", "torch") == pinned("constraints.txt", "torch")
+
+
+def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    assert [name for name, _ in bench.contestants("mlp")] == ["raw", "loop", "batched", "compiled"]
+    (tmp_path / bench.PEERS_PYTHON).parent.mkdir(parents=True)
+    (tmp_path / bench.PEERS_PYTHON).touch()
+    assert [name for name, _ in bench.contestants("cnn")] == ["raw", "loop", "pfl", "flwr"]
+    assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_raw_model_is_ours(name: str) -> None:
+    """As many parameters, so that nobody does less work."""
+    ours = sum(p.numel() for p in WORKLOADS[name]().task.template.parameters())
+    assert ours == sum(p.numel() for p in raw.network(name).parameters())
+
+
+def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a Flower client trains by hand from given weights is what ours trains: the same batches, loss and step."""
+    monkeypatch.setitem(WORKLOADS, "mlp", lambda: images("mlp", 1, shape=(32,), samples=150))
+    threads, work = torch.get_num_threads(), WORKLOADS["mlp"]()
+    state = begin(work.method(), work.federation, 0, Loop())
+    after = one_round(work.method(), state, work.federation, Settings(rounds=1), Loop())[0]
+    names = raw.network("mlp").state_dict()
+    weights = dict(zip(names, state.server["model"].values(), strict=True))
+    peers._kept.cache_clear()
+    model, examples = peers.trained("mlp", weights, 0)
+    torch.set_num_threads(threads)
+    assert examples == 150
+    for expected, found in zip(after.server["model"].values(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_seconds_are_those_of_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.accumulate([0.0, 5.0, 1.0, 2.0, 1.0, 3.0])
+    monkeypatch.setattr(contestant.time, "perf_counter", lambda: next(ticks))
+    assert contestant.timed(lambda: None, 3) == [5.0, 2.0, 3.0]
+
+
+def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inner phase is its own, what a server or an evaluation calls is theirs, and functions come back as they were."""
+    now = [0.0]
+    monkeypatch.setattr(shares.time, "perf_counter", lambda: now[0])
+
+    def spend(seconds: float, *inner: str) -> None:
+        now[0] += seconds
+        for name in inner:
+            getattr(work, name)()
+
+    work = SimpleNamespace(
+        backward=lambda: spend(3.0),
+        forward=lambda: spend(2.0, "backward"),
+        server=lambda: spend(5.0, "forward"),
+        evaluation=lambda: spend(7.0, "forward", "server"),
+    )
+    before = dict(vars(work))
+    with shares.watched({name: [(work, name)] for name in vars(work)}) as clock:
+        now[0] += 1.0
+        work.forward()
+        work.evaluation()
+    assert clock.seconds == {"rest": 1.0, "forward": 2.0, "backward": 3.0, "evaluation": 12.0, "server": 10.0}
+    assert vars(work) == before
+
+
+def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    growth.measure(growth.Case("clients", "3 clients", "mlp", 3, Batched(2), options={"hidden": 4}))
+    torch.set_num_threads(threads)
+    line = capsys.readouterr().out
+    assert "3 clients" in line
+    assert "182 parameters" in line
+    assert "batched, 2 clients at once" in line
