@@ -100,7 +100,7 @@ class Attack:
         if self.kind in (*ON_EMBEDDINGS, "label_flip") or not lying.any() or not trees.tree_leaves(upload):
             return self.corrupted(upload, positions, ids, seed, round)
         lies = self._lies(upload, known, ids, seed, round)
-        return trees.tree_map(lambda lie, honest: torch.where(lying.reshape(-1, *[1] * (honest.ndim - 1)), lie, honest), lies, upload)
+        return trees.tree_map(lambda lie, honest: torch.where(trees.column(lying, honest), lie, honest), lies, upload)
 
     def _lies(self, upload: Tree, known: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
         if self.kind == "nan":

@@ -84,16 +84,16 @@ def check_wire(run: Run, method: Method, where: str) -> None:
     """Refuse attacks and defences that the method has nothing for."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
-        choices = ", ".join(sorted(name for name, cls in METHODS.items() if cls.embeds))
-        _refuse(f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {choices}")
+        _refuse(f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}")
     if kind == "label_flip" and "classes" not in kind_capabilities(run.task):
         _refuse(f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip")
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}")
     robust = wire(run).robust
     if robust and robust.replaces_mean and not method.averages:
-        choices = ", ".join(sorted(name for name, cls in METHODS.items() if cls.averages))
-        _refuse(f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; use clip, or {choices}")
+        _refuse(
+            f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; use clip, or {_methods('averages')}"
+        )
 
 
 def _check_buffers(run: Run, method: Method, here: str) -> None:
@@ -101,9 +101,14 @@ def _check_buffers(run: Run, method: Method, here: str) -> None:
     if "batch_norm" not in kind_capabilities(run.task):
         _refuse(f"{here}: model {run.task.model['name']} has no BatchNorm as it is set; leave it out")
     if not method.averages:
-        _refuse(f"{here}: {run.method} takes no mean; use {', '.join(sorted(name for name, cls in METHODS.items() if cls.averages))}")
+        _refuse(f"{here}: {run.method} takes no mean; use {_methods('averages')}")
     if run.train.privacy:
         _refuse(f"{here}: train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out")
+
+
+def _methods(trait: str) -> str:
+    """The methods that have `trait`, for a message."""
+    return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
 
 def check_needs(run: Run, where: str) -> None:

@@ -183,6 +183,6 @@ def _advance(
     new = (*vmap(job.solver.step)(params, grads, state), after)
     if job.masked:
         active = (rows >= 0).flatten(1).any(-1)
-        pick = lambda a, b: torch.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b)  # noqa: E731
+        pick = lambda a, b: torch.where(trees.column(active, a), a, b)  # noqa: E731
         new = trees.tree_map(pick, new, (params, state, rest))
     return *new, values.detach()

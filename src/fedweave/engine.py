@@ -185,7 +185,7 @@ def _deployable(post: Tree, pre: Tree) -> Tree:
     sound = finite(post)
     if sound is None:
         return post
-    return trees.tree_map(lambda new, old: torch.where(sound.reshape(-1, *[1] * (new.ndim - 1)), new, old), post, pre)
+    return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
 
 
 def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:

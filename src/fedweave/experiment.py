@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave import assemble
+from fedweave import assemble, trees
 from fedweave.data import Dataset, Partition
 from fedweave.engine import Report, State
 from fedweave.engine import run as rounds_of
@@ -129,16 +129,12 @@ def _keep(kept: dict[str, Any], report: Report, bench: Bench) -> dict[str, Any]:
     if rule == "best_val_round":
         return fresh if torch.nanmean(score) > torch.nanmean(kept["score"]) else kept
     better = score > kept["score"]
-    merged = torch.utils._pytree.tree_map(lambda new, old: torch.where(_column(better, new), new, old), models, kept["models"])
+    merged = torch.utils._pytree.tree_map(lambda new, old: torch.where(trees.column(better, new), new, old), models, kept["models"])
     return {"round": report.round, "score": torch.where(better, score, kept["score"]), "models": merged}
 
 
 def _rounds(bench: Bench) -> int:
     return sum(stage.rounds for stage in bench.method.stages(bench.run.train.rounds))
-
-
-def _column(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:

@@ -91,7 +91,7 @@ def clip_rows(part: Tree, base: Tree, bound: Tensor) -> Tree:
     moved = trees.sub(part, base)
     length = norms(moved)
     scale = (bound.to(length) / length.clamp(min=torch.finfo(length.dtype).tiny)).clamp(max=1.0)
-    return trees.tree_map(lambda b, m: b + m * scale.reshape(-1, *[1] * (m.ndim - 1)), base, moved)
+    return trees.tree_map(lambda b, m: b + m * trees.column(scale, m), base, moved)
 
 
 def normals(tree: Tree, ids: Tensor, *purpose: int) -> Tree:

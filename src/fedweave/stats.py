@@ -6,6 +6,7 @@ Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979), for the 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -91,6 +92,7 @@ def step_down(differences: np.ndarray) -> np.ndarray:
     return found
 
 
+@lru_cache(maxsize=4)
 def _flips(count: int) -> np.ndarray:
     """Signs [B, count] in ±1, the observed ones (all +1) among them."""
     if count <= ENUMERATED:

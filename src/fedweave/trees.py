@@ -16,6 +16,7 @@ __all__ = [
     "Tree",
     "at",
     "broadcast",
+    "column",
     "concat",
     "flat",
     "grown",
@@ -78,6 +79,11 @@ def grown(old: Tree, fresh: Tree) -> Tree:
         return b
 
     return tree_map(corner, old, fresh)
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """`values` [P] in the form [P, 1, ...] that meets the rows of `like` [P, ...]."""
+    return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def sub(a: Tree, b: Tree) -> Tree:

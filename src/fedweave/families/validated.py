@@ -92,7 +92,7 @@ class ValidatedMixtures(LearnedMixtures):
         if self.gat_grad != "delta":
             return uploads["gradient"]
         scale = self.solver.lr * uploads["steps"].clamp(min=1)
-        return {name: (value - uploads["model"][name]) / scale.reshape(-1, *[1] * (value.ndim - 1)) for name, value in start.items()}
+        return {name: (value - uploads["model"][name]) / trees.column(scale, value) for name, value in start.items()}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
         if self.gat_grad != "spsa":
