@@ -100,8 +100,10 @@ def check_writable(folder: Path | str) -> None:
     Raises:
         BadInput: naming the folder, the reason and the way out.
     """
-    write_atomic(Path(folder) / ".writable", b"\0")
-    (Path(folder) / ".writable").unlink(missing_ok=True)
+    with _told(Path(folder) / ".writable"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:  # it has no name, so a kill leaves nothing behind
+            probe.write(b"\0")
 
 
 def sweep(folder: Path, pattern: str = "*") -> None:
