@@ -23,7 +23,7 @@ import torch
 from benchmarks.load import bench
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave import descent, engine, experiment
-from fedweave.engine import Settings
+from fedweave.engine import Downloads, Settings
 from fedweave.executors import Batched, Executor, Loop
 from fedweave.protocol import Method
 
@@ -138,8 +138,12 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
     state = None
     for report in itertools.islice(engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1):
         state = report.state
+    downloads = Downloads()
+    downloads(method, state.server, federation.ids)  # as the evaluation before has done
     with watched({"server": served(method)}) as clock:
-        next(engine.run(method, federation, settings, executor, state))
+        state, _, models = engine.one_round(method, state, federation, settings, executor, True, downloads)
+        engine.evaluate(method, state, federation, settings, executor, models, downloads)
+        engine.diagnose(method, state.server, federation.group)
     return sum(clock.seconds.values()), clock.seconds["server"]
 
 

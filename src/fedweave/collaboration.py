@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave import trees
 from fedweave.errors import BadInput
 from fedweave.trees import Params
 
@@ -35,13 +34,22 @@ def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
 
 def layer_cosines(updates: Params, layers: Layers) -> Tensor:
     """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0."""
-    return torch.stack([cosines(trees.flat({name: updates[name] for name in names})) for names in layers])
+    return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+
+
+def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
+    """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
+
+    Products are summed over parameters, so that models need not be copied into one matrix. A product of norms counts as 1e-12 at least.
+    """
+    rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
+    norm = torch.stack([x.norm(dim=1) for x in rows]).norm(dim=0)
+    return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
 
 
 def cosines(x: Tensor) -> Tensor:
-    """Cosine similarity [N, N] of the rows of `x` [N, D]; a product of norms counts as 1e-12 at least."""
-    norm = x.norm(dim=1)
-    return (x @ x.T) / (norm[:, None] * norm).clamp(min=1e-12)
+    """Cosine similarity [N, N] of the rows of `x` [N, D], as in `model_cosines`."""
+    return model_cosines({"x": x})
 
 
 def row_shares(weights: Tensor) -> Tensor:

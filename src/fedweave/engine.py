@@ -4,7 +4,7 @@ It knows the protocol, the executors and the schedule, never a method.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from fedweave.collaboration import portrayed
 from fedweave.executors import Executor
 from fedweave.federation import ClientData, Cohort, Federation
 from fedweave.protocol import ClientState, Method, Server, Stage, Start
-from fedweave.schedule import INITIAL, SERVER, cohort, participants, viewers
+from fedweave.schedule import INITIAL, SERVER, attendance, cohort, participants, viewers
 from fedweave.task import trimmed
 from fedweave.trees import Params, Tree
 from fedweave.wire import PLAIN, Wire, delivered, finite, reference, told
@@ -61,7 +61,7 @@ class Report(NamedTuple):
     Attributes:
         round: rounds done so far, from 1.
         bytes_down, bytes_up: traffic of this round over all participants.
-        seconds: time of the round without evaluation.
+        seconds: time of the round without evaluation, nor what the evaluation before it has already made the server send.
         loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
         dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
         scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
@@ -82,6 +82,22 @@ class Report(NamedTuple):
     diagnostics: dict[str, float]
     state: State
     method: Method
+
+
+class Downloads:
+    """What a server sends, kept until it is asked something else: an evaluation and the round that follows it ask for the same."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[Method, Server, Tensor] | None = None
+        self.sent: tuple[Tree, Tree] = ({}, {})
+
+    def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        """`method.download(server, ids)`."""
+        if self.asked is None or method is not self.asked[0] or server is not self.asked[1] or not torch.equal(ids, self.asked[2]):
+            self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
+            self.sent = method.download(server, ids)
+            self.asked = (method, server, ids)
+        return self.sent
 
 
 def describe(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> Start:
@@ -109,10 +125,10 @@ def begin(method: Method, federation: Federation, seed: int, executor: Executor,
     return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
 
 
-def train(method: Method, state: State, who: Cohort, executor: Executor) -> tuple[Tree, Tree, Tree]:
+def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> tuple[Tree, Tree, Tree]:
     """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
     ids = who.positions.to(who.federation.ids.device)
-    shared, own = method.download(state.server, ids)
+    shared, own = (downloads or Downloads())(method, state.server, ids)
 
     def update(own: Tree, client: ClientState, data: ClientData) -> Tree:
         return method.client_update(shared, own, client, data)
@@ -121,12 +137,19 @@ def train(method: Method, state: State, who: Cohort, executor: Executor) -> tupl
 
 
 def one_round(
-    method: Method, state: State, federation: Federation, settings: Settings, executor: Executor, shadow: bool = False
+    method: Method,
+    state: State,
+    federation: Federation,
+    settings: Settings,
+    executor: Executor,
+    shadow: bool = False,
+    downloads: Downloads | None = None,
 ) -> tuple[State, Report, Tree]:
     """One synchronous round: download, local training, aggregation.
 
     Args:
         shadow: also train the absent clients, on copies, so that "post" models of everybody exist.
+        downloads: what was sent last, if this is one of several rounds.
 
     Returns:
         the new state, a report without scores, and the "post" models [N, ...] (those of the participants only without `shadow`).
@@ -134,7 +157,7 @@ def one_round(
     begun = time.perf_counter()
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates = train(method, state, who, executor)
+    shared, own, updates = train(method, state, who, executor, downloads)
     down, up = method.traffic(shared, own, updates.upload, len(positions))
 
     def known() -> Tree:
@@ -149,23 +172,34 @@ def one_round(
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[heard].tolist()}))
     report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
-    absent = sorted({*range(federation.clients)} - {*positions.tolist()})
-    models = updates.model
-    if shadow and absent:
-        others = cohort(federation, torch.tensor(absent), method.training, method.epochs, settings.seed, state.round, method.leaks)
-        rest = train(method, state, others, executor)[2].model
-        order = torch.argsort(torch.cat([positions, torch.tensor(absent)]))
-        models = trees.take(trees.concat([models, rest]), order)
+    models = _with_absent(method, state, who, settings, executor, updates.model) if shadow else updates.model
     return after, report, models
 
 
+def _with_absent(method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree) -> Tree:
+    """The trained `models` [P, ...] of the cohort as [N, ...], with those of the others, had they taken part."""
+    everybody = torch.arange(who.federation.clients)
+    absent = everybody[~torch.isin(everybody, who.positions)]
+    if not len(absent):
+        return models
+    others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
+    rest = train(method, state, others, executor)[2].model
+    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
+
+
 def evaluate(
-    method: Method, state: State, federation: Federation, settings: Settings, executor: Executor, post: Tree | None = None
+    method: Method,
+    state: State,
+    federation: Federation,
+    settings: Settings,
+    executor: Executor,
+    post: Tree | None = None,
+    downloads: Downloads | None = None,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
     """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
     who = viewers(federation, settings.seed, state.round)
     ids = torch.arange(federation.clients, device=federation.ids.device)
-    shared, own = method.download(state.server, ids)
+    shared, own = (downloads or Downloads())(method, state.server, ids)
     pre = executor.each(lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who)
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
 
@@ -218,34 +252,26 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
     total = sum(stage.rounds for stage in stages)
     present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
     state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
-    sent, counted = torch.zeros(federation.clients, dtype=torch.int64), 0
+    downloads, sent, counted = Downloads(), torch.zeros(federation.clients, dtype=torch.int64), 0
     while state.round < total:
         stage, opens = _stage(stages, state.round)
         state = _hand_over(stage, state, present, settings, executor) if opens else state
         if settings.join_round and state.round == settings.join_round:
             state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor, settings.wire)
-        crowd = present if settings.join_round > state.round else federation
+        crowd = present if state.round < settings.join_round else federation
         # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
         due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
-        state, report, post = one_round(stage.method, state, crowd, settings, executor, shadow=due)
+        state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
         if due:
-            scores, models = evaluate(stage.method, state, crowd, settings, executor, post)
+            scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
             report = report._replace(scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group))
         if due and (privacy := settings.wire.privacy):
-            sent += _sent(federation, settings, range(counted, state.round))
+            there = [(present if round < settings.join_round else federation).clients for round in range(counted, state.round)]
+            sent += attendance(settings.seed, counted, there, federation.ids.cpu(), settings.participation)
             counted = state.round
             spent = privacy.epsilon(int(sent.max()) + _enrolments(stages, state.round))
             report = report._replace(diagnostics={**report.diagnostics, "epsilon": spent})
         yield report
-
-
-def _sent(federation: Federation, settings: Settings, rounds: Iterable[int]) -> Tensor:
-    """In how many of `rounds` each client took part [N]."""
-    times = torch.zeros(federation.clients, dtype=torch.int64)
-    for round in rounds:
-        present = federation.clients - (settings.newcomers if round < settings.join_round else 0)
-        times[participants(settings.seed, round, federation.ids.cpu()[:present], settings.participation)] += 1
-    return times
 
 
 def _enrolments(stages: list[Stage], rounds: int) -> int:

@@ -1,5 +1,6 @@
 """Who takes part, and which rows at which local step: tensors that are functions of (seed, round, client)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,14 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
     # Scores hang on identities, so that relabelling the clients relabels the sample.
     scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
+
+
+def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
+    """How often each of the clients `ids` [N] took part from round `first` on; the first `present[i]` were there in the i-th round."""
+    times = torch.zeros(len(ids), dtype=torch.int64)
+    for round, count in enumerate(present, first):
+        times[participants(seed, round, ids[:count], participation)] += 1
+    return times
 
 
 def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int) -> np.ndarray:

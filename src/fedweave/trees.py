@@ -51,8 +51,15 @@ def at(tree: Tree, i: int) -> Tree:
 
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
-    """A copy of the stacked `tree` whose rows `ids` are `rows`; absent clients keep their bits."""
-    return tree_map(lambda t, r: t.index_copy(0, ids.to(t.device), r.to(t.dtype)), tree, rows)
+    """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
+    count = len(ids)
+
+    def placed(old: Tensor, new: Tensor) -> Tensor:
+        if count == len(old) and torch.equal(ids, torch.arange(count, device=ids.device)):  # everybody: nothing to copy
+            return new.to(old).contiguous()
+        return old.index_copy(0, ids.to(old.device), new.to(old.dtype))
+
+    return tree_map(placed, tree, rows)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:

@@ -99,8 +99,8 @@ class ClientModels(Method):
         """What the server keeps besides models, after a round; by default unchanged."""
         return fixed
 
-    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        """What goes down besides the mixtures: (one tree broadcast to all, a tree [P, ...] of their own); by default nothing."""
+    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+        """What goes down besides the mixtures by `weights`: (one tree broadcast to all, a tree [P, ...] of their own); default: nothing."""
         return {}, {}
 
     def init(self, start: Start) -> Server:
@@ -113,8 +113,9 @@ class ClientModels(Method):
         }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        shared, own = self.beside(server, ids)
-        mixture = weave(self.weights(server, ids), server["models"], [*self.task.layers.values()])
+        weights = self.weights(server, ids)
+        shared, own = self.beside(server, weights, ids)
+        mixture = weave(weights, server["models"], [*self.task.layers.values()])
         return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:

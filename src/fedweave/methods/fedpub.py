@@ -71,7 +71,7 @@ class FedPub(ClientModels):
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
         return {**fixed, "embeddings": fixed["embeddings"].index_copy(0, ids, uploads["embedding"])}
 
-    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         return {"proxy": server["fixed"]["proxy"]}, {}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:

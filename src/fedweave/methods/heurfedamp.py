@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.collaboration import cosines
+from fedweave.collaboration import model_cosines
 from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Start, Update
@@ -53,12 +53,10 @@ class HeurFedAMP(ClientModels):
         return {"initial": trees.without(start.model, self.kept)}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        thetas = trees.flat(server["models"])
-        if self.origin == "initial":
-            thetas = thetas - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
-        itself = torch.arange(len(thetas), device=ids.device) == ids[:, None]
+        alike = model_cosines(server["models"], server["fixed"]["initial"] if self.origin == "initial" else None)
+        itself = torch.arange(len(alike), device=ids.device) == ids[:, None]
         # A client without others has nobody to share 1 − ω with and keeps it.
-        others = (self.sigma * cosines(thetas)[ids]).masked_fill(itself, -torch.inf).softmax(-1).nan_to_num()
+        others = (self.sigma * alike[ids]).masked_fill(itself, -torch.inf).softmax(-1).nan_to_num()
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
 

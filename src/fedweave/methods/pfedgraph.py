@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.collaboration import cosines, simplex
+from fedweave.collaboration import model_cosines, simplex
 from fedweave.families import ClientModels
 from fedweave.families.penalties import aligned
 from fedweave.federation import ClientData
@@ -50,18 +50,16 @@ class PFedGraph(ClientModels):
         return {**fixed, "sizes": fixed["sizes"].index_copy(0, ids, weights.to(fixed["sizes"]))}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
-        d = -cosines(learnt)[ids]
+        d = -model_cosines(server["models"], server["fixed"]["initial"])[ids]
         d = torch.where(d < -0.9, -1.0, d)
         seen = server["seen"] | ~server["seen"].any()
         shares = server["fixed"]["sizes"] * seen
         target = shares / shares.sum() - d / (2.0 * self.alpha)
         return simplex(target.masked_fill(~seen, -torch.inf)).expand(len(self.task.layers), -1, -1)
 
-    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        models, rows = server["models"], self.weights(server, ids)[0]
-        scaled = rows / trees.flat(models).norm(dim=1).clamp(min=1e-12)
-        return {}, {"direction": trees.mixed(models, scaled)}
+    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+        norm = torch.stack([value.flatten(1).norm(dim=1) for value in server["models"].values()]).norm(dim=0)
+        return {}, {"direction": trees.mixed(server["models"], weights[0] / norm.clamp(min=1e-12))}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)

@@ -75,7 +75,7 @@ class SFL(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         return self._propagation(server)[ids].expand(len(self.task.layers), -1, -1)
 
-    def beside(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         return {"common": trees.mixed(server["models"], self._propagation(server).mean(0))}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
