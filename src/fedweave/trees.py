@@ -41,8 +41,8 @@ def mapped() -> bool:
 
 
 def take(tree: Tree, ids: Tensor) -> Tree:
-    """Rows `ids` [P] of a stacked tree."""
-    return tree_map(lambda t: t[ids.to(t.device)], tree)
+    """Rows `ids` [P] of a stacked tree; all of them in order are the tree itself."""
+    return tree_map(lambda t: t if _all_of(t, ids) else t[ids.to(t.device)], tree)
 
 
 def at(tree: Tree, i: int) -> Tree:
@@ -52,14 +52,16 @@ def at(tree: Tree, i: int) -> Tree:
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-    count = len(ids)
 
     def placed(old: Tensor, new: Tensor) -> Tensor:
-        if count == len(old) and torch.equal(ids, torch.arange(count, device=ids.device)):  # everybody: nothing to copy
-            return new.to(old).contiguous()
-        return old.index_copy(0, ids.to(old.device), new.to(old.dtype))
+        return new.to(old).contiguous() if _all_of(old, ids) else old.index_copy(0, ids.to(old.device), new.to(old.dtype))
 
     return tree_map(placed, tree, rows)
+
+
+def _all_of(stacked: Tensor, ids: Tensor) -> bool:
+    """Whether `ids` are all rows of `stacked` in order, so that taking or putting them needs no copy."""
+    return len(ids) == len(stacked) and torch.equal(ids, torch.arange(len(ids), device=ids.device))
 
 
 def stack(trees: Sequence[Tree]) -> Tree:

@@ -66,7 +66,8 @@ class LearnedMixtures(SplitClient, GeneratedModels):
             return woven
         # One column per layer, spread over the layer's parameters.
         stays = {name: column for column, names in zip(retained.T, layers, strict=True) for name in names}
-        return {name: torch.where(trees.column(stays[name], value), fixed["models"][name][ids], value) for name, value in woven.items()}
+        held = trees.take(fixed["models"], ids)
+        return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"])}
