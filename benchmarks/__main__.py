@@ -21,13 +21,15 @@ WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # what the peers' simulators take as it is
 STACKED = {"mlp", "tpt", "gcn", "gru"}  # convolutions are never stacked on a CPU: about twice the loop's time
 COMPILED = {"mlp", "tpt", "gru"}
+CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, one client after the other
 PEERS_PYTHON = Path(".peers/bin/python")
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def contestants(workload: str) -> Iterator[tuple[str, str]]:
     """(name, interpreter) of everybody who takes part."""
-    wanted = {"raw": True, "loop": True, "batched": workload in STACKED, "compiled": workload in COMPILED}
+    ours = {"loop": True, "batched": workload in STACKED, "compiled": workload in COMPILED, "bfloat16": workload in CONVOLUTIONAL}
+    wanted = {"raw": True, **ours}
     yield from ((name, sys.executable) for name, takes_part in wanted.items() if takes_part)
     if (ROOT / PEERS_PYTHON).exists() and workload in PEERED:
         yield "pfl", str(ROOT / PEERS_PYTHON)

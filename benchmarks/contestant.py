@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 from fedweave.engine import Settings, begin, evaluate, one_round
 from fedweave.executors import Batched, Executor, Loop
 
-EXECUTORS: dict[str, Executor] = {"loop": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
+EXECUTORS: dict[str, Executor] = {"loop": Loop(), "bfloat16": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
 
 
 def ours(executor: Executor, workload: Workload) -> Callable[[], object]:
@@ -45,6 +46,8 @@ def main() -> None:
     who, name, rounds, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(threads)
     workload = WORKLOADS[name]()
+    if who == "bfloat16":
+        workload = replace(workload, task=replace(workload.task, products=torch.bfloat16))
     if who in ("pfl", "flwr"):
         from benchmarks import peers
 

@@ -77,6 +77,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/train/robust", {}, ["train.robust.rule", "missing"]),
     (f"{DIGITS}/train/bn_buffers", "mean", ["train.bn_buffers", "'mean'"]),
     (f"{DIGITS}/train/augment", 0, ["train.augment", "0"]),
+    (f"{DIGITS}/train/precision", "fp16", ["train.precision", "'fp16'", "bfloat16"]),
     (f"{DIGITS}/attack", {"kind": "sybil", "share": 0.1}, ["attack.kind", "sybil", "sign_flip"]),
     (f"{DIGITS}/attack", {"kind": "sign_flip", "share": 1.5, "scale": 1}, ["attack.share", "1.5"]),
     (f"{DIGITS}/attack", {"kind": "gaussian", "share": 0.1, "scale": 1}, ["attack", "embeddings", "ditto"]),
@@ -195,13 +196,14 @@ def test_models_that_cannot_take_the_data(task: str, model: dict[str, Any], name
     misfit(content, task, name, words)
 
 
-@pytest.mark.parametrize(("task", "name", "pixels", "words"), [
-    ("graph", "digits-graph", 2, ["tasks.graph.train.augment", "2 pixels", "digits-graph has no images"]),
-    ("digits", "digits", 8, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
+@pytest.mark.parametrize(("task", "name", "setting", "words"), [
+    ("graph", "digits-graph", {"augment": 2}, ["tasks.graph.train.augment", "2 pixels", "digits-graph has no images"]),
+    ("digits", "digits", {"augment": 8}, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
+    ("graph", "digits-graph", {"precision": "bfloat16"}, ["tasks.graph.train.precision", "'bfloat16'", "tf32"]),
 ])  # fmt: skip
-def test_images_that_cannot_be_moved(task: str, name: str, pixels: int, words: list[str]) -> None:
+def test_training_that_does_not_fit_the_data(task: str, name: str, setting: dict[str, Any], words: list[str]) -> None:
     content = copy.deepcopy(good())
-    content["tasks"][task]["train"]["augment"] = pixels
+    content["tasks"][task]["train"] |= setting
     misfit(content, task, name, words)
 
 

@@ -1,6 +1,7 @@
 """On a GPU: one client after the other, all at once, in chunks, compiled, and in a memory that is too small, as on the CPU."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -28,11 +29,11 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def full_precision() -> Iterator[None]:
     """As `prepare` sets a GPU up; cached memory goes back afterwards."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.deterministic
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
     exact(DEVICE)
     yield
-    cudnn.allow_tf32, cudnn.deterministic = before
+    cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
     torch.cuda.empty_cache()
 
 
@@ -82,6 +83,18 @@ def test_compiled_steps(name: str) -> None:
     """Fused programs change rounding alone."""
     work = SMALL[name]()
     close(trained(work, Batched(compiled=True)), trained(work, Batched()), 1e-4)
+
+
+@pytest.mark.parametrize("how", ["tf32", "bfloat16"])
+def test_rounded_products(how: str) -> None:
+    """Less than full precision is in effect when asked for, and changes rounding alone."""
+    work = SMALL["lenet16"]()
+    expected = trained(work, Batched())
+    exact(DEVICE, how == "tf32")
+    half = replace(work, task=replace(work.task, products=torch.bfloat16 if how == "bfloat16" else None))
+    found = trained(half, Batched())
+    assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], found[:-4], strict=True))
+    close(found[:-4], expected[:-4], 2e-2)
 
 
 def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:

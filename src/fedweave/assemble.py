@@ -121,28 +121,36 @@ def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dt
     Raises:
         BadInput: the model does not fit the data.
     """
+    _check_fit(run, dataset)
     model = dict(run.task.model)
-    name, graph = model.pop("name"), run.task.model["name"] == "gcn"
-    if graph != (dataset.kind == "graph"):
-        raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
-    augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
-    if augment and (len(sides) != 2 or augment >= min(sides)):
-        what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
-        raise BadInput(f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out")
+    name, half = model.pop("name"), torch.bfloat16 if run.train.precision == "bfloat16" else None
     try:
         if dataset.kind == "series":
             window, horizon = partition.layout["window"], partition.layout["horizon"]
-            forecast = Forecast(partial(build, name, (window, 2), horizon, **model), dtype, window, horizon)
+            forecast = Forecast(partial(build, name, (window, 2), horizon, **model), dtype, half, window, horizon)
             return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
         built = partial(build, name, shape, dataset.classes, **model)
-        if graph:
+        if name == "gcn":
             return NodeClassification(built, dtype)
-        rows = RowClassification(built, dtype, augment)
+        rows = RowClassification(built, dtype, half, run.train.augment or 0)
         return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.classes)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another") from error
+
+
+def _check_fit(run: Run, dataset: Dataset) -> None:
+    """Refuse a model or a setting of its training that is not made for `dataset`."""
+    name, graph = run.task.model["name"], run.task.model["name"] == "gcn"
+    if graph != (dataset.kind == "graph"):
+        raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
+    if graph and run.train.precision == "bfloat16":
+        raise BadInput(f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; use tf32, or leave it out")
+    augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
+    if augment and (len(sides) != 2 or augment >= min(sides)):
+        what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
+        raise BadInput(f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out")
 
 
 def _tried(task: Task, example: Tensor, outputs: int) -> Task:

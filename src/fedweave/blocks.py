@@ -15,6 +15,7 @@ class TrainSpec:
         optimizer, lr, momentum, weight_decay, clip: the clients' solver.
         augment: pixels by which training images are shifted at random, and then mirrored half of the time, or null.
         bn_buffers: "average" lets methods that average do so with BatchNorm statistics; null leaves them with the clients.
+        precision: in which the clients' models multiply: "bfloat16", "tf32" (on a GPU), or null for full float32.
         executor, chunk: how clients are mapped; never changes a result beyond rounding.
         device: "auto" takes a GPU where there is one.
         newcomers, join_round: how many clients join late, and before which round.
@@ -36,6 +37,7 @@ class TrainSpec:
     clip: float | None = None
     augment: int | None = None
     bn_buffers: Literal["average"] | None = None
+    precision: Literal["tf32", "bfloat16"] | None = None
     executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
     chunk: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -125,14 +125,19 @@ def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0,
     return Batched(chunk, name == "compiled" or pays)
 
 
-def exact(device: str) -> None:
-    """Let a GPU's convolutions compute in full float32 and always in the same order.
+def exact(device: str, tf32: bool = False) -> None:
+    """Let a GPU compute in full float32, or with what is multiplied rounded to ten bits (TF32), and always in the same order.
 
-    PyTorch's own default rounds what they multiply to ten bits (TF32) and leaves the order to cuDNN; matrix products are exact as it is.
+    PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.
+
+    Raises:
+        BadInput: TF32 on a device that has none.
     """
     if device != "cpu":
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.deterministic = True
+    elif tf32:
+        raise BadInput("train.precision: 'tf32' is a GPU's, but train.device is the CPU; use bfloat16, or leave it out")
 
 
 def describe(executor: Executor) -> str:

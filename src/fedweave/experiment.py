@@ -71,7 +71,7 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
         BadInput: as the functions of `assemble`.
     """
     device = assemble.device(run.train.device)
-    exact(device)
+    exact(device, run.train.precision == "tf32")
     task = assemble.build_task(run, dataset, partition)
     federation = assemble.attacked(assemble.build_federation(dataset, partition, run.task.normalize), run.task)
     return Bench(run, assemble.build_method(run, task), federation.to(device), dataset.note, device)

@@ -33,10 +33,12 @@ class Task(ABC):
     Attributes:
         build: makes a freshly initialised model from torch's generator.
         dtype: floating type of parameters.
+        products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
     """
 
     build: Callable[[], ClientModel]
     dtype: torch.dtype = torch.float32
+    products: torch.dtype | None = None
 
     metric = "accuracy"
     higher_is_better = True
@@ -103,8 +105,12 @@ class Task(ABC):
         return loss
 
     def call(self, model: Params, inputs: Inputs, method: str = "forward", **options: Tensor | None) -> Tensor:
-        """Run a method of the client module on `model`."""
-        return invoke(self.template, model, method, inputs, **options)
+        """Run a method of the client module on `model`; what comes out has the type of the parameters."""
+        if self.products is None:
+            return invoke(self.template, model, method, inputs, **options)
+        device = next(iter(model.values())).device.type
+        with torch.autocast(device, self.products):
+            return invoke(self.template, model, method, inputs, **options).to(self.dtype)
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Outputs in evaluation mode for `rows` [B]; padding rows give the output of row 0."""

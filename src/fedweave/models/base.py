@@ -55,6 +55,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
+        x = x.to(self.weight.dtype)  # statistics are not for half precision
         if key is not None and mask is not None:
             return self._masked(x, mask.to(x.dtype)[:, None, None, None])
         mean, var = self.running_mean, self.running_var
