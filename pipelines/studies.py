@@ -48,7 +48,7 @@ def use(
                 f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
             )
     write_atomic(spec.PARAMS, dump(content))
-    out.print(f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro")
+    out.print(f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro", soft_wrap=True)
 
 
 def chosen(name: str, tasks: list[str] | None, methods: list[str] | None) -> dict[str, Any]:

@@ -77,7 +77,9 @@ def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
     assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
 
 
-def test_a_part_of_a_study_computes_what_the_whole_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_study_computes_what_the_whole_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it was entered."""
     from pipelines import studies
 
@@ -92,6 +94,8 @@ def test_a_part_of_a_study_computes_what_the_whole_does(tmp_path: Path, monkeypa
     monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
     for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
         studies.use("fedsheafhn/table1", *words)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.endswith("reproduce it with: dvc repro") for line in said] == [True] * 3
     spec.PARAMS.write_text(spec.PARAMS.read_text().replace("rounds: 100", "rounds: 101", 1))
     with pytest.raises(BadInput, match="save it as"):
         studies.use("quick")
