@@ -84,7 +84,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
         return applied(self._network(z.shape[1]), phi["hyper"], z)
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
-        return trees.tree_map(lambda a, b: (a - b) / len(a), start, uploads["model"])
+        return trees.tree_map(lambda a, b: (a - b).div_(len(a)), start, uploads["model"])
 
     def portrait(self, server: Server) -> Tensor:
         with torch.no_grad():
