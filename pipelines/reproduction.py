@@ -1,7 +1,7 @@
-"""Our numbers beside the printed ones in docs/reproduction.md: the tables there are made from docs/reproduction/<study>.csv.
+"""Our numbers beside the printed ones, from docs/reproduction/<study>.csv: by study in docs/reproduction.md, by method in docs/methods.
 
-python -m pipelines.reproduction STUDY...    take what results/<study>/leaderboard.csv holds, then rewrite the page
-python -m pipelines.reproduction             rewrite the page
+python -m pipelines.reproduction STUDY...    take what results/<study>/leaderboard.csv holds, then rewrite the pages
+python -m pipelines.reproduction             rewrite the pages
 """
 
 import re
@@ -17,8 +17,9 @@ from pipelines import paths
 from pipelines.processes import stage
 
 PAGE = Path("docs/reproduction.md")
+METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- study: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (study|method): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
 
@@ -26,8 +27,16 @@ def main(*studies: str) -> None:
     """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page."""
     for study in studies:
         take(study)
-    page = PAGE.read_text(encoding="utf-8")
-    write_atomic(PAGE, BLOCK.sub(lambda found: found[1] + table(found[2]) + found[3], page))
+    for page in (PAGE, *sorted(METHODS.glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            write_atomic(page, new)
+
+
+def filled(page: str) -> str:
+    """The text of a page with the tables of today in its blocks."""
+    made = {"study": table, "method": numbers}
+    return BLOCK.sub(lambda found: found[1] + made[found[2]](found[3]) + found[4], page)
 
 
 def take(study: str) -> None:
@@ -48,20 +57,32 @@ def take(study: str) -> None:
 
 
 def table(study: str) -> str:
-    """The rows of a study as Markdown, best first within a setting; a difference beyond two standard deviations is bold."""
+    """The rows of a study as Markdown."""
+    return HEADER + "".join(map(_line, _rows(study)))
+
+
+def numbers(label: str) -> str:
+    """The rows of a method and its variants in all studies as Markdown, or a sentence where there is none."""
+    studies = [str(path.relative_to(TABLES).with_suffix("")) for path in sorted(TABLES.rglob("*.csv"))]
+    rows = [row for study in studies for row in _rows(study) if row["method"].partition(" [")[0] == label]
+    return HEADER + "".join(map(_line, rows)) if rows else "Not run on a paper's data yet.\n"
+
+
+def _rows(study: str) -> list[dict]:
+    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints."""
     rows = pd.read_csv(TABLES / f"{study}.csv")
-    spread = "client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"
-    best_first = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
-    rows = rows.assign(order=best_first).sort_values(["dataset", "setting", "order"], kind="stable")
-    return HEADER + "".join(_line(row, spread) for row in rows.to_dict("records"))
+    rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
+    rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
+    return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
 
 
-def _line(row: dict, spread: str) -> str:
-    ours = results.shown(row["mean"], row[spread], row["metric"])
+def _line(row: dict) -> str:
+    """One row; a difference beyond two standard deviations is bold."""
+    ours = results.shown(row["mean"], row["spread"], row["metric"])
     printed = results.shown(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
-    apart = abs(gap) > 2 * np.hypot(np.nan_to_num(row[spread]), np.nan_to_num(row["published_std"]))
+    apart = abs(gap) > 2 * np.hypot(np.nan_to_num(row["spread"]), np.nan_to_num(row["published_std"]))
     shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if apart else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
 
