@@ -7,6 +7,7 @@ code of ONE client sees, without a client axis. In the `loop` executor a client'
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class Federation:
         """N."""
         return len(self.ids)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """Training rows per client, float [N]."""
         return (self.train >= 0).sum(1).to(torch.get_default_dtype())
