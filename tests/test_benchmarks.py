@@ -33,7 +33,7 @@ def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: p
     assert [name for name, _ in bench.contestants("mlp")] == ["raw", "loop", "batched", "compiled"]
     (tmp_path / bench.PEERS_PYTHON).parent.mkdir(parents=True)
     (tmp_path / bench.PEERS_PYTHON).touch()
-    assert [name for name, _ in bench.contestants("cnn")] == ["raw", "loop", "pfl", "flwr"]
+    assert [name for name, _ in bench.contestants("cnn")] == ["raw", "loop", "bfloat16", "pfl", "flwr"]
     assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
 
 

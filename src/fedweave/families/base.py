@@ -176,7 +176,7 @@ class GeneratedModels(Method):
         return pull_back(lambda phi: self.generate(phi, server["fixed"], ids), server["phi"], lambda start: self.cotangent(start, uploads))
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
-        """Gradient, in the form of φ, of a server-side loss that is descended besides; by default there is none."""
+        """Gradient, in the form of φ or of a part of it, of a server-side loss that is descended besides; by default there is none."""
         return {}
 
     def constrain(self, phi: Tree) -> Tree:
