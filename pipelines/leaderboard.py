@@ -41,9 +41,8 @@ def main(study: str = "") -> None:
             table.add_row(*(cells[key] for key in shown), style="bold" if mark == "best" else "")
         console.print(table)
         console.print(verdicts.verdict(part, marks), "", sep="\n", soft_wrap=True)
-    console.print(
-        "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader", style="dim"
-    )
+    legend = "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader"
+    console.print(legend, style="dim", soft_wrap=True)
     for grid in besides(folder):
         console.print("", plain(grid))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
