@@ -67,7 +67,8 @@ class ModelAttention(nn.Module):
 
     def heads(self, models: Tensor) -> Tensor:
         """Flat models [N, d] -> row-stochastic weights of every head [K, N, N]."""
-        return self.attend(layer_norm(models) * self.scale)
+        h = layer_norm(models)
+        return self.attend(h if self.scale == 1.0 else h * self.scale)
 
     def forward(self, models: Tensor) -> Tensor:
         """Flat models [N, d] -> row-stochastic R [N, N]."""
