@@ -18,9 +18,9 @@ from fedweave.executors import Batched, Executor, Loop
 EXECUTORS: dict[str, Executor] = {"loop": Loop(), "bfloat16": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
 
 
-def ours(executor: Executor, workload: Workload) -> Callable[[], object]:
+def ours(executor: Executor, workload: Workload, participation: float = 1.0) -> Callable[[], object]:
     """A round of FedAvg and the evaluation of every client's model, by the engine."""
-    method, federation, settings = workload.method(), workload.federation, Settings(rounds=100)
+    method, federation, settings = workload.method(), workload.federation, Settings(rounds=100, participation=participation)
     state = begin(method, federation, 0, executor)
 
     def one() -> None:

@@ -9,14 +9,13 @@ import multiprocessing
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.contestant import ours, timed
 from benchmarks.workloads import Workload, images
-from fedweave.engine import Settings, begin, evaluate, one_round
 from fedweave.executors import Batched, Executor, Loop, describe
 from fedweave.models import parameter_count
 
@@ -62,13 +61,7 @@ def measure(case: Case) -> None:
     """Print a line."""
     torch.set_num_threads(1)
     work = workload(case)
-    method, settings = work.method(), Settings(rounds=ROUNDS + 1, participation=case.participation)
-    state, seconds = begin(method, work.federation, 0, case.executor), []
-    for _ in range(ROUNDS + 1):
-        begun = time.perf_counter()
-        state = one_round(method, state, work.federation, settings, case.executor)[0]
-        evaluate(method, state, work.federation, settings, case.executor)
-        seconds.append(time.perf_counter() - begun)
+    seconds = timed(ours(case.executor, work, case.participation), ROUNDS + 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     data = work.federation.shared["x"].nbytes / 2**30
     size = parameter_count(work.task.template)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave import trees
 from fedweave.errors import BadInput
 from fedweave.trees import Params
 
@@ -43,7 +44,7 @@ def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
     Products are summed over parameters, so that models need not be copied into one matrix. A product of norms counts as 1e-12 at least.
     """
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
-    norm = torch.stack([x.norm(dim=1) for x in rows]).norm(dim=0)
+    norm = trees.norms(rows)
     return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
 
 

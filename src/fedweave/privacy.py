@@ -80,16 +80,10 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9))
 
 
-def norms(part: Tree) -> Tensor:
-    """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
-    each = [torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1) for leaf in trees.tree_leaves(part)]
-    return torch.linalg.vector_norm(torch.stack(each), dim=0)
-
-
 def clip_rows(part: Tree, base: Tree, bound: Tensor) -> Tree:
     """`part` [P, ...] pulled towards `base` so that no row is farther from it than `bound`."""
     moved = trees.sub(part, base)
-    length = norms(moved)
+    length = trees.norms(moved)
     scale = (bound.to(length) / length.clamp(min=torch.finfo(length.dtype).tiny)).clamp(max=1.0)
     return trees.tree_map(lambda b, m: b + m * trees.column(scale, m), base, moved)
 

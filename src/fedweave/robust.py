@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave import trees
-from fedweave.privacy import clip_rows, norms
+from fedweave.privacy import clip_rows
 from fedweave.trees import Tree
 
 MODEL = "model"  # the part of an upload that is averaged
@@ -46,7 +46,7 @@ class Robust:
             return uploads
         models, base = uploads[MODEL], known[MODEL]
         if self.rule == "clip":
-            bound = norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
+            bound = trees.norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
             return {**uploads, MODEL: clip_rows(models, base, bound)}
         # Everybody is taken to have sent the robust centre, whose weighted mean is itself.
         return {**uploads, MODEL: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}

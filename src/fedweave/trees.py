@@ -23,6 +23,7 @@ __all__ = [
     "mapped",
     "mixed",
     "nbytes",
+    "norms",
     "only",
     "put",
     "stack",
@@ -42,7 +43,7 @@ def mapped() -> bool:
 
 def take(tree: Tree, ids: Tensor) -> Tree:
     """Rows `ids` [P] of a stacked tree; all of them in order are the tree itself."""
-    return tree_map(lambda t: t if _all_of(t, ids) else t[ids.to(t.device)], tree)
+    return tree if _everybody(tree, ids) else tree_map(lambda t: t[ids.to(t.device)], tree)
 
 
 def at(tree: Tree, i: int) -> Tree:
@@ -52,16 +53,15 @@ def at(tree: Tree, i: int) -> Tree:
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-
-    def placed(old: Tensor, new: Tensor) -> Tensor:
-        return new.to(old).contiguous() if _all_of(old, ids) else old.index_copy(0, ids.to(old.device), new.to(old.dtype))
-
-    return tree_map(placed, tree, rows)
+    if _everybody(tree, ids):
+        return tree_map(lambda t, r: r.to(t).contiguous(), tree, rows)
+    return tree_map(lambda t, r: t.index_copy(0, ids.to(t.device), r.to(t.dtype)), tree, rows)
 
 
-def _all_of(stacked: Tensor, ids: Tensor) -> bool:
-    """Whether `ids` are all rows of `stacked` in order, so that taking or putting them needs no copy."""
-    return len(ids) == len(stacked) and torch.equal(ids, torch.arange(len(ids), device=ids.device))
+def _everybody(tree: Tree, ids: Tensor) -> bool:
+    """Whether `ids` are all rows of the stacked `tree` in order, so that taking or putting them needs no copy."""
+    count = next((len(leaf) for leaf in tree_leaves(tree)), None)
+    return len(ids) == count and torch.equal(ids, torch.arange(count, device=ids.device))
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
@@ -93,6 +93,12 @@ def grown(old: Tree, fresh: Tree) -> Tree:
 def column(values: Tensor, like: Tensor) -> Tensor:
     """`values` [P] in the form [P, 1, ...] that meets the rows of `like` [P, ...]."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def norms(part: Tree) -> Tensor:
+    """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
+    each = [torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1) for leaf in tree_leaves(part)]
+    return torch.linalg.vector_norm(torch.stack(each), dim=0)
 
 
 def sub(a: Tree, b: Tree) -> Tree:

@@ -58,8 +58,8 @@ class PFedGraph(ClientModels):
         return simplex(target.masked_fill(~seen, -torch.inf)).expand(len(self.task.layers), -1, -1)
 
     def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
-        norm = torch.stack([value.flatten(1).norm(dim=1) for value in server["models"].values()]).norm(dim=0)
-        return {}, {"direction": trees.mixed(server["models"], weights[0] / norm.clamp(min=1e-12))}
+        models = server["models"]
+        return {}, {"direction": trees.mixed(models, weights[0] / trees.norms(models).clamp(min=1e-12))}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
