@@ -25,6 +25,7 @@ from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave import descent, engine, experiment
 from fedweave.engine import Downloads, Settings
 from fedweave.executors import Batched, Executor, Loop
+from fedweave.parallel import keep_memory
 from fedweave.protocol import Method
 
 ROUNDS = 4
@@ -149,6 +150,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    keep_memory()
     if sys.argv[1:2] == ["servers"]:
         servers(*sys.argv[2:])
     else:

@@ -18,7 +18,7 @@ from fedweave.errors import BadInput, Diverged
 from fedweave.executors import exact
 from fedweave.federation import Federation
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
-from fedweave.parallel import share, side_by_side
+from fedweave.parallel import keep_memory, share, side_by_side
 from fedweave.protocol import Method
 from fedweave.spec import Run
 
@@ -65,13 +65,14 @@ class Bench:
 
 
 def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
-    """Build the objects of `run`; everything that can be refused is refused here.
+    """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
 
     Raises:
         BadInput: as the functions of `assemble`.
     """
     device = assemble.device(run.train.device)
     exact(device, run.train.precision == "tf32")
+    keep_memory()
     task = assemble.build_task(run, dataset, partition)
     federation = assemble.attacked(assemble.build_federation(dataset, partition, run.task.normalize), run.task)
     return Bench(run, assemble.build_method(run, task), federation.to(device), dataset.note, device)
