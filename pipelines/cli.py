@@ -127,7 +127,7 @@ def run(
     features, dealt = _inputs(chosen)
     bench = experiment.prepare(chosen, features, dealt)
     torch.set_num_threads(parallel.share(bench.method.task.template, 1, bench.device)[1])
-    with _bar(f"{bench.method.label} on {dataset}", sum(s.rounds for s in bench.method.stages(chosen.train.rounds))) as advance:
+    with _bar(f"{bench.method.label} on {dataset}", bench.rounds) as advance:
         history = experiment.perform(bench, seed, None, advance)
     folder = output / "runs" / chosen.key
     archive.write(folder, bench, {seed: history})

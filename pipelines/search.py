@@ -151,7 +151,7 @@ def perform(study: Study, key: str) -> None:
     search = find(study, key)
     claims = Claims(journal(study, key).with_suffix(".claims"))
     inputs = assemble.load_inputs(study.run(key))
-    total = _rounds(_bench(search, {}, inputs))
+    total = _bench(search, {}, inputs).rounds
     search.opened.pruner = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
     while search.left:
         trial = _claimed(search, claims)
@@ -194,10 +194,6 @@ def _bench(search: Search, params: Mapping[str, Any], inputs: tuple[Dataset, Par
     return experiment.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *inputs)
 
 
-def _rounds(bench: experiment.Bench) -> int:
-    return sum(stage.rounds for stage in bench.method.stages(bench.run.train.rounds))
-
-
 def _value(bench: experiment.Bench, seeds: list[int], trial: optuna.Trial) -> float:
     """Mean over seeds of the best validation value of a run; pruned by rounds.
 
@@ -205,7 +201,7 @@ def _value(bench: experiment.Bench, seeds: list[int], trial: optuna.Trial) -> fl
         TrialPruned: the median of earlier trials was better at the same round.
         Diverged: a loss that is not finite.
     """
-    bests = [_best(bench, seed, number * _rounds(bench), trial) for number, seed in enumerate(seeds)]
+    bests = [_best(bench, seed, number * bench.rounds, trial) for number, seed in enumerate(seeds)]
     return sum(bests) / len(bests)
 
 

@@ -43,7 +43,7 @@ def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
     """Every repetition of `run`, which the log calls `title`; what was killed goes on from its last checkpoint if the code is the same."""
     bench = experiment.prepare(run, *inputs)
     checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
-    return Trained(bench, experiment.perform_all(bench, checkpoints, lines(title, run.train.rounds)), checkpoints)
+    return Trained(bench, experiment.perform_all(bench, checkpoints, lines(title, bench.rounds)), checkpoints)
 
 
 def found(study: Study, key: str) -> dict[str, Any]:

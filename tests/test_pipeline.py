@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from fedweave import catalogue
-from pipelines import paths
+from pipelines import paths, train
 from pipelines.studies import dump
+from tests import trained
 
 # One process runs them all: they share a project and change it in turn.
 pytestmark = pytest.mark.xdist_group("pipeline")
@@ -166,6 +167,16 @@ def test_bad_input_stops_before_work(project: Project) -> None:
     assert "lamm" in printed
     assert "Traceback" not in printed
     (project.folder / "params.yaml").write_text(params())
+
+
+def test_progress_counts_the_rounds_of_all_the_stages_of_a_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SHN trains a plain hypernetwork first: three rounds, and three more."""
+    monkeypatch.chdir(tmp_path)
+    run = trained.study("images", {"shn": {"k": 1}}, seeds=[0]).run("blobs-shn")
+    train.train(run, (trained.dataset("images"), trained.partition("images")), "toy")
+    assert re.findall(r"round (\d+)/(\d+)", capsys.readouterr().out) == [("2", "6"), ("4", "6"), ("6", "6")]
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:

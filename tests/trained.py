@@ -41,6 +41,15 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1))
     """Train `methods` for a few rounds and write results/toy; returns that folder."""
     data.save_dataset(Path("data/features/blobs"), dataset(kind))
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
+    made = study(kind, methods, seeds)
+    for key in made.runs:
+        bench = experiment.prepare(made.run(key), dataset(kind), partition(kind))
+        archive.write(Path("results/toy/runs") / key, bench, {seed: experiment.perform(bench, seed) for seed in seeds})
+    return Path("results/toy")
+
+
+def study(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1)) -> spec.Study:
+    """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
         "dataset": "blobs", "setting": "made-up", "partition": {"name": "natural", "clients": 3, "seed": 0}, "model": MODELS[kind],
         "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
@@ -49,8 +58,4 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1))
         "study": "toy", "seeds": [*seeds], "tasks": {"blobs": task}, "methods": dict(methods),
         "runs": {f"blobs-{method}": {"task": "blobs", "method": method} for method in methods},
     }  # fmt: skip
-    study = spec.parse(block)
-    for key in study.runs:
-        bench = experiment.prepare(study.run(key), dataset(kind), partition(kind))
-        archive.write(Path("results/toy/runs") / key, bench, {seed: experiment.perform(bench, seed) for seed in seeds})
-    return Path("results/toy")
+    return spec.parse(block)

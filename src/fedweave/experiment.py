@@ -63,6 +63,11 @@ class Bench:
     note: str
     device: str
 
+    @property
+    def rounds(self) -> int:
+        """Of one repetition, all stages of the method together."""
+        return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
+
 
 def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
     """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
@@ -111,7 +116,7 @@ def record(history: History, report: Report, bench: Bench) -> History:
 
 
 def _graph(report: Report, bench: Bench) -> list[list[Any]]:
-    total, cells = _rounds(bench), bench.federation.clients**2 * len(bench.method.task.layers)
+    total, cells = bench.rounds, bench.federation.clients**2 * len(bench.method.task.layers)
     every = max(1, min(-(-total * cells // CELLS), total // 4))
     if report.round != 1 and report.round % every and report.round != total:
         return []
@@ -134,14 +139,10 @@ def _keep(kept: dict[str, Any], report: Report, bench: Bench) -> dict[str, Any]:
     return {"round": report.round, "score": torch.where(better, score, kept["score"]), "models": merged}
 
 
-def _rounds(bench: Bench) -> int:
-    return sum(stage.rounds for stage in bench.method.stages(bench.run.train.rounds))
-
-
 def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
     state, history = _restore(checkpoints, bench, seed) if checkpoints else (None, History())
-    total = _rounds(bench)
+    total = bench.rounds
     for report in repeat(bench, seed, state):
         history = record(history, report, bench)
         progress(report)
