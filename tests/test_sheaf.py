@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from fedweave import collaboration, keys
+from fedweave.collaboration import knn_graph
 from fedweave.errors import BadInput
 from fedweave.hyper.maps import MAPS, inverse_root
 from fedweave.hyper.sheaf import Sheaf, SheafDiffusion, build_sheaf, reverse_of
@@ -275,6 +276,23 @@ def test_energies_follow_the_layers() -> None:
     steps = list(module.steps(x, EDGES))
     assert energies.shape == (3,)
     torch.testing.assert_close(energies[1], steps[1][0].energy(steps[1][1]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fresh_deep_diffusions_keep_their_scale_with_edge_weights_alone(seed: int) -> None:
+    """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer (docs/methods/shn.md)."""
+    x = numbers(100, 26, seed=seed)
+    edges = knn_graph(x, 3)
+
+    def growth(**options: bool) -> float:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            first, *_, last = (h.norm() for _, h in SheafDiffusion(26, 26, depth=64, **options).double().steps(x, edges))
+        return float(last / first)
+
+    assert growth() > 1e6
+    assert growth(edge_weights=True) < 1e3
+    assert growth(right=False) < 1.0
 
 
 def test_self_loops_are_ignored_and_one_way_edges_refused() -> None:
