@@ -69,8 +69,15 @@ def numbers(label: str) -> str:
 
 
 def _rows(study: str) -> list[dict]:
-    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints."""
-    rows = pd.read_csv(TABLES / f"{study}.csv")
+    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints.
+
+    Raises:
+        BadInput: a page asks for a study whose rows nobody has taken.
+    """
+    source = TABLES / f"{study}.csv"
+    if not source.is_file():
+        raise BadInput(f"{source}: not there, but a page has its block; run the study, then: python -m pipelines.reproduction {study}")
+    rows = pd.read_csv(source)
     rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
     rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")

@@ -79,3 +79,5 @@ def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
     assert kept.to_dict() == {"A": 82.0, "B": 81.0, "C [mine]": 70.0}
     with pytest.raises(BadInput, match="fedweave study use paper/other"):
         reproduction.take("paper/other")
+    with pytest.raises(BadInput, match="reproduction paper/other"):
+        reproduction.table("paper/other")
