@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from fedweave import collaboration, keys
-from fedweave.collaboration import knn_graph
 from fedweave.errors import BadInput
 from fedweave.hyper.maps import MAPS, inverse_root
 from fedweave.hyper.sheaf import Sheaf, SheafDiffusion, build_sheaf, reverse_of
@@ -279,10 +278,10 @@ def test_energies_follow_the_layers() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_fresh_deep_diffusions_keep_their_scale_with_edge_weights_alone(seed: int) -> None:
+def test_a_fresh_deep_diffusion_grows_unless_edges_have_weights_or_channels_stay_apart(seed: int) -> None:
     """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer (docs/methods/shn.md)."""
     x = numbers(100, 26, seed=seed)
-    edges = knn_graph(x, 3)
+    edges = collaboration.knn_graph(x, 3)
 
     def growth(**options: bool) -> float:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
