@@ -2,7 +2,6 @@
 
 import base64
 import csv
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from pipelines import paths
+from pipelines import paths, ui
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -63,7 +62,7 @@ def publish(study: str) -> None:
     """The leaderboard as a table, figures, and links to the runs of results/<study>, if there are results."""
     folder = paths.RESULTS / study
     board = folder / "leaderboard.csv"
-    create_link_artifact(mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
+    create_link_artifact(ui.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
     if not board.is_file():
         return
     with board.open(encoding="utf-8", newline="") as file:
@@ -74,13 +73,6 @@ def publish(study: str) -> None:
     runs = list(_runs(study))
     if runs:
         create_markdown_artifact("\n".join(_table(runs)), key="runs", description=f"the runs of {study}, each as a link into MLflow")
-
-
-def mlflow_address() -> str:
-    """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
-    store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    local = f"http://127.0.0.1:{os.environ.get('MLFLOW_PORT', '5000')}"
-    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
 
 
 def _key(name: str) -> str:
@@ -142,9 +134,8 @@ def _runs(study: str) -> Iterator["Run"]:
 
 def _table(runs: list["Run"]) -> Iterator[str]:
     yield from ("| run | state | finished (UTC) |", "| --- | --- | --- |")
-    address = mlflow_address()
     for run in runs:
-        link = f"{address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        link = f"{ui.mlflow_address()}/{ui.page(run.info.experiment_id, run.info.run_id)}"
         yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_clock(run.info.end_time)} |"
 
 

@@ -22,6 +22,8 @@ from mlflow.entities import Metric, Param
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from pipelines import ui
+
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
@@ -30,7 +32,7 @@ ABOUT = """Compare the methods on {links}: that is `tags.kind = 'method' AND tag
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
 With the filter above and several experiments chosen, the same list spans studies.
 """
-CHARTS = "#/experiments/{experiment}/runs?searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
+CHARTS = "&searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
 
 
 class Sink(NamedTuple):
@@ -181,8 +183,8 @@ def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
     links = []
     for dataset, (metric, higher) in metrics.items():
         chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")
-        charts = CHARTS.format(experiment=sink.experiment, filter=chosen, metric=metric, up=str(not higher).lower())
-        links.append(f"[{dataset}]({charts})")
+        charts = CHARTS.format(filter=chosen, metric=metric, up=str(not higher).lower())
+        links.append(f"[{dataset}]({ui.page(sink.experiment)}{charts})")
     dataset, (metric, _) = next(iter(metrics.items()))
     about = ABOUT.format(links=", ".join(links), dataset=dataset, metric=metric)
     sink.client.set_experiment_tag(sink.experiment, "mlflow.note.content", about)

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from subprocess import Popen
 from typing import NamedTuple
@@ -40,6 +40,18 @@ def servers() -> tuple[Server, Server]:
     )
 
 
+def mlflow_address() -> str:
+    """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
+    store = os.environ.get("MLFLOW_TRACKING_URI", "")
+    local = f"http://127.0.0.1:{os.environ.get('MLFLOW_PORT', '5000')}"
+    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
+
+
+def page(experiment: str, run: str = "") -> str:
+    """The runs of an experiment, or one of them, below MLflow's address; it would open on a page about language models unasked."""
+    return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
+
+
 def main() -> None:
     """Start both servers, print their addresses when they answer, and end both when told to end.
 
@@ -59,12 +71,23 @@ def main() -> None:
         for server, process, words in zip(wanted, running, said, strict=True):
             _await(server, process, words)
             print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
+        for study, runs in _studies():
+            print(f"runs of {study}: {runs}", flush=True)
         if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
             print(f"UI_HOST={os.environ['UI_HOST']}: whoever reaches this machine reaches both, without a password", flush=True)
         print("Ctrl-C ends both", flush=True)
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
     raise BadInput("a server ended by itself; see what it said: " + " | ".join(words[-1] for words in said if words))
+
+
+def _studies() -> Iterator[tuple[str, str]]:
+    """The studies that MLflow knows, and where their runs are."""
+    from mlflow import MlflowClient
+
+    for experiment in MlflowClient().search_experiments(order_by=["name"]):
+        if experiment.name != "Default":
+            yield experiment.name, f"{mlflow_address()}/{page(experiment.experiment_id)}"
 
 
 def _answers(port: int) -> bool:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import pytest
 from servers import Project, answers, free_port, process, study, until
 
+from pipelines.ui import page
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
@@ -98,7 +100,14 @@ def test_prefect_shows_leaderboard_figures_and_ways_to_mlflow(site: Site) -> Non
     site.page(site.mlflow + address, "digits-fedavg", "accuracy")
 
 
-def test_mlflow_shows_the_runs(site: Site) -> None:
-    experiment = only(site.project.folder / "mlflow.db", "select experiment_id from experiments where name = 'small'")
+def test_mlflow_shows_the_runs_beside_the_models_of_training(site: Site) -> None:
+    """MLflow has two faces; links lead to the one for training, whose menu has runs and models and no prompts."""
+    base = site.project.folder / "mlflow.db"
+    experiment = only(base, "select experiment_id from experiments where name = 'small'")
     assert answers(f"{site.mlflow}/health")
-    site.page(f"{site.mlflow}/#/experiments/{experiment}/runs", "small", "digits-fedavg")
+    shown = site.page(f"{site.mlflow}/{page(experiment)}", "small", "digits-fedavg", f"/experiments/{experiment}/models")
+    assert "/prompts" not in shown
+    note = only(base, "select value from experiment_tags where key = 'mlflow.note.content'")
+    comparison = note.partition("](")[2].partition(")")[0]
+    assert comparison.startswith(page(experiment))
+    assert "/prompts" not in site.page(f"{site.mlflow}/{comparison}", "small", "digits-fedavg")
