@@ -19,6 +19,7 @@ from fedweave.federation import Cohort
 from fedweave.lifting import VOLATILE, lift
 from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project
+from fedweave.schedule import viewers
 from fedweave.solvers import SGD, Adam, Grouped
 from fedweave.subgraphs import stacked
 
@@ -37,6 +38,16 @@ def closure(bag: Bag, scale: float, offset: Tensor) -> Callable[[Tensor], Tensor
         return scale * bag.a * x + bag.parts["b"] + shift
 
     return partial(lambda f, x: f(x) + offset, inner)
+
+
+def test_everybody_s_graphs_are_read_where_they_lie() -> None:
+    """A cohort of all clients copies none of their arrays; one of some clients holds just theirs."""
+    federation = tiny.nodes_federation()
+    everybody = viewers(federation, 0, 0)
+    few, own = everybody.chunk(1, 3).stacked(), everybody.stacked()
+    for name, array in federation.own.items():
+        assert own[f"own/{name}"].data_ptr() == array.data_ptr()
+        assert torch.equal(few[f"own/{name}"], array[1:3])
 
 
 def test_lifted_closures_compute_the_same() -> None:

@@ -153,7 +153,7 @@ class Cohort:
         fed, where = self.federation, self.positions.to(self.federation.ids.device)
         rows = {"train": fed.train[where], "val": fed.val[where], "test": self._test(fed.test[where])}
         fixed = {"plan": self.plan.to(where.device), "key": self.keys.to(where.device), "size": fed.sizes[where]}
-        return {**rows, **fixed, **{f"own/{name}": value[where] for name, value in fed.own.items()}}
+        return {**rows, **fixed, **{f"own/{name}": value for name, value in take(fed.own, self.positions).items()}}
 
     def view(self, own: dict[str, Tensor], padded: bool) -> ClientData:
         """One client's data from its slice of `stacked`."""
