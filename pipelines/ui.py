@@ -29,7 +29,7 @@ class Server(NamedTuple):
 def servers() -> tuple[Server, Server]:
     """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback unless UI_HOST says otherwise."""
     host = os.environ.get("UI_HOST", LOOPBACK)
-    mlflow, prefect = int(os.environ.get("MLFLOW_PORT", 5000)), int(os.environ.get("PREFECT_PORT", 4200))
+    mlflow, prefect = _mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     run = (sys.executable, "-m")
     # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
@@ -40,10 +40,14 @@ def servers() -> tuple[Server, Server]:
     )
 
 
+def _mlflow_port() -> int:
+    return int(os.environ.get("MLFLOW_PORT", 5000))
+
+
 def mlflow_address() -> str:
     """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    local = f"http://127.0.0.1:{os.environ.get('MLFLOW_PORT', '5000')}"
+    local = f"http://{LOOPBACK}:{_mlflow_port()}"
     return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
 
 

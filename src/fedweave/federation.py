@@ -150,10 +150,10 @@ class Cohort:
 
     def stacked(self) -> dict[str, Tensor]:
         """The per-client tensors with a leading axis [P, ...], input of a mapped function."""
-        fed, where = self.federation, self.positions.to(self.federation.ids.device)
-        rows = {"train": fed.train[where], "val": fed.val[where], "test": self._test(fed.test[where])}
-        fixed = {"plan": self.plan.to(where.device), "key": self.keys.to(where.device), "size": fed.sizes[where]}
-        return {**rows, **fixed, **{f"own/{name}": value for name, value in take(fed.own, self.positions).items()}}
+        fed, device = self.federation, self.federation.ids.device
+        rows = {"train": fed.train, "val": fed.val, "test": self._test(fed.test), "size": fed.sizes}
+        mine = take({**rows, **{f"own/{name}": value for name, value in fed.own.items()}}, self.positions)
+        return {**mine, "plan": self.plan.to(device), "key": self.keys.to(device)}
 
     def view(self, own: dict[str, Tensor], padded: bool) -> ClientData:
         """One client's data from its slice of `stacked`."""
