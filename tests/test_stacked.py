@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from naive import made
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave import compiled, keys
+from fedweave import compiled, keys, trees
 from fedweave.descent import descend
 from fedweave.engine import Settings, begin, one_round
 from fedweave.executors import Batched, Loop, choose_executor, describe
@@ -142,6 +143,22 @@ def test_compiled_steps_change_rounding_alone() -> None:
         torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
 
 
+def test_stacking_copies_only_what_changed() -> None:
+    """Leaves that clients hand back as rows of one tensor are that tensor, leaves given twice are one; anything else is a copy."""
+    whole = {"a": torch.randn(4, 3), "b": torch.randn(4, 2)}
+    rows = [trees.at(whole, i) for i in range(4)]
+    fresh = [{"a": row["a"], "b": 2 * row["b"]} for row in rows]
+    kept = trees.stack([{**row, "again": row["b"]} for row in fresh])
+    assert kept["a"] is whole["a"]
+    assert kept["b"] is kept["again"]
+    torch.testing.assert_close(kept["b"], 2 * whole["b"], rtol=0, atol=0)
+    for other in (rows[::-1], rows[:3], [*rows[:3], fresh[3]], [{"a": row["b"], "b": row["b"].flip(0)} for row in rows]):
+        found = trees.stack(other)
+        for name in ("a", "b"):
+            assert (found[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
+            assert torch.equal(found[name], torch.stack([row[name] for row in other]))
+
+
 def test_auto_picks_by_kind_size_and_length() -> None:
     """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it pays."""
     small, large = build("mlp", (8,), 2), build("mlp", (4000,), 2)
@@ -152,6 +169,8 @@ def test_auto_picks_by_kind_size_and_length() -> None:
     assert pick(small, chunk=3) == "batched, 3 clients at once"
     assert pick(small, steps=10**6) == ("compiled" if compiled.available() else "batched")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
+    assert pick(made("fedsage", "nodes").network) == "batched"
+    assert pick(made("fedsage", "nodes", wide=20_000).network) == "loop"
 
 
 def test_sparse_features_are_the_dense_ones() -> None:

@@ -14,7 +14,7 @@ from fedweave.engine import Settings, begin, one_round, run
 from fedweave.executors import Batched, Loop
 from fedweave.families import mending
 from fedweave.models.gcn import ordered
-from fedweave.models.sage import GraphSAGE
+from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.schedule import Training, viewers
 from fedweave.solvers import SGD
 
@@ -109,7 +109,14 @@ def test_bank_holds_neighbours() -> None:
             assert dense[:, who].all(1).any()
 
 
-def test_greedy_loss() -> None:
+def slots(made_: Tensor, live: Tensor, everybody: bool) -> list[Slot]:
+    """Generated neighbours [V, S, D] by slot, with all nodes (as where clients are mapped) or only with those that have one."""
+    nodes = [torch.arange(len(live)) if everybody else live[:, s].nonzero()[:, 0] for s in range(live.shape[1])]
+    return [Slot(who, made_[who, s], live[who, s]) for s, who in enumerate(nodes)]
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_greedy_loss(everybody: bool) -> None:
     """Nearest true neighbour per generated one, by loops; its gradient moves towards it."""
     g = torch.Generator().manual_seed(2)
     made_, target = (torch.randn(6, 3, 4, generator=g, dtype=torch.float64) for _ in range(2))
@@ -119,22 +126,23 @@ def test_greedy_loss() -> None:
     for b in range(6):
         for s in range(3):
             if live[b, s] and missing[b]:
-                expected[b] += min(float((made_[b, s] - target[b, t]).detach().square().mean()) for t in range(min(3, int(missing[b])))) / 3
-    found = mending.greedy(made_, live, target, missing)
+                expected[b] += min(float((made_[b, s] - target[b, t]).detach().square().mean()) for t in range(min(3, int(missing[b]))))
+    found = mending.greedy(slots(made_, live, everybody), target, torch.arange(6), missing)
     torch.testing.assert_close(found.detach(), expected)
     grad = torch.autograd.grad(found.sum(), made_)[0]
     assert torch.isfinite(grad).all()
     assert not grad[~live].any()
 
 
-def test_mended_sage_is_sage_on_the_mended_graph() -> None:
+@pytest.mark.parametrize("everybody", [False, True])
+def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
     """Slots of generated neighbours equal explicit new nodes joined both ways, by dense matrices."""
     g = torch.Generator().manual_seed(0)
     net = GraphSAGE(7, 5, 3).double()
     x, dense = NODES.own["x"][0][:12], adjacency(0)
     edges = ordered(dense.nonzero().T.flip(0))
     made_, live = torch.randn(12, 2, 7, generator=g, dtype=torch.float64), torch.rand(12, 2, generator=g) < 0.5
-    found = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), made=made_, live=live)
+    found = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
     where = live.nonzero()
     a = torch.zeros(12 + len(where), 12 + len(where), dtype=torch.float64)
     a[:12, :12] = dense.double()
@@ -143,9 +151,25 @@ def test_mended_sage_is_sage_on_the_mended_graph() -> None:
     h = torch.cat([x, made_[live]])
     for conv, last in ((net.conv1, False), (net.conv2, True)):
         mean = a @ h / a.sum(1, keepdim=True).clamp(min=1)
-        h = conv.near(mean) + conv.own(h)
+        near, own = conv.weight.chunk(2, 1)
+        h = mean @ near + conv.bias + h @ own
         h = h if last else F.relu(h)
     torch.testing.assert_close(found, h[:12])
+
+
+def test_neighbours_are_generated_only_where_some_are_missing() -> None:
+    """As many as the degree says and S at most, with the values they have when everybody's are made (under `vmap`)."""
+    torch.manual_seed(0)
+    net = NeighbourGenerator(7, 6, 3, (5, 8)).double()
+    h, degree = torch.randn(9, 8, dtype=torch.float64), torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64)
+    few = net._slots(h, degree)
+    every = torch.func.vmap(net._slots)(h[None], degree[None])
+    assert [slot.nodes.tolist() for slot in few] == [[2, 3, 4, 5, 7, 8], [4, 5, 7], [5, 7]]
+    for short, full in zip(few, every, strict=True):
+        assert short.live.all()
+        assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
+        torch.testing.assert_close(full.made[0][short.nodes], short.made)
+    assert not net._slots(h, torch.zeros(9))
 
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
@@ -185,4 +209,6 @@ def test_fedsage_phases() -> None:
     assert reports[0].bytes_up == 0 < reports[2].bytes_up
     assert reports[0].bytes_down > reports[1].bytes_down > reports[3].bytes_down
     longer = list(run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched()))
+    late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
+    assert not method.mended(late, viewers(NODES, SEED, 0).one(0)), "whoever has no generator mends nothing"
     assert longer[-1].loss < 0.7 * longer[0].loss

@@ -68,7 +68,7 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "leaks": bench.method.leaks,
         "parameters": parameter_count(task.template),
         "device": bench.device,
-        "executor": describe(assemble.executor(run, task)),
+        "executor": describe(assemble.executor(run, bench.method)),
         "note": bench.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(bench, histories),

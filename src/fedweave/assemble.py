@@ -240,10 +240,10 @@ def device(name: str) -> str:
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 
-def executor(run: Run, task: Task) -> Executor:
-    """The executor of a run."""
+def executor(run: Run, method: Method) -> Executor:
+    """The executor of a run of `method`."""
     t = run.train
-    return choose_executor(t.executor, task.template, device(t.device), t.chunk, t.rounds * (t.steps or t.epochs))
+    return choose_executor(t.executor, method.network, device(t.device), t.chunk, t.rounds * (t.steps or t.epochs))
 
 
 def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:

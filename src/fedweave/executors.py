@@ -108,7 +108,7 @@ def half(size: int) -> int:
     return size // 2
 
 
-def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
+def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
     """The executor called `name`; "auto" stacks small models, and everything on a GPU, and compiles what trains for long.
 
     On a CPU, stacked convolutions lose (measured 0.6-0.8 of the plain loop), and so do dense models whose optimiser step waits for
@@ -117,8 +117,8 @@ def choose_executor(name: str, template: nn.Module, device: str, chunk: int = 0,
     Args:
         steps: local steps of the whole run, as far as they are known.
     """
-    kinds = {type(module) for module in template.modules() if any(True for _ in module.parameters(recurse=False))}
-    heavy = not kinds.isdisjoint(CONVOLUTIONS) or (GraphConv not in kinds and parameter_count(template) > LARGE)
+    kinds = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
+    heavy = not kinds.isdisjoint(CONVOLUTIONS) or (GraphConv not in kinds and parameter_count(network) > LARGE)
     if name == "loop" or (name == "auto" and heavy and device == "cpu"):
         return Loop()
     pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compiled.available()

@@ -89,7 +89,7 @@ def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Rep
     Raises:
         Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
-    executor = assemble.executor(bench.run, bench.method.task)
+    executor = assemble.executor(bench.run, bench.method)
     for report in rounds_of(bench.method, bench.federation, assemble.settings(bench.run, seed), executor, resume):
         if not math.isfinite(report.loss):
             raise Diverged(

@@ -129,6 +129,11 @@ class Method(ABC):
         return trees.only(model, self.kept)
 
     @property
+    def network(self) -> torch.nn.Module:
+        """What clients train, without values; by default the task's model."""
+        return self.task.template
+
+    @property
     def epochs(self) -> int:
         """How many epochs of minibatches a round draws."""
         return self.training.epochs

@@ -65,8 +65,28 @@ def _everybody(tree: Tree, ids: Tensor) -> bool:
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """One stacked tree from equal single-client trees."""
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    """One stacked tree from equal single-client trees.
+
+    What all clients left as they were given it stays where it lies, and what they give twice is copied once.
+    """
+    done: dict[tuple[int, ...], Tensor] = {}
+
+    def one(*leaves: Tensor) -> Tensor:
+        who = tuple(map(id, leaves))
+        if who not in done:
+            done[who] = leaves[0]._base if _untouched(leaves) else torch.stack(leaves)  # type: ignore[assignment]
+        return done[who]
+
+    return tree_map(one, *trees)
+
+
+def _untouched(leaves: Sequence[Tensor]) -> bool:
+    """Whether `leaves` are the rows of one tensor, in order, as `at` gives them."""
+    whole = leaves[0]._base
+    if whole is None or whole.shape != (len(leaves), *leaves[0].shape) or not whole.is_contiguous():
+        return False
+    size = whole[0].numel() * whole.element_size()
+    return all(leaf._base is whole and leaf.data_ptr() == whole.data_ptr() + i * size for i, leaf in enumerate(leaves))
 
 
 def concat(trees: Sequence[Tree]) -> Tree:

@@ -3,21 +3,21 @@
 Self loops and padding (edges of node 0 to itself) are never neighbours.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedweave import keys
 from fedweave.families.heads import head_shape
 from fedweave.federation import ClientData
-from fedweave.models.sage import GraphSAGE, NeighbourGenerator, neighbours
+from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
 from fedweave.protocol import Method
-from fedweave.task import RowLosses
+from fedweave.task import NodeClassification, RowLosses, invoke
 from fedweave.trees import Params, Tree
 
 NETWORKS = ("classifier", "generator")
@@ -67,17 +67,22 @@ def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
     return x[sources[(first[nodes][:, None] + offset).clamp(max=edges.shape[1] - 1)]]
 
 
-def greedy(made: Tensor, live: Tensor, target: Tensor, missing: Tensor) -> Tensor:
-    """Per row, the mean over S slots of the smallest mean squared error between a generated neighbour and a true one.
+def greedy(slots: Sequence[Slot], stock: Tensor, places: Tensor, missing: Tensor) -> Tensor:
+    """Per node, the sum over its generated neighbours of the smallest mean squared error to a true one: [V].
 
     Args:
-        made: [B, S, F] generated, `live` [B, S] of which exist; the others cost nothing.
-        target: [B, S, F] true ones, of which the first `missing` [B] count; rows without any cost nothing.
+        slots: generated neighbours.
+        stock, places: the true ones of all nodes [V, T, F] are stock[places].
+        missing: [V] how many of a node's T count; nodes without any cost nothing.
     """
-    squared = made.square().sum(-1)[..., None] + target.square().sum(-1)[:, None] - 2.0 * torch.einsum("bsf,btf->bst", made, target)
-    valid = torch.arange(target.shape[1], device=target.device) < missing[:, None]
-    nearest = squared.clamp(min=0).masked_fill(~valid[:, None], torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
-    return torch.where(live & valid.any(1, keepdim=True), nearest, 0.0).mean(-1)
+    cost = stock.new_zeros(len(missing))
+    for nodes, made, live in slots:
+        true = stock[places[nodes]]
+        squared = made.square().sum(-1)[:, None] + true.square().sum(-1) - 2.0 * torch.einsum("bf,btf->bt", made, true)
+        valid = torch.arange(true.shape[1], device=true.device) < missing[nodes][:, None]
+        nearest = squared.clamp(min=0).masked_fill(~valid, torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
+        cost = cost.index_add(0, nodes, torch.where(live & valid.any(1), nearest, 0.0))
+    return cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +96,8 @@ class Mending(Method):
         narrow, wide: hidden widths of the feature head.
         inert: leave generated neighbours without influence.
     """
+
+    task: NodeClassification
 
     width: int = 128
     dropout: float = 0.5
@@ -108,6 +115,10 @@ class Mending(Method):
         with torch.device("meta"):
             return {name: self.build(name) for name in NETWORKS}
 
+    @property
+    def network(self) -> nn.Module:
+        return nn.ModuleDict(self.networks)
+
     def build(self, name: str) -> nn.Module:
         """A freshly initialised network."""
         features = next(shape for shape in self.task.shapes().values() if len(shape) == 2)[0]
@@ -117,30 +128,27 @@ class Mending(Method):
 
     def generate(
         self, generator: Params, data: ClientData, edges: Tensor, noise: Tensor, key: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers of missing neighbours [V], their features [V, S, F], and which of those exist."""
-        inputs = (data.arrays["x"], data.arrays["edges"], edges.to(self.task.dtype))
-        degree, made = functional_call(self.networks["generator"], generator, inputs, {"noise": noise, "key": key})
-        return degree, made, torch.arange(self.most, device=edges.device) < degree.detach().floor()[:, None]
+    ) -> tuple[Tensor, tuple[Slot, ...]]:
+        """Numbers of missing neighbours [V], and as many neighbours."""
+        x, places, _ = self.task.inputs(data)
+        return invoke(self.networks["generator"], generator, "forward", x, places, edges.to(self.task.dtype), noise=noise, key=key)
 
-    def mended(self, mine: Tree, data: ClientData) -> tuple[Tensor, Tensor]:
-        """Features and existence of the neighbours that mend the client's subgraph; the same in every round."""
-        return self.generate(mine["generator"], data, linked(data), keys.fold(mine["key"], 2), None)[1:]
+    def mended(self, mine: Tree, data: ClientData) -> tuple[Slot, ...]:
+        """The neighbours that mend the client's subgraph; the same in every round."""
+        return self.generate(mine["generator"], data, linked(data), keys.fold(mine["key"], 2), None)[1]
 
-    def classify(
-        self, classifier: Params, data: ClientData, edges: Tensor, made: Tensor, live: Tensor, key: Tensor | None = None
-    ) -> Tensor:
+    def classify(self, classifier: Params, data: ClientData, edges: Tensor, slots: Sequence[Slot], key: Tensor | None = None) -> Tensor:
         """Logits of all nodes [V, C]."""
-        extra = {} if self.inert else {"made": made, "live": live}
-        inputs = (data.arrays["x"], data.arrays["edges"], edges.to(self.task.dtype))
-        return functional_call(self.networks["classifier"], classifier, inputs, {**extra, "key": key})
+        x, places, _ = self.task.inputs(data)
+        slots = () if self.inert else slots
+        return invoke(self.networks["classifier"], classifier, "forward", x, places, edges.to(self.task.dtype), slots=slots, key=key)
 
     def classifier_losses(self, mine: Tree, data: ClientData) -> RowLosses:
         """Cross-entropy on the mended subgraph."""
-        made, live = self.mended(mine, data)
+        slots = self.mended(mine, data)
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            logits = self.classify(part(model, "classifier"), data, linked(data), made, live, key)
+            logits = self.classify(part(model, "classifier"), data, linked(data), slots, key)
             return self.task.row_loss(logits[rows], self.task.targets(data, rows))
 
         return losses
@@ -150,16 +158,16 @@ class Mending(Method):
         graph = impair(data, self.hidden_share, self.most, keys.fold(mine["key"], 1))
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            degree, made, live = self.generate(part(model, "generator"), data, graph.kept, keys.fold(key, 3), keys.fold(key, 4))
-            logits = self.classify(part(model, "classifier"), data, graph.kept, made, live, keys.fold(key, 5))
-            made, live, missing = made[rows], live[rows], graph.missing[rows]
+            degree, slots = self.generate(part(model, "generator"), data, graph.kept, keys.fold(key, 3), keys.fold(key, 4))
+            logits = self.classify(part(model, "classifier"), data, graph.kept, slots, keys.fold(key, 5))
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
-            values = values + F.smooth_l1_loss(degree[rows], missing.to(degree.dtype), reduction="none")
-            values = values + greedy(made, live, data.arrays["x"][graph.lost[rows]], missing)
+            values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
+            errors = greedy(slots, data.arrays["x"], graph.lost, graph.missing)
             for stock, identity in zip(shared["bank"], shared["ids"], strict=True):
-                draws = (keys.uniform(keys.fold(key, 6, identity), rows.shape) * len(stock)).long()
-                values = values + torch.where(identity == own["id"], 0.0, greedy(made, live, stock[draws], missing))
-            return values / len(shared["bank"])
+                draws = (keys.uniform(keys.fold(key, 6, identity), graph.missing.shape) * len(stock)).long()
+                theirs = greedy(slots, stock, draws, graph.missing)
+                errors = errors + torch.where(identity == own["id"], 0.0, theirs)
+            return (values + errors[rows] / self.most) / len(shared["bank"])
 
         return losses
 

@@ -7,7 +7,7 @@ greedy MSE + CE + Σ_others greedy MSE) / N. Nothing is averaged until the last 
 with up to S generated neighbours per node, and the classifier is trained by unweighted FedAvg.
 
 Wire: the classifier both ways; while generators learn, a bank of every client's raw neighbour features goes down (the paper sends
-gradients on them), and the generator's start to whoever is new.
+gradients on them), and the generator's start to whoever is new. Who comes later has no generator and mends nothing.
 
 Deviations from xkLi-Allen/OpenFGL:
 1. Generated neighbours are joined both ways. There they only receive, so that mending changes no prediction (`inert`).
@@ -65,8 +65,8 @@ class FedSage(Mending):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         learning = int(server["round"]) < self.generator_rounds
-        others = {name: server[name] for name in ("bank", "ids")} if learning else {}
-        return {**trees.only(server, NETWORKS), **others}, {"seen": server["seen"][ids], "id": server["ids"][ids]}
+        shared = trees.only(server, (*NETWORKS, "bank", "ids") if learning else NETWORKS[:1])
+        return shared, {"seen": server["seen"][ids], "id": server["ids"][ids]}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         mine, learning = self._mine(shared, own, client, data), data.round < self.generator_rounds
@@ -83,22 +83,24 @@ class FedSage(Mending):
         return {**server, "classifier": mean, "seen": server["seen"].index_fill(0, ids, True), "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        return {**self._mine(shared, own, client, data), "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
+        mine = self._mine(trees.without(shared, ["generator"]), own, client, data)
+        return {**mine, "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         with torch.no_grad():
-            made, live = self.mended(model, data)
-            return self.classify(model["classifier"], data, linked(data), made, live & model["mend"])[rows.clamp(min=0)]
+            slots = tuple(slot._replace(live=slot.live & model["mend"]) for slot in self.mended(model, data))
+            return self.classify(model["classifier"], data, linked(data), slots)[rows.clamp(min=0)]
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         return trees.grown(server, self.init(start._replace(enrolled=torch.cat([server["bank"], enrolled]))))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         new, common = participants - int(own["seen"].sum()), trees.nbytes(trees.without(shared, ["generator"]))
-        return participants * common + new * trees.nbytes(shared["generator"]), trees.nbytes(uploads)
+        return participants * common + new * trees.nbytes(shared.get("generator", {})), trees.nbytes(uploads)
 
     def _mine(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
-        """The client's networks and its constant key; whoever is new takes the server's, and all its classifier in the end."""
+        """The client's networks and its constant key; whoever is new takes what the server sends, and all its classifier in the end."""
         given = {**trees.only(shared, NETWORKS), "key": data.key}
-        mine = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), client, given)
+        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.only(client, given), given)
+        mine = {**client, **chosen}
         return mine if data.round < self.generator_rounds else {**mine, "classifier": shared["classifier"]}

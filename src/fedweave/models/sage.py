@@ -1,35 +1,59 @@
 """GraphSAGE and the neighbour generator of FedSage+, for subgraph clients.
 
 Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL. A graph is
-edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 where an edge is to be ignored. Nodes may be mended:
-`made` [V, S, F] are features of S generated neighbours of every node, `live` [V, S] says which of them exist.
+edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 where an edge is to be ignored. Nodes may be mended, by
+up to S generated neighbours each; most have fewer, so neighbours are kept by slot (`Slot`), and empty slots not at all.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave import keys
-from fedweave.models.gcn import propagate
+from fedweave.models.gcn import Cells, project, propagate
+from fedweave.trees import mapped
+
+
+class Slot(NamedTuple):
+    """At most one generated neighbour per node.
+
+    Attributes:
+        nodes: [L] whose neighbours they are, everybody once at most.
+        made: [L, D] their features.
+        live: [L] which of them exist: all, unless clients are mapped, where sizes cannot differ.
+    """
+
+    nodes: Tensor
+    made: Tensor
+    live: Tensor
 
 
 class SageConv(nn.Module):
-    """W_own x_i + W_near mean_{j in N(i)} x_j + b; a generated neighbour has one neighbour, the node it belongs to."""
+    """W_near mean_{j in N(i)} x_j + W_own x_i + b; a generated neighbour has one neighbour, the node it belongs to.
+
+    `weight` [fan_in, 2 · fan_out] is W_near beside W_own, a row per feature as in `gcn.GraphConv`.
+    """
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
-        self.near, self.own = nn.Linear(fan_in, fan_out), nn.Linear(fan_in, fan_out, bias=False)
+        bound = fan_in**-0.5  # as nn.Linear
+        self.weight = nn.Parameter(torch.empty(fan_in, 2 * fan_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, edges: Tensor, weight: Tensor, made: Tensor | None, live: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Outputs of the nodes [V, D] and of their generated neighbours [V, S, D]."""
-        sent = F.linear(x, self.near.weight)
-        total, count = propagate(sent, edges, weight), propagate(torch.ones_like(x[:, :1]), edges, weight)
-        if made is None or live is None:
-            return total / count.clamp(min=1) + self.near.bias + self.own(x), None
-        present = live.to(x.dtype)
-        total = total + (present[..., None] * F.linear(made, self.near.weight)).sum(1)
-        mean = total / (count + present.sum(1, keepdim=True)).clamp(min=1)
-        return mean + self.near.bias + self.own(x), sent[:, None] + self.near.bias + self.own(made)
+    def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()) -> tuple[Tensor, tuple[Slot, ...]]:
+        """Outputs of the nodes [V, D] and of their generated neighbours."""
+        sent, kept = project(x, self.weight).chunk(2, -1)
+        total, count = propagate(sent, edges, weight), propagate(sent.new_ones(len(sent), 1), edges, weight)
+        outputs = []
+        for nodes, made, live in slots:
+            near, own = (made @ self.weight).chunk(2, -1)
+            present = live.to(made.dtype)[:, None]
+            total, count = total.index_add(0, nodes, present * near), count.index_add(0, nodes, present)
+            outputs.append(Slot(nodes, sent[nodes] + self.bias + own, live))
+        return total / count.clamp(min=1) + self.bias + kept, tuple(outputs)
 
 
 class GraphSAGE(nn.Module):
@@ -40,21 +64,23 @@ class GraphSAGE(nn.Module):
         self.conv1, self.conv2 = SageConv(fan_in, width), SageConv(width, outputs)
         self.dropout = dropout
 
-    def forward(
-        self, x: Tensor, edges: Tensor, weight: Tensor, *, made: Tensor | None = None, live: Tensor | None = None, key: Tensor | None = None
-    ) -> Tensor:
-        """[V, F] -> [V, outputs]; dropout with a key."""
-        h, extra = self.conv1(x, edges, weight, made, live)
+    def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None) -> Tensor:
+        """[V, F] or its cells -> [V, outputs]; dropout with a key."""
+        h, made = self.conv1(x, edges, weight, slots)
         h = keys.dropout(F.relu(h), self.dropout, key, salt=1)
-        extra = None if extra is None else keys.dropout(F.relu(extra), self.dropout, key, salt=2)
-        return self.conv2(h, edges, weight, extra, live)[0]
+        return self.conv2(h, edges, weight, [self._hidden(slot, len(h), key, 2 + i) for i, slot in enumerate(made)])[0]
+
+    def _hidden(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
+        # Dropout is drawn for every node, so that it does not depend on who else has a neighbour in this slot.
+        kept = keys.dropout(slot.made.new_ones(nodes, slot.made.shape[1]), self.dropout, key, salt)
+        return slot._replace(made=F.relu(slot.made) * kept[slot.nodes])
 
 
 class NeighbourGenerator(nn.Module):
     """How many neighbours every node lacks, and what they look like.
 
     An encoder, a degree head ReLU(Linear), and a feature head on the code plus noise N(0, I): two ReLU layers of `sizes`, dropout,
-    and S · F outputs in (−1, 1).
+    and S · F outputs in (−1, 1), of which only those are computed that make a neighbour.
     """
 
     def __init__(self, features: int, width: int, most: int, sizes: tuple[int, int] = (256, 2048), *, dropout: float = 0.5) -> None:
@@ -65,12 +91,26 @@ class NeighbourGenerator(nn.Module):
         self.flat = nn.Linear(sizes[1], most * features)
         self.most, self.dropout = most, dropout
 
-    def forward(self, x: Tensor, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Missing neighbours [V] and features [V, S, F]; `noise` is the key of the noise, `key` turns dropout on."""
+    def forward(
+        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Slot, ...]]:
+        """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` turns dropout on."""
         code = self.encoder(x, edges, weight, key=key)
         h = F.relu(self.fc2(F.relu(self.fc1(code + normal(noise, code.shape).to(code)))))
-        made = torch.tanh(self.flat(keys.dropout(h, self.dropout, key, salt=3)))
-        return F.relu(self.degree(code))[:, 0], made.unflatten(-1, (self.most, -1))
+        degree = F.relu(self.degree(code))[:, 0]
+        return degree, self._slots(keys.dropout(h, self.dropout, key, salt=3), degree.detach())
+
+    def _slots(self, h: Tensor, degree: Tensor) -> tuple[Slot, ...]:
+        """⌊degree⌋ neighbours of every node, S at most, from its code [V, sizes[1]]."""
+        parts = [part.unflatten(0, (self.most, -1)).unbind(0) for part in (self.flat.weight, self.flat.bias)]
+        slots = []
+        for i, (weight, bias) in enumerate(zip(*parts, strict=True)):
+            live = degree >= i + 1
+            nodes = torch.arange(len(live), device=live.device) if mapped() else live.nonzero()[:, 0]
+            if not len(nodes):
+                break
+            slots.append(Slot(nodes, torch.tanh(F.linear(h[nodes], weight, bias)), live[nodes]))
+        return tuple(slots)
 
 
 def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
