@@ -11,9 +11,10 @@ import torch
 from naive import made
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_map, tree_structure
 
 from fedweave import compiled, keys, trees
-from fedweave.descent import descend
+from fedweave.descent import Fit, descend
 from fedweave.engine import Settings, begin, one_round
 from fedweave.executors import Batched, Loop, choose_executor, describe
 from fedweave.federation import Cohort
@@ -141,6 +142,18 @@ def test_compiled_steps_change_rounding_alone() -> None:
     assert counts == [0, 0, 1, 1]
     for name, value in plain.server["model"].items():
         torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_trees_are_mapped_as_by_pytree() -> None:
+    """Dictionaries, named and plain tuples and lists, nested and empty; trees that are not alike are refused."""
+    a = {"x": torch.ones(2), "y": (torch.zeros(1), [torch.ones(3), {}]), "z": Fit({"w": torch.ones(1)}, (), torch.ones(()))}
+    b = trees.tree_map(lambda t: 3 * t, a)
+    found, expected = trees.tree_map(torch.sub, a, b), tree_map(torch.sub, a, b)
+    assert tree_structure(found) == tree_structure(expected) == tree_structure(a)
+    assert all(map(torch.equal, trees.tree_leaves(found), trees.tree_leaves(expected)))
+    for other in ({**a, "more": torch.ones(1)}, {**a, "y": (torch.zeros(1),)}):
+        with pytest.raises(ValueError):  # noqa: PT011 (two messages: names, or lengths)
+            trees.tree_map(torch.sub, a, other)
 
 
 def test_stacking_copies_only_what_changed() -> None:

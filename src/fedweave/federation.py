@@ -144,6 +144,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.positions)
 
+    @cached_property
+    def counts(self) -> list[list[list[int]]]:
+        """How many rows of every step are real, [P][E][S]."""
+        return (self.plan >= 0).sum(-1).tolist()
+
     def chunk(self, start: int, stop: int) -> "Cohort":
         """Participants start … stop − 1."""
         return replace(self, positions=self.positions[start:stop], plan=self.plan[start:stop], keys=self.keys[start:stop])
@@ -176,7 +181,7 @@ class Cohort:
         arrays = {name: _trim(name, value[where], fed.extents, where) for name, value in fed.own.items()}
         return ClientData(
             arrays={**fed.shared, **arrays},
-            plan=_trim_plan(self.plan[i], fed.ids.device),
+            plan=_trim_plan(self.plan[i].to(fed.ids.device), self.counts[i]),
             train=fed.train[where],
             val=fed.val[where],
             test=self._test(fed.test[where]),
@@ -198,11 +203,9 @@ def _trim(name: str, value: Tensor, extents: dict[str, Tensor], client: int) -> 
     return value[:, :real] if name in PAIRS else value[:real]
 
 
-def _trim_plan(plan: Tensor, device: torch.device) -> list[list[Tensor]]:
+def _trim_plan(plan: Tensor, counts: list[list[int]]) -> list[list[Tensor]]:
     """Epochs of steps without padding; steps of nothing but padding are dropped."""
-    counts = (plan >= 0).sum(-1)
-    rows = plan.to(device)
-    return [[rows[e, s, :c] for s, c in enumerate(epoch) if c] for e, epoch in enumerate(counts.tolist())]
+    return [[rows[:c] for rows, c in zip(steps, real, strict=True) if c] for steps, real in zip(plan, counts, strict=True)]
 
 
 def pad_rows(rows: Sequence[np.ndarray], width: int | None = None) -> Tensor:

@@ -203,9 +203,8 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         value, aux = loss(leaves)
-    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    zeroed = (g if g is not None else torch.zeros_like(p) for g, p in zip(grads, leaves.values(), strict=True))
-    return value.detach(), aux, dict(zip(leaves, zeroed, strict=True))
+    value.backward()
+    return value.detach(), aux, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in leaves.items()}
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

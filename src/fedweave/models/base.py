@@ -30,7 +30,7 @@ class ClientModel(nn.Module, ABC):
     def classify(self, h: Tensor) -> Tensor:
         """Outputs [B, C] from features [B, D]: the head alone."""
         for name in self.head:
-            h = self.get_submodule(name)(h)
+            h = getattr(self, name)(h)
         return h
 
     def forward(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

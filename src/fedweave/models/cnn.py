@@ -65,14 +65,14 @@ class ConvNet(ClientModel):
         """Input of the head [B, D]."""
         x = channels_innermost(x)  # and so are the outputs of convolutions, if they come from one kernel
         for i, block in enumerate(self.blocks, start=1):
-            x = channels_innermost(self.get_submodule(f"conv{i}")(x))
+            x = channels_innermost(getattr(self, f"conv{i}")(x))
             if self.batch_norm:
-                x = self.get_submodule(f"bn{i}")(x, key=key, mask=mask)
+                x = getattr(self, f"bn{i}")(x, key=key, mask=mask)
             # The order changes no value and no gradient, only how many values the ReLU sees.
             x = F.relu(F.max_pool2d(x, block.pool) if block.pool > 1 else x)
         x = x.flatten(1)
         for i in range(1, len(self.widths) + 1):
-            x = F.relu(self.get_submodule(f"fc{i}")(x))
+            x = F.relu(getattr(self, f"fc{i}")(x))
         return x
 
 

@@ -45,7 +45,7 @@ class Perceptron(ClientModel):
         del key, mask
         h = self.vector(x)
         for name in self.hidden:
-            h = F.relu(self.get_submodule(name)(h))
+            h = F.relu(getattr(self, name)(h))
         return h
 
 

@@ -61,6 +61,6 @@ class ResNet18(ClientModel):
         h = F.relu(self.bn1(self.conv1(x), key=key, mask=mask))
         h = F.max_pool2d(h, 3, stride=2, padding=1)
         for name in self.stages:
-            for block in self.get_submodule(name).children():
+            for block in getattr(self, name).children():
                 h = block(h, key=key, mask=mask)
         return h.mean((2, 3))
