@@ -161,15 +161,15 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
     """As many as the degree says and S at most, with the values they have when everybody's are made (under `vmap`)."""
     torch.manual_seed(0)
     net = NeighbourGenerator(7, 6, 3, (5, 8)).double()
-    h, degree = torch.randn(9, 8, dtype=torch.float64), torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64)
-    few = net._slots(h, degree)
-    every = torch.func.vmap(net._slots)(h[None], degree[None])
+    code, degree = torch.randn(9, 6, dtype=torch.float64), torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64)
+    few = net._slots(code, degree, keys.key(1))
+    every = torch.func.vmap(net._slots)(code[None], degree[None], keys.key(1)[None])
     assert [slot.nodes.tolist() for slot in few] == [[2, 3, 4, 5, 7, 8], [4, 5, 7], [5, 7]]
     for short, full in zip(few, every, strict=True):
         assert short.live.all()
         assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
         torch.testing.assert_close(full.made[0][short.nodes], short.made)
-    assert not net._slots(h, torch.zeros(9))
+    assert not net._slots(code, torch.zeros(9))
 
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:

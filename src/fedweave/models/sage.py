@@ -96,20 +96,25 @@ class NeighbourGenerator(nn.Module):
     ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` turns dropout on."""
         code = self.encoder(x, edges, weight, key=key)
-        h = F.relu(self.fc2(F.relu(self.fc1(code + normal(noise, code.shape).to(code)))))
         degree = F.relu(self.degree(code))[:, 0]
-        return degree, self._slots(keys.dropout(h, self.dropout, key, salt=3), degree.detach())
+        return degree, self._slots(code + normal(noise, code.shape).to(code), degree.detach(), key)
 
-    def _slots(self, h: Tensor, degree: Tensor) -> tuple[Slot, ...]:
-        """⌊degree⌋ neighbours of every node, S at most, from its code [V, sizes[1]]."""
+    def _slots(self, code: Tensor, degree: Tensor, key: Tensor | None = None) -> tuple[Slot, ...]:
+        """⌊degree⌋ neighbours of every node, S at most, from its noisy code [V, width]."""
+        everybody = torch.arange(len(code), device=code.device)
+        nodes = everybody if mapped() else everybody[degree >= 1]
+        h = F.relu(self.fc2(F.relu(self.fc1(code[nodes]))))
+        if key is not None and len(nodes):
+            # Drawn for every node, so that it does not depend on who else has neighbours.
+            h = h * keys.dropout(h.new_ones(len(code), h.shape[1]), self.dropout, key, salt=3)[nodes]
         parts = [part.unflatten(0, (self.most, -1)).unbind(0) for part in (self.flat.weight, self.flat.bias)]
         slots = []
         for i, (weight, bias) in enumerate(zip(*parts, strict=True)):
-            live = degree >= i + 1
-            nodes = torch.arange(len(live), device=live.device) if mapped() else live.nonzero()[:, 0]
-            if not len(nodes):
+            live = degree[nodes] >= i + 1
+            rows = everybody if mapped() else live.nonzero()[:, 0]
+            if not len(rows):
                 break
-            slots.append(Slot(nodes, torch.tanh(F.linear(h[nodes], weight, bias)), live[nodes]))
+            slots.append(Slot(nodes[rows], torch.tanh(F.linear(h[rows], weight, bias)), live[rows]))
         return tuple(slots)
 
 
