@@ -126,7 +126,7 @@ def run(
     chosen = _single(method, dataset, rounds, seed, settings or [])
     features, dealt = _inputs(chosen)
     bench = experiment.prepare(chosen, features, dealt)
-    torch.set_num_threads(parallel.share(bench.method.task.template, 1, bench.device)[1])
+    torch.set_num_threads(parallel.share(bench.method.network, 1, bench.device)[1])
     with _bar(f"{bench.method.label} on {dataset}", bench.rounds) as advance:
         history = experiment.perform(bench, seed, None, advance)
     folder = output / "runs" / chosen.key

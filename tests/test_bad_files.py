@@ -17,7 +17,8 @@ import torch
 from fedweave import archive, data, experiment, spec
 from fedweave.data.base import Partition
 from fedweave.data.transfer import SourceError, extract
-from fedweave.files import check_writable, save_tensors, write_atomic
+from fedweave.engine import Report
+from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
 from tests.test_bad_data import SETS, refused, rows
 from tests.test_spec import good
 
@@ -168,12 +169,18 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
 
 
 def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
-    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept."""
+    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what is finished one."""
     partition = ODD[3][1]
     made = bench(partition, rounds=5, checkpoint=1)
-    whole = experiment.perform(made, 0, tmp_path)
+    whole = experiment.perform(made, 0)
+
+    def until_the_last(report: Report) -> None:
+        assert report.round < 5, "killed"
+
+    with pytest.raises(AssertionError, match="killed"):
+        experiment.perform(made, 0, tmp_path, until_the_last)
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.rsplit("-", 1)[1] for name in kept] == ["000000004.pt", "000000005.pt"]
+    assert [name.rsplit("-", 1)[1] for name in kept] == ["000000003.pt", "000000004.pt"]
     newest = tmp_path / kept[1]
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
@@ -182,8 +189,14 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-100])
     again = experiment.perform(made, 0, tmp_path)
     assert again.scores == whole.scores
-    for path in tmp_path.iterdir():
-        path.write_bytes(b"")
+    (newest,) = tmp_path.iterdir()
+    assert newest.name.endswith("-000000005.pt")
+    assert load_tensors(newest)["state"] == (5, {}, {})
+    finished = experiment.perform(made, 0, tmp_path)
+    assert finished.scores == whole.scores
+    for name, model in whole.kept["models"].items():
+        assert torch.equal(finished.kept["models"][name], model)
+    newest.write_bytes(b"")
     refused(lambda: experiment.perform(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
     experiment.forget(tmp_path, made.run)
     assert [*tmp_path.iterdir()] == []

@@ -71,6 +71,18 @@ def test_clients_differ_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch
         deployed.answer(example, 0, 1)
 
 
+def test_a_run_may_keep_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate.models: false` leaves out the models and changes no number."""
+    monkeypatch.chdir(tmp_path)
+    run, tables = Path("results/toy/runs/blobs-local"), []
+    for models in (True, False):
+        trained.train("images", {"local": {}}, models=models)
+        tables.append(pd.read_parquet(run / "evaluations.parquet"))
+        assert any(run.glob("models-*.pt")) == models
+    pd.testing.assert_frame_equal(*tables)
+    assert deploy.pack(run, tmp_path) is None
+
+
 def test_without_models_or_data_there_is_nothing_to_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = trained.train("images", {"local": {}}) / "runs" / "blobs-local"

@@ -37,22 +37,23 @@ def partition(kind: str) -> Partition:
     return Partition(*[tuple(np.arange(start, start + 4) for _ in range(3)) for start in (0, 4, 8)], nodes=nodes, edges=edges)
 
 
-def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1)) -> Path:
+def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> Path:
     """Train `methods` for a few rounds and write results/toy; returns that folder."""
     data.save_dataset(Path("data/features/blobs"), dataset(kind))
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
-    made = study(kind, methods, seeds)
+    made = study(kind, methods, seeds, **evaluate)
     for key in made.runs:
         bench = experiment.prepare(made.run(key), dataset(kind), partition(kind))
         archive.write(Path("results/toy/runs") / key, bench, {seed: experiment.perform(bench, seed) for seed in seeds})
     return Path("results/toy")
 
 
-def study(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1)) -> spec.Study:
+def study(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> spec.Study:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
         "dataset": "blobs", "setting": "made-up", "partition": {"name": "natural", "clients": 3, "seed": 0}, "model": MODELS[kind],
         "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
+        "evaluate": evaluate,
     }  # fmt: skip
     block = {
         "study": "toy", "seeds": [*seeds], "tasks": {"blobs": task}, "methods": dict(methods),

@@ -21,12 +21,14 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
     A run without run.json is unfinished: one from before is taken away first, so that no mixture of two is ever taken for whole.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").unlink(missing_ok=True)
+    for old in (folder / "run.json", *folder.glob("models-*.pt")):
+        old.unlink(missing_ok=True)
     sweep(folder)
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, bench)
         _write_portrait(folder / f"portrait-{seed}.npz", history, bench)
-        save_tensors(folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]})
+        if history.kept:
+            save_tensors(folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]})
     _write_evaluations(folder / "evaluations.parquet", histories)
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
     write_table(folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss", "dropped"), ledger)

@@ -74,11 +74,13 @@ class EvaluateSpec:
         every: rounds between evaluations.
         select: how the reported round is chosen; always from validation data.
         point: "pre", "post", or "method" for the point the method's paper reports.
+        models: keep every client's selected model; without, a run leaves numbers and graphs, and nothing to be served.
     """
 
     every: int = 1
     select: Literal["best_val_round", "per_client_best_val", "last"] = "best_val_round"
     point: Literal["method", "pre", "post"] = "method"
+    models: bool = True
 
     bounds: ClassVar = {"every": (1, None)}
 

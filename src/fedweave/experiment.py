@@ -40,7 +40,7 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "score" [N], "models" [N, ...]} of the round that validation selects, or empty.
+        kept: {"round", "score" [N], "models" [N, ...]} of the round that validation selects; empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -111,7 +111,7 @@ def record(history: History, report: Report, bench: Bench) -> History:
     noted = [*history.diagnostics, *([report.round, name, value] for name, value in report.diagnostics.items())]
     vectors = report.method.portrait(report.state.server)
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
-    rounds, kept = [*history.rounds, report.round], _keep(history.kept, report, bench)
+    rounds, kept = [*history.rounds, report.round], _keep(history.kept, report, bench) if bench.run.evaluate.models else {}
     return replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait, kept=kept)
 
 
@@ -155,7 +155,7 @@ def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: 
 def perform_all(bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None) -> dict[int, History]:
     """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
     check_writable(checkpoints)
-    workers, threads = share(bench.method.task.template, len(bench.run.seeds), bench.device)
+    workers, threads = share(bench.method.network, len(bench.run.seeds), bench.device, bench.federation.clients)
     torch.set_num_threads(threads)
 
     def one(seed: int) -> History:
@@ -179,10 +179,13 @@ def _stored(checkpoints: Path, bench: Bench, seed: int) -> list[Path]:
 
 
 def _save(checkpoints: Path, bench: Bench, seed: int, state: State, history: History) -> None:
+    """Write a checkpoint; that of a finished repetition has no state, and the ones before it go."""
+    finished = state.round == bench.rounds
+    state = State(state.round, {}, {}) if finished else state
     content = {"version": VERSION, "fingerprint": bench.run.fingerprint(), "seed": seed}
     path = checkpoints / f"{bench.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     save_tensors(path, {**content, "state": assemble.to_cpu(tuple(state)), "history": vars(history)})
-    for old in _stored(checkpoints, bench, seed)[KEPT:]:
+    for old in _stored(checkpoints, bench, seed)[1 if finished else KEPT :]:
         old.unlink(missing_ok=True)
 
 

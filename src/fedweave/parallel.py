@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import psutil
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -20,6 +22,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PRCTL = _LIBC.prctl if _LIBC else None
 # Below this many parameters a second thread costs more in waiting than it saves (measured on two cores, 8x8 to 32x32 images).
 SMALL = 200_000
+COPIES = 4  # of all clients' parameters that a repetition holds: before the round, after it, as judged, and the best so far
 
 
 def cores() -> int:
@@ -27,15 +30,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def share(template: "nn.Module", repetitions: int, device: str) -> tuple[int, int]:
-    """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left."""
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return psutil.virtual_memory().total
+
+
+def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1) -> tuple[int, int]:
+    """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left.
+
+    Side by side are as many as the machine's memory holds, not what happens to be free, so that it is every time the same.
+    """
     from fedweave.models import parameter_count
 
     if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1, max(1, cores())
     # Fewer than two waves run at once: three repetitions on two cores end earlier side by side than two and then one.
     workers = max(1, repetitions if repetitions < 2 * cores() else cores())
-    return workers, 1 if parameter_count(template) < SMALL else max(1, cores() // workers)
+    fitting = memory() // (COPIES * 4 * clients * max(1, parameter_count(network)))
+    return max(1, min(workers, fitting)), 1 if parameter_count(network) < SMALL else max(1, cores() // workers)
 
 
 def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int) -> None:
