@@ -1,5 +1,6 @@
 """Baselines of subgraph clients: FED-PUB's masks and similarities, FedSage+'s generators and mended graphs."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -117,21 +118,32 @@ def slots(made_: Tensor, live: Tensor, everybody: bool) -> list[Slot]:
 
 @pytest.mark.parametrize("everybody", [False, True])
 def test_greedy_loss(everybody: bool) -> None:
-    """Nearest true neighbour per generated one, by loops; its gradient moves towards it."""
+    """Nearest true neighbour per generated one and per choice of them, by loops, and the gradient by finite differences."""
     g = torch.Generator().manual_seed(2)
-    made_, target = (torch.randn(6, 3, 4, generator=g, dtype=torch.float64) for _ in range(2))
-    made_.requires_grad_()
+    made_ = torch.randn(6, 3, 4, generator=g, dtype=torch.float64).requires_grad_()
+    stock, places = torch.randn(9, 4, generator=g, dtype=torch.float64), torch.randint(9, (6, 2, 3), generator=g)
     live, missing = torch.rand(6, 3, generator=g) < 0.6, torch.tensor([0, 1, 2, 3, 5, 3])
-    expected = torch.zeros(6, dtype=torch.float64)
-    for b in range(6):
-        for s in range(3):
-            if live[b, s] and missing[b]:
-                expected[b] += min(float((made_[b, s] - target[b, t]).detach().square().mean()) for t in range(min(3, int(missing[b]))))
-    found = mending.greedy(slots(made_, live, everybody), target, torch.arange(6), missing)
-    torch.testing.assert_close(found.detach(), expected)
-    grad = torch.autograd.grad(found.sum(), made_)[0]
-    assert torch.isfinite(grad).all()
-    assert not grad[~live].any()
+    expected = torch.zeros(6, 2, dtype=torch.float64)
+    for b, m, s in itertools.product(range(6), range(2), range(3)):
+        if live[b, s] and missing[b]:
+            true = stock[places[b, m, : min(3, int(missing[b]))]]
+            expected[b, m] += (made_[b, s].detach() - true).square().mean(1).min()
+    cost = lambda made_: mending.greedy(slots(made_, live, everybody), stock, places, missing)  # noqa: E731
+    torch.testing.assert_close(cost(made_).detach(), expected)
+    assert torch.autograd.gradcheck(cost, made_)
+    assert not torch.autograd.grad(cost(made_).sum(), made_)[0][~live].any()
+
+
+def test_products_with_rows_are_the_same_mapped() -> None:
+    """Products of generated neighbours with rows of a stock, and their gradient, clients mapped and one by one."""
+    g = torch.Generator().manual_seed(3)
+    made_, stock = (torch.randn(3, n, 4, generator=g, dtype=torch.float64) for n in (5, 7))
+    places = torch.randint(7, (3, 5, 2), generator=g)
+    total = lambda made_, stock, places: mending._dots(made_, stock, places).sin().sum()  # noqa: E731
+    together = torch.func.vmap(torch.func.grad(total))(made_, stock, places)
+    for i in range(3):
+        alone = made_[i].clone().requires_grad_()
+        torch.testing.assert_close(torch.autograd.grad(total(alone, stock[i], places[i]), alone)[0], together[i])
 
 
 @pytest.mark.parametrize("everybody", [False, True])

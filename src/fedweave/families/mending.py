@@ -6,10 +6,11 @@ Self loops and padding (edges of node 0 to itself) are never neighbours.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedweave import keys
@@ -18,7 +19,7 @@ from fedweave.federation import ClientData
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
 from fedweave.protocol import Method
 from fedweave.task import NodeClassification, RowLosses, invoke
-from fedweave.trees import Params, Tree
+from fedweave.trees import Params, Tree, mapped
 
 NETWORKS = ("classifier", "generator")
 
@@ -67,22 +68,53 @@ def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
     return x[sources[(first[nodes][:, None] + offset).clamp(max=edges.shape[1] - 1)]]
 
 
+def drawn(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -> Tensor:
+    """For every node, one draw from every client's part of the `bank` [N, size, T, F]: rows of bank.flatten(0, 2), [V, N, T]."""
+    n, size, t, _ = bank.shape
+    draws = torch.stack([(keys.uniform(keys.fold(key, 6, identity), (nodes,)) * size).long() for identity in identities], 1)
+    firsts = (torch.arange(n, device=bank.device) * size + draws) * t
+    return firsts[..., None] + torch.arange(t, device=bank.device)
+
+
 def greedy(slots: Sequence[Slot], stock: Tensor, places: Tensor, missing: Tensor) -> Tensor:
-    """Per node, the sum over its generated neighbours of the smallest mean squared error to a true one: [V].
+    """Per node, the sum over its generated neighbours of the smallest mean squared error to a true one: [V, M].
 
     Args:
         slots: generated neighbours.
-        stock, places: the true ones of all nodes [V, T, F] are stock[places].
+        stock, places: M choices of T true ones for every node are the rows stock[places], [R, F] and [V, M, T].
         missing: [V] how many of a node's T count; nodes without any cost nothing.
     """
-    cost = stock.new_zeros(len(missing))
+    cost, lengths = stock.new_zeros(places.shape[:2]), stock.square().sum(-1)
+    valid = torch.arange(places.shape[-1], device=stock.device) < missing[:, None]
     for nodes, made, live in slots:
-        true = stock[places[nodes]]
-        squared = made.square().sum(-1)[:, None] + true.square().sum(-1) - 2.0 * torch.einsum("bf,btf->bt", made, true)
-        valid = torch.arange(true.shape[1], device=true.device) < missing[nodes][:, None]
-        nearest = squared.clamp(min=0).masked_fill(~valid, torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
-        cost = cost.index_add(0, nodes, torch.where(live & valid.any(1), nearest, 0.0))
+        true = places[nodes]
+        squared = made.square().sum(-1)[:, None, None] + lengths[true] - 2.0 * _dots(made, stock, true.flatten(1)).view_as(true)
+        counted = valid[nodes][:, None]
+        nearest = squared.clamp(min=0).masked_fill(~counted, torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
+        cost = cost.index_add(0, nodes, torch.where(live[:, None] & counted.any(-1), nearest, 0.0))
     return cost
+
+
+def _dots(made: Tensor, stock: Tensor, places: Tensor) -> Tensor:
+    """Products [L, K] of the rows of `made` [L, F] with the rows stock[places], for `places` [L, K]."""
+    return (made @ stock.T).gather(1, places) if mapped() else _Dots.apply(made, stock, places)
+
+
+class _Dots(torch.autograd.Function):
+    """`_dots` that never gathers rows: how a bag depends on the weight of a row is their product. No gradient in `stock`."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Tensor, stock: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(stock, places)
+        bag = torch.arange(len(places), device=places.device)
+        owner, start = bag.repeat_interleave(places.shape[1]), bag * places.shape[1]
+        return torch.ops.aten._embedding_bag_per_sample_weights_backward(made, stock, places.flatten(), start, owner, 0).view_as(places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        stock, places = ctx.saved_tensors
+        return F.embedding_bag(places, stock, mode="sum", per_sample_weights=grad.contiguous()), None, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,19 +187,17 @@ class Mending(Method):
 
     def generator_losses(self, shared: Tree, own: Tree, mine: Tree, data: ClientData) -> RowLosses:
         """What is missing from the impaired subgraph, and cross-entropy on what mends it; `shared` has everybody's "bank"."""
-        graph = impair(data, self.hidden_share, self.most, keys.fold(mine["key"], 1))
+        graph, bank = impair(data, self.hidden_share, self.most, keys.fold(mine["key"], 1)), shared["bank"]
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             degree, slots = self.generate(part(model, "generator"), data, graph.kept, keys.fold(key, 3), keys.fold(key, 4))
             logits = self.classify(part(model, "classifier"), data, graph.kept, slots, keys.fold(key, 5))
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
-            errors = greedy(slots, data.arrays["x"], graph.lost, graph.missing)
-            for stock, identity in zip(shared["bank"], shared["ids"], strict=True):
-                draws = (keys.uniform(keys.fold(key, 6, identity), graph.missing.shape) * len(stock)).long()
-                theirs = greedy(slots, stock, draws, graph.missing)
-                errors = errors + torch.where(identity == own["id"], 0.0, theirs)
-            return (values + errors[rows] / self.most) / len(shared["bank"])
+            errors = greedy(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]
+            theirs = greedy(slots, bank.flatten(0, 2), drawn(key, shared["ids"], bank, len(graph.missing)), graph.missing)
+            errors = errors + torch.where(shared["ids"] == own["id"], 0.0, theirs).sum(1)
+            return (values + errors[rows] / self.most) / len(bank)
 
         return losses
 
