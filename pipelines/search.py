@@ -8,6 +8,7 @@ killed in between or not.
 
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -23,7 +24,7 @@ import optuna
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import MedianPruner
+from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -36,7 +37,11 @@ from fedweave.methods import METHODS
 from fedweave.spec import Study
 from pipelines import paths
 
-SAMPLERS: dict[str, Callable[..., BaseSampler]] = {"tpe": partial(TPESampler, multivariate=True), "random": RandomSampler}
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": partial(TPESampler, multivariate=True),
+    "random": RandomSampler,
+    "grid": RandomSampler,  # after every point once, see `first`
+}
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 PAUSE = 0.5  # seconds between looks at trials that others are training
 
@@ -152,7 +157,8 @@ def perform(study: Study, key: str) -> None:
     claims = Claims(journal(study, key).with_suffix(".claims"))
     inputs = assemble.load_inputs(study.run(key))
     total = _bench(search, {}, inputs).rounds
-    search.opened.pruner = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    whole = study.tune.sampler == "grid"  # whoever asks for every point wants its value
+    search.opened.pruner = NopPruner() if whole else MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
     while search.left:
         trial = _claimed(search, claims)
         if trial is None:
@@ -170,7 +176,8 @@ def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
     opened = search.opened
     with claims.alone():
         if not opened.trials:
-            opened.enqueue_trial(declared(search.study, search.key))
+            for point in first(search.study, search.key):
+                opened.enqueue_trial(point)
         training = 0
         for trial in opened.get_trials(states=(TrialState.RUNNING,)):
             if claims.taken(trial.number):
@@ -212,6 +219,8 @@ def _best(bench: experiment.Bench, seed: int, offset: int, trial: optuna.Trial) 
     for report in experiment.repeat(bench, seed):
         if report.scores:
             value = float(report.scores[assemble.point(bench.run)]["val"].nanmean())
+            if not math.isfinite(value):
+                raise optuna.TrialPruned
             best = value if best is None else better(best, value)
             trial.report(best, offset + report.round)
         if trial.should_prune():
@@ -226,6 +235,23 @@ def declared(study: Study, key: str) -> dict[str, Any]:
     fields = METHODS[run.method].__dataclass_fields__
     values = {name: run.options.get(name, getattr(fields.get(name), "default", None)) for name in _space(study, key)}
     return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
+
+
+def first(study: Study, key: str) -> list[dict[str, Any]]:
+    """The points that a search begins with: the declared one, and for a grid all others.
+
+    Raises:
+        BadInput: a grid over a range.
+    """
+    begun, entries = declared(study, key), spaces(study, key)
+    if study.tune.sampler != "grid":
+        return [begun]
+    choices = {name: entry.choices for name, entry in entries.items() if isinstance(entry, CategoricalDistribution)}
+    if ranges := sorted({*entries} - {*choices}):
+        where = f"tune.spaces.{study.runs[key].method}.{ranges[0]}"
+        raise BadInput(f"params.yaml: tune.sampler: grid takes choices, but {where} is a range; give choices, or use tpe")
+    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    return [begun, *(point for point in points if point != begun)]
 
 
 def spaces(study: Study, key: str) -> dict[str, BaseDistribution]:

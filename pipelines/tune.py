@@ -16,7 +16,7 @@ from fedweave.files import write_atomic
 from fedweave.spec import Study
 from pipelines import paths
 from pipelines.processes import die_with_parent, stage
-from pipelines.search import DONE, Search, find, perform, spaces
+from pipelines.search import DONE, Search, find, first, perform
 
 FEWEST = 6  # finished trials from which on their spread is attributed to parameters
 
@@ -43,7 +43,7 @@ def together(task: str) -> list[str]:
         BadInput: an unknown task.
     """
     study = assemble.load()
-    keys = [key for key in runs(study, task) if study.tune.trials and spaces(study, key)]
+    keys = [key for key in runs(study, task) if study.tune.trials and first(study, key)[0]]
     unfinished = [key for key in keys if find(study, key).left]
     workers = min(study.tune.workers, len(unfinished))
     if workers > 1:

@@ -1,5 +1,7 @@
 """The parts of baselines against brute force: quadratic programs, clusters, picks, gates, graphs, penalties."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -15,7 +17,8 @@ from fedweave.executors import Loop
 from fedweave.families import heads, penalties
 from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.methods import cfl, fedcp
-from fedweave.schedule import viewers
+from fedweave.schedule import Training, viewers
+from fedweave.solvers import SGD
 
 
 def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -224,6 +227,28 @@ def test_fedcp_discrepancy() -> None:
     assert float(fedcp.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
     mask = torch.tensor([True] * 4 + [False] * 2)
     torch.testing.assert_close(fedcp.discrepancy(x, y, mask), fedcp.discrepancy(x[:4], y[:4], None))
+
+
+def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
+    """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
+    for size in (3, 4):
+        method = made("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
+        for i in range(FED.clients):
+            data = viewers(FED, 0, 0).one(i)
+            sizes = [len(batch) for batch in method._batches(data)]
+            assert {*sizes} == {size}
+            assert len(sizes) == int(0.8 * int(data.size)) // size
+
+
+def test_fedcp_compares_features_of_the_same_image() -> None:
+    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ adds nothing."""
+    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    found = []
+    for lam in (0.0, 5.0):
+        method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
+        state = begin(method, federation, SEED, Loop())
+        found.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 def test_fedcp_uploads_the_middle_of_both_heads() -> None:

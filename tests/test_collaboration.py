@@ -97,6 +97,8 @@ def test_simplex_projection_is_the_nearest_point() -> None:
     gap = rows - nearest
     assert (gap - (gap * nearest).sum(1, keepdim=True)).max() < 1e-12
     torch.testing.assert_close(collaboration.simplex(nearest), nearest)
+    huge = torch.tensor([[3e8, 0.0, -3e8], [1e20, 1e20, 0.0]])
+    assert collaboration.simplex(huge).tolist() == [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
 
 
 def test_metrics_of_weights() -> None:

@@ -122,6 +122,28 @@ def test_newcomers_join(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_one_client_is_a_federation(name: str) -> None:
+    """With nobody to learn from, every method trains, scores and stays finite."""
+    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"
+    method, federation = objects(name, kind)
+    *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
+    assert report.dropped == ()
+    assert torch.isfinite(torch.tensor(report.loss))
+    assert torch.isfinite(report.scores[method.point]["test"]).all()
+
+
+@pytest.mark.parametrize("name", ["shn", "ghn", "panacea"])
+def test_newcomers_join_the_last_stage(name: str) -> None:
+    """The round in which they join counts from the beginning of the method proper; its graph takes them up."""
+    method, federation = objects(name, "rows")
+    settings = Settings(rounds=3, seed=1, newcomers=2, join_round=2)
+    reports = [*run(method, federation, settings, Loop())]
+    evaluated = [len(report.scores[method.point]["test"]) for report in reports if report.scores]
+    assert evaluated == [3, 3, 5]
+    assert (reports[-1].state.server["fixed"]["edges"] >= 3).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_learns_a_separable_toy(name: str) -> None:
     """After training, clients beat the chance level of their most frequent class by a wide margin."""
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"

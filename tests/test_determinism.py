@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave import archive, assemble, data, experiment, spec
+from fedweave import archive, assemble, data, engine, experiment, spec
+from fedweave.executors import Loop
 from fedweave.experiment import Bench, History
 from fedweave.trees import tree_leaves
 from tests.test_spec import good
@@ -66,6 +68,33 @@ def test_the_same_run_twice_is_the_same_bits(key: str) -> None:
     made = bench(key)
     assert digest(experiment.perform(made, 0)) == digest(experiment.perform(made, 0))
     assert digest(experiment.perform(made, 0)) != digest(experiment.perform(made, 1))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [[50, 60, 70], [60, 60, 60], [60, 50, 70]],  # means tie: the earliest
+        [[NAN, 60, 70], [10, 20, 30], [20, 20, 30]],  # a first round that cannot be chosen
+        [[50, NAN, 70], [60, NAN, 50], [70, NAN, 60]],  # a client without validation rows
+        [[NAN, 1, 1], [1, NAN, 1], [1, 1, NAN], [0, 0, 0]],
+        [[1, 2], [3, 1], [2, 2, 2], [4, 1, 3]],  # one joins
+    ],
+)
+def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
+    """After the last round: for every client the model of the round that `metrics.select` chooses."""
+    made = bench("digits-fedavg_ft")
+    made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
+    history, state = History(), engine.begin(made.method, made.federation, 0, Loop())
+    for r, values in enumerate(rounds, start=1):
+        scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
+        models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
+        history = experiment.record(history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made)
+    expected = 1.0 + experiment.chosen(history, made)
+    np.testing.assert_array_equal(history.kept["models"]["w"][:, 0], expected)
 
 
 def test_the_order_of_stages_does_not_matter() -> None:

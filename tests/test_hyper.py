@@ -58,11 +58,13 @@ def test_generated_model_runs() -> None:
 def test_flat_hypernetwork() -> None:
     module, z = FlatHypernetwork(128, SHAPES).double(), numbers(3, 128)
     assert parameter_count(module) == 2 * (128 * 128 + 128) + 129 * 63
-    models = module(z)
+    models = module(z, torch.arange(3))
     flat = module.head(F.relu(module.fc2(F.relu(module.fc1(z)))))
     torch.testing.assert_close(torch.cat([v.reshape(3, -1) for v in models.values()], 1), flat)
-    first, again, other = (module(z, key=keys.key(i))["conv.bias"] for i in (1, 1, 2))
+    first, again, other = (module(z, torch.arange(3), key=keys.key(i))["conv.bias"] for i in (1, 1, 2))
     assert torch.equal(first, again)
+    some = module(z, torch.tensor([2, 0]), key=keys.key(1))["conv.bias"]
+    torch.testing.assert_close(some, first[[2, 0]])  # masks belong to clients, not to places
     assert not torch.equal(first, other)
 
 

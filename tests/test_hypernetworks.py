@@ -281,4 +281,4 @@ def test_fedsheafhn_ablations(overrides: dict) -> None:
     assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
     assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
     if "embedding" in overrides:
-        assert torch.equal(state.server["fixed"]["x"], torch.eye(5, 4, dtype=torch.float64))
+        assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave import trees
-from fedweave.engine import Settings, State, begin, one_round, run
+from fedweave.engine import Settings, State, begin, onboard, one_round, run
 from fedweave.executors import Batched, Loop
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.federation import Federation
@@ -82,6 +82,21 @@ def test_long_held_out_sets_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     parts = sent(method, federation, state)
     for a, b in zip(trees.tree_leaves(parts), trees.tree_leaves(whole), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["pfedgat", "direct_matrix", "pfedla", "heurpfedla"])
+def test_newcomers_begin_with_their_own_model_and_are_mixed_once_heard(name: str) -> None:
+    """Until it has uploaded, a newcomer gets the common initial model, and nobody else gets any of it."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method, present = tiny.method(name, task, "rows"), federation.select(torch.arange(3))
+    state = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=3), Loop())[0]
+    joined = onboard(method, state, federation, 2, 1, Loop())
+    alpha = method.collaboration(joined.server)
+    assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand(len(alpha), -1, -1))
+    assert not alpha[:, :3, 3:].any()
+    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
+    after = one_round(method, joined, federation, Settings(rounds=3), Loop())[0]
+    assert (method.collaboration(after.server)[:, :3, 3:] > 0).any()
 
 
 def test_shared_heads_have_one_map() -> None:

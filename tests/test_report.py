@@ -13,6 +13,7 @@ import pytest
 from fedweave import metrics, report, results
 from fedweave.errors import BadInput
 from fedweave.results import verdicts
+from fedweave.results.tables import matrix, values
 from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
@@ -61,6 +62,24 @@ def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
     rows = list(results.leaderboard_rows(board[results.COLUMNS]))
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"] * 2
     assert {row["published"] for row in rows} == {results.EMPTY}
+
+
+def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
+    """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores stay twelve."""
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
+    apart = results.tables(results.load_study(folder))
+    for file in folder.glob("runs/*/run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 3 for c in range(12)]}))
+    study = results.load_study(folder)
+    joined = results.tables(study)
+    found = values([*study.runs], joined.clients)
+    for run in study.runs:
+        expected = matrix(joined.clients, run.name).to_numpy().reshape(3, 4, 3).mean(2)
+        np.testing.assert_allclose(found[run.label], expected)
+    pd.testing.assert_frame_equal(apart.board, joined.board)
+    assert (apart.significance["better"] == "FedAGHN").all()
+    assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
+    assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
 
 
 @pytest.mark.parametrize("select", ["best_val_round", "per_client_best_val", "last"])

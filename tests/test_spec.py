@@ -87,7 +87,7 @@ BAD = [
     ("runs/graph-fedavg/method", "fedbn", ["FedBN", "batch_norm", "gcn"]),
     ("tune/trials", -1, ["tune.trials", "-1"]),
     ("tune/seeds", [0], ["tune.seeds", "overlap"]),
-    ("tune/sampler", "grid", ["tune.sampler", "'grid'", "tpe"]),
+    ("tune/sampler", "grad", ["tune.sampler", "'grad'", "tpe"]),
     ("ablate", {"x": {"run": "digits-ditto"}}, ["ablate.x", "variants"]),
     ("ablate", {"x": {"run": "nope", "variants": {"a": {}}}}, ["ablate.x.run", "'nope'"]),
     ("ablate", {"x": {"run": "digits-ditto", "variants": {"a": {"lamm": 1}}}}, ["lamm", "did you mean 'lam'"]),

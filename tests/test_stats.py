@@ -101,7 +101,31 @@ def test_better_only_where_the_test_says_so() -> None:
     assert found["plain", "twin"].better == ""
     assert found["good", "plain"].low > 0
     assert stats.against(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
-    assert [c.method for c in stats.against_leader(values, True)] == ["good", "good"]
+    led = stats.of_leader(list(found.values()), stats.leader(values, True))
+    assert [(c.method, c.other, c.better) for c in led] == [("good", "plain", "good"), ("good", "twin", "good")]
+    turned = stats.of_leader(list(found.values()), "plain")[0]
+    assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
+    assert turned.difference == -found["good", "plain"].difference
+    assert (turned.low, turned.high) == (-found["good", "plain"].high, -found["good", "plain"].low)
+
+
+def test_the_best_of_equals_is_not_better() -> None:
+    """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a twentieth of studies."""
+    wrong = 0
+    for _ in range(100):
+        scores = RNG.normal(size=10)[None, None] + RNG.normal(size=(8, 3, 10))
+        values = {f"m{i}": of for i, of in enumerate(scores)}
+        pairs = stats.all_pairs(values, True)
+        wrong += any(c.better for c in stats.of_leader(pairs, stats.leader(values, True)))
+    assert wrong <= 8  # 0.05 of 100 and 1.5 standard errors; corrected over the leader's tests alone 10 and more
+
+
+def test_nobody_is_better_against_the_ranks() -> None:
+    """Worse for ninety clients by a little and better for ten by much: the test is certain, and of the opposite."""
+    gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
+    (found,) = stats.against({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
+    assert found.p < 1e-6 < found.low
+    assert found.better == ""
 
 
 def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice() -> None:
@@ -116,7 +140,7 @@ def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice() -> None:
 
 def test_too_few_clients_can_never_be_significant() -> None:
     values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
-    assert stats.against_leader(values, True)[0].better == ""
+    assert stats.all_pairs(values, True)[0].better == ""
 
 
 def test_leader_skips_methods_without_a_score() -> None:
@@ -124,7 +148,8 @@ def test_leader_skips_methods_without_a_score() -> None:
     assert stats.leader(values, True) == "b"
     assert stats.leader(values, False) == "a"
     assert stats.leader({"broken": values["broken"]}, True) is None
-    assert {c.other: c.better for c in stats.against_leader(values, True)}["broken"] == ""
+    assert {c.other: c.better for c in stats.of_leader(stats.all_pairs(values, True), "b")}["broken"] == ""
+    assert stats.of_leader(stats.all_pairs(values, True), None) == []
 
 
 def test_different_clients_cannot_be_paired() -> None:

@@ -1,5 +1,6 @@
 """A search that is killed goes on: nothing is lost, nothing counts twice, the declared values stay the first trial."""
 
+import itertools
 import json
 import os
 import signal
@@ -143,6 +144,17 @@ def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
     assert pruned
     assert all(rounds // 3 <= max(curve) < rounds for curve in pruned)
     assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in alone if value is not None)
+
+
+def test_a_grid_has_every_point_once(project: Path) -> None:
+    """And none is cut short."""
+    content = yaml.safe_load(Path("params.yaml").read_text())
+    choices = {"mu": {"choices": [0.1, 0.25, 1.0]}, "train.lr": {"choices": [0.01, 0.05]}}
+    content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}}
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    search.perform(assemble.load(), RUN)
+    assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(itertools.product([0.1, 0.25, 1.0], [0.01, 0.05]))
+    assert all(value is not None for _, value, _ in made())
 
 
 def test_a_search_sees_validation_only(project: Path, alone: list) -> None:

@@ -15,12 +15,13 @@ from fedweave.errors import BadInput
 from fedweave.executors import Batched, Loop
 from fedweave.federation import Federation
 from fedweave.methods import METHODS
+from fedweave.privacy import Privacy
 from fedweave.protocol import Method
 from fedweave.robust import Robust
 from fedweave.schedule import cohort
 from fedweave.solvers import SGD
 from fedweave.trees import Tree
-from fedweave.wire import Wire, finite, reference
+from fedweave.wire import Wire, delivered, finite, reference
 from tests.test_spec import good
 
 SETTINGS = Settings(rounds=3, seed=2)
@@ -105,6 +106,36 @@ def test_what_was_sent_is_known(name: str) -> None:
             torch.testing.assert_close(sent, back, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("gat_grad", ["client_grad", "delta", "spsa"])
+def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
+    """A gradient has the names of a model and counts from zero all the same; models to be probed do not hide the one that was sent."""
+    method, federation = objects("pfedgat", solver=SGD(lr=0.0), gat_grad=gat_grad)
+    state = begin(method, federation, 2, Loop())
+    for _ in range(2):
+        state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    for name, part in known.items():
+        if name == "model":
+            torch.testing.assert_close(part, updates.upload[name])
+        else:
+            assert not any(leaf.any() for leaf in trees.tree_leaves(part)), name
+
+
+def test_numbers_of_steps_are_public() -> None:
+    """They follow from numbers of rows; clipped, they would scale the gradient that the server reads off an update."""
+    method, federation = objects("pfedgat", gat_grad="delta")
+    state = begin(method, federation, 2, Loop())
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = lambda: reference(updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
+    sent = delivered(updates.upload, updates.client, known, who, 2, Wire(Privacy(clip=0.1, noise=1.0))).uploads
+    assert [*sent] == [*updates.upload]
+    assert torch.equal(sent["steps"], updates.upload["steps"])
+    assert not same(sent["model"], updates.upload["model"])
+
+
 def uploads(count: int = 7) -> tuple[Tree, Tree]:
     """Random models [P, ...] and what they started from."""
     g = torch.Generator().manual_seed(count)
@@ -174,7 +205,8 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
 def test_flipped_labels_are_those_that_train() -> None:
     """c becomes C − 1 − c in the given rows and nowhere else; padding is no row."""
     y, rows = torch.tensor([0, 1, 2, 2, 0]), torch.tensor([0, 3, -1])
-    assert flipped(y, rows).tolist() == [2, 1, 2, 0, 0]
+    assert flipped(y, rows, 3).tolist() == [2, 1, 2, 0, 0]
+    assert flipped(y, rows, 5).tolist() == [4, 1, 2, 2, 0]
     assert y.tolist() == [0, 1, 2, 2, 0]
 
 
@@ -189,6 +221,9 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
     run_ = assemble.check(spec.parse(content)).run("a")
     dataset = data.load(run_.task.dataset, "unused")
     plain = assemble.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
+    if "y" in plain.own:  # a liar whose subgraph lacks the last class
+        few = plain.own["y"].clamp(max=torch.where(torch.arange(plain.clients) % 2 == 0, 7, 9)[:, None])
+        plain = replace(plain, own={**plain.own, "y": few})
     lying = assemble.attacked(plain, run_.task)
     assert lying.attack.liars.sum() == 3
     for i, lies in enumerate(lying.attack.liars.tolist()):

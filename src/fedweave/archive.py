@@ -9,9 +9,8 @@ import torch
 
 from fedweave import assemble, checks
 from fedweave.executors import describe
-from fedweave.experiment import SPLITS, Bench, History
+from fedweave.experiment import SPLITS, Bench, History, chosen, table
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
-from fedweave.metrics import select
 from fedweave.models import parameter_count
 
 
@@ -42,11 +41,8 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
 
 def selected(bench: Bench, history: History, split: str = "test") -> np.ndarray:
     """The reported value of every client [N]: the round is chosen from validation only."""
-    point = assemble.point(bench.run)
-    width = max(len(v) for v in history.scores[f"{point}/val"])
-    val, values = (np.array([v + [np.nan] * (width - len(v)) for v in history.scores[f"{point}/{s}"]]) for s in ("val", split))
-    rows = select(val, history.rounds, bench.run.evaluate.select, bench.method.task.higher_is_better)
-    return values[rows, np.arange(width)]
+    values = table(history.scores[f"{assemble.point(bench.run)}/{split}"])
+    return values[chosen(history, bench), np.arange(values.shape[1])]
 
 
 def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
@@ -66,6 +62,7 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "point": assemble.point(run),
         "select": run.evaluate.select,
         "clients": bench.federation.clients,
+        "sharing": _sharing(bench),
         "cohorts": assemble.cohorts(run, bench.federation),
         "leaks": bench.method.leaks,
         "parameters": parameter_count(task.template),
@@ -82,6 +79,12 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "threads": torch.get_num_threads(),
     }
+
+
+def _sharing(bench: Bench) -> list[int] | None:
+    """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
+    group = bench.federation.group
+    return None if group is None or bench.run.task.partition["name"] != "metis_overlap" else group.tolist()
 
 
 def _privacy(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:

@@ -193,12 +193,15 @@ def attacked(federation: Federation, task: TaskSpec) -> Federation:
 
 def _mislabelled(federation: Federation, liars: Tensor) -> Federation:
     """The training labels of `liars` mirrored; what they validate and are tested on stays as it is."""
-    rows = federation.train[liars]
-    if "y" in federation.shared:
-        return replace(federation, shared={**federation.shared, "y": flipped(federation.shared["y"], rows.flatten())})
-    y = federation.own["y"].clone()
-    y[liars] = torch.stack([flipped(mine, own) for mine, own in zip(y[liars], rows, strict=True)]) if len(rows) else y[liars]
-    return replace(federation, own={**federation.own, "y": y})
+    rows, shared, own = federation.train[liars], federation.shared, federation.own
+    labels = {**shared, **own}["y"]
+    classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
+    if "y" in shared:
+        return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
+    y = labels.clone()
+    for liar, mine in zip(liars.nonzero()[:, 0].tolist(), rows, strict=True):
+        y[liar] = flipped(labels[liar], mine, classes)
+    return replace(federation, own={**own, "y": y})
 
 
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:

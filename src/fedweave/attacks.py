@@ -122,7 +122,7 @@ def liars(clients: int, share: float, seed: int) -> Tensor:
     return chosen
 
 
-def flipped(y: Tensor, rows: Tensor) -> Tensor:
-    """`y` with the labels of `rows` (−1 is padding) mirrored, c → C − 1 − c."""
+def flipped(y: Tensor, rows: Tensor, classes: int) -> Tensor:
+    """`y` with the labels of `rows` (−1 is padding) mirrored, c → C − 1 − c, for C `classes`."""
     rows = rows[rows >= 0]
-    return y.index_put((rows,), y.max() - y[rows])
+    return y.index_put((rows,), classes - 1 - y[rows])

@@ -122,7 +122,7 @@ class TuneSpec:
     trials: int = 0
     share: float = 1.0
     seeds: list[int] = field(default_factory=lambda: [1000])
-    sampler: Literal["tpe", "random"] = "tpe"
+    sampler: Literal["tpe", "random", "grid"] = "tpe"
     workers: int = 2
     spaces: dict[str, Any] = field(default_factory=dict)
 

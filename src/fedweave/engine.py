@@ -5,7 +5,7 @@ It knows the protocol, the executors and the schedule, never a method.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -249,7 +249,9 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
         a `Report` a round, with scores at evaluation points.
     """
     stages = method.stages(settings.rounds)
-    total = sum(stage.rounds for stage in stages)
+    *warm, last = [stage.rounds for stage in stages]
+    total = sum(warm) + last
+    settings = replace(settings, join_round=settings.join_round and sum(warm) + settings.join_round)
     present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
     state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
     downloads, sent, counted = Downloads(), torch.zeros(federation.clients, dtype=torch.int64), 0

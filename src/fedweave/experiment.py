@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,12 +19,13 @@ from fedweave.errors import BadInput, Diverged
 from fedweave.executors import exact
 from fedweave.federation import Federation
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
+from fedweave.metrics import select
 from fedweave.parallel import keep_memory, share, side_by_side
 from fedweave.protocol import Method
 from fedweave.spec import Run
 
 CELLS = 4_000_000  # numbers kept of the collaboration graphs of a repetition: those of every round, or as many as fit
-VERSION = 1  # of a checkpoint's content
+VERSION = 2  # of a checkpoint's content
 KEPT = 2  # checkpoints of a repetition: the newest, and the one before it in case the disk damages that
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
 
@@ -40,7 +42,7 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "score" [N], "models" [N, ...]} of the round that validation selects; empty where no models are kept.
+        kept: {"round", "models" [N, ...]} of the round that validation selects; empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -111,8 +113,25 @@ def record(history: History, report: Report, bench: Bench) -> History:
     noted = [*history.diagnostics, *([report.round, name, value] for name, value in report.diagnostics.items())]
     vectors = report.method.portrait(report.state.server)
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
-    rounds, kept = [*history.rounds, report.round], _keep(history.kept, report, bench) if bench.run.evaluate.models else {}
-    return replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait, kept=kept)
+    rounds = [*history.rounds, report.round]
+    history = replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait)
+    return replace(history, kept=_keep(history, report, bench)) if bench.run.evaluate.models else history
+
+
+def chosen(history: History, bench: Bench) -> np.ndarray:
+    """Row of the evaluations so far that is reported, of each client [N]: from validation only.
+
+    Raises:
+        BadInput: as `metrics.select`.
+    """
+    val = table(history.scores[f"{assemble.point(bench.run)}/val"])
+    return select(val, history.rounds, bench.run.evaluate.select, bench.method.task.higher_is_better)
+
+
+def table(rows: list[list[float]]) -> np.ndarray:
+    """Values of clients [N] by round, as [R, N]; NaN for who was not there yet."""
+    width = max(len(row) for row in rows)
+    return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
 
 def _graph(report: Report, bench: Bench) -> list[list[Any]]:
@@ -124,19 +143,22 @@ def _graph(report: Report, bench: Bench) -> list[list[Any]]:
     return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
 
 
-def _keep(kept: dict[str, Any], report: Report, bench: Bench) -> dict[str, Any]:
-    """The models that validation selects so far: of one round for all, or of each client's own best round."""
-    point, rule = assemble.point(bench.run), bench.run.evaluate.select
-    sign = 1.0 if bench.method.task.higher_is_better else -1.0
-    score, models = sign * report.scores[point]["val"].cpu(), assemble.to_cpu(report.models[point])
-    fresh = {"round": report.round, "score": score, "models": models}
-    if not kept or rule == "last" or len(score) != len(kept["score"]):
-        return fresh
-    if rule == "best_val_round":
-        return fresh if torch.nanmean(score) > torch.nanmean(kept["score"]) else kept
-    better = score > kept["score"]
-    merged = torch.utils._pytree.tree_map(lambda new, old: torch.where(trees.column(better, new), new, old), models, kept["models"])
-    return {"round": report.round, "score": torch.where(better, score, kept["score"]), "models": merged}
+def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
+    """Every client's model of the round that would be reported if this were the last one."""
+    kept, models = history.kept, assemble.to_cpu(report.models[assemble.point(bench.run)])
+    try:
+        now = torch.from_numpy(chosen(history, bench) == len(history.rounds) - 1)
+    except BadInput:  # no round is fit to be chosen yet
+        now = torch.ones(len(history.scores["pre/val"][-1]), dtype=torch.bool)
+    if not kept or now.all():
+        return {"round": report.round, "models": models}
+    if not now.any():
+        return kept
+
+    def merged(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
+
+    return {"round": report.round, "models": trees.tree_map(merged, models, kept["models"])}
 
 
 def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:

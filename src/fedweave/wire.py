@@ -32,6 +32,8 @@ class Wire:
 
 
 PLAIN = Wire()
+MODELS = ("model", "head")  # what of an upload are parameters
+PUBLIC = ("steps",)  # what follows from numbers of training rows, which are public
 
 
 class Delivery(NamedTuple):
@@ -65,7 +67,8 @@ def delivered(upload: Tree, kept: Tree, known: Callable[[], Tree], who: Cohort, 
     where, ids = _senders(who)
     sent, attack = upload, who.federation.attack
     if wire.privacy:
-        sent = wire.privacy.protected(sent, known(), ids, seed, who.round)
+        hidden = wire.privacy.protected(trees.without(sent, PUBLIC), known(), ids, seed, who.round)
+        sent = {name: hidden.get(name, part) for name, part in sent.items()}
     arrived = sent if attack is None else attack.forged(sent, known, where, ids, seed, who.round)
     uploads, rows = accepted(arrived, upload, kept, len(where))
     if wire.robust and len(rows):
@@ -114,8 +117,9 @@ def finite(tree: Tree) -> Tensor | None:
 def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Params]) -> Tree:
     """What clients were sent of what they upload, in the form of `upload` [P, ...].
 
-    A tensor is looked up by its name and shape: in the mixture a client got, in its own download, in the broadcast; a
-    model that the server does not send back counts from the common initial one, and everything else from zero.
+    Parameters, which an upload keeps under one of `MODELS`, are looked up by name and shape: in the mixture a client got, in its own
+    download, in the broadcast; a model that the server does not send counts from the common initial one. Everything else counts from
+    zero, a gradient too, although it has the names of a model.
     """
     mixture = own.get("mixture", {}) if isinstance(own, dict) else {}
     stacked, common = _named(own) | _named(mixture), _named(shared)
@@ -123,7 +127,9 @@ def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Param
 
     def look_up(path: tuple, leaf: Tensor) -> Tensor:
         nonlocal start
-        name = str(getattr(path[-1], "key", "")) if path else ""
+        if not path or path[0].key not in MODELS:
+            return torch.zeros_like(leaf)
+        name = str(path[-1].key)
         if name in stacked and stacked[name].shape == leaf.shape:
             return stacked[name].to(leaf)
         if name in common and common[name].shape == leaf.shape[1:]:
@@ -136,8 +142,9 @@ def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Param
 
 
 def _named(tree: Tree) -> Params:
-    """Every tensor of a tree by the last part of its path; of equal names the last one."""
+    """Every tensor of a tree by the last part of its path; of equal names the one least deep."""
+    entries = tree.items() if isinstance(tree, dict) else ()
     found: Params = {}
-    for name, value in tree.items() if isinstance(tree, dict) else ():
-        found |= _named(value) if isinstance(value, dict) else {str(name): value}
-    return found
+    for _, value in entries:
+        found |= _named(value) if isinstance(value, dict) else {}
+    return found | {str(name): value for name, value in entries if not isinstance(value, dict)}

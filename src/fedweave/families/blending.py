@@ -116,9 +116,12 @@ class Blending(GlobalModel):
         width = max(1, int(share * len(data.train)))
         count = (share * data.size).floor().clamp(min=1)
         offset = (keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
+        size = self.training.batch_size
+        if self.training.drop_last and size:  # as in training: BatchNorm cannot learn from the one row that may be left
+            count = torch.where(count >= size, count - count % size, count)
         place = torch.arange(width, device=data.train.device)
         rows = torch.where(place < count, data.train[(offset + place).clamp(max=len(data.train) - 1)], -1)
-        return trimmed(rows).split(self.training.batch_size or width)
+        return trimmed(rows).split(size or width)
 
 
 def _where(chosen: Tensor, new: Tree, old: Tree) -> Tree:

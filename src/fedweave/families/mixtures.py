@@ -54,7 +54,8 @@ class LearnedMixtures(SplitClient, GeneratedModels):
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
-        return self.weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
+        alpha = self.weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
+        return among_heard(alpha, ids, fixed["unheard"]) if "unheard" in fixed else alpha
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {"models": trees.broadcast(trees.without(start.model, self.kept), start.clients)}
@@ -70,15 +71,27 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"])}
+        heard = {"unheard": fixed["unheard"].index_fill(0, ids, False)} if "unheard" in fixed else {}
+        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **heard}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
-        return self.enlarge(phi, newcomers, start), {**fixed, "models": trees.concat([fixed["models"], fresh])}
+        models = trees.concat([fixed["models"], fresh])
+        unheard = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
+        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, "unheard": unheard}
 
     def collaboration(self, server: Server) -> Tensor:
         like = next(iter(server["fixed"]["models"].values()))
         return self.alpha(server["phi"], server["fixed"], torch.arange(len(like), device=like.device))
+
+
+def among_heard(alpha: Tensor, ids: Tensor, unheard: Tensor) -> Tensor:
+    """α [L, P, N] of clients `ids` without the models of newcomers that are `unheard` [N], who begin with the common initial one."""
+    itself = (ids[:, None] == torch.arange(len(unheard), device=ids.device)).to(alpha)
+    heard = alpha.masked_fill(unheard, 0.0)
+    total = heard.sum(-1, keepdim=True)
+    alone = unheard[ids][:, None] | (total <= 0)
+    return torch.where(alone, itself, heard / torch.where(total > 0, total, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def _xavier(heads: int, rows: int, columns: int) -> Tensor:
 class ModelAttention(nn.Module):
     """pFedGAT: who learns from whom, from the parameters themselves.
 
-    The flattened models are layer-normalised without affine terms (times 1/sqrt(d) with `h_scale="rsqrt"`),
+    Rows that stand for models, layer-normalised without affine terms, times 1/sqrt(d) with `h_scale="rsqrt"`, are
     attended by K `heads` (see `AttentionHeads`) over all clients including oneself, and the heads are averaged.
     """
 
@@ -66,12 +66,11 @@ class ModelAttention(nn.Module):
         self.scale = {"none": 1.0, "rsqrt": features**-0.5}[choose(h_scale, ("none", "rsqrt"), "h_scale")]
 
     def heads(self, models: Tensor) -> Tensor:
-        """Flat models [N, d] -> row-stochastic weights of every head [K, N, N]."""
-        h = layer_norm(models)
-        return self.attend(h if self.scale == 1.0 else h * self.scale)
+        """Normalised models [N, d] -> row-stochastic weights of every head [K, N, N]."""
+        return self.attend(models if self.scale == 1.0 else models * self.scale)
 
     def forward(self, models: Tensor) -> Tensor:
-        """Flat models [N, d] -> row-stochastic R [N, N]."""
+        """Normalised models [N, d] -> row-stochastic R [N, N]."""
         return self.heads(models).mean(0)
 
 

@@ -69,7 +69,7 @@ class CollaborativeHypernetwork(nn.Module):
         """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key."""
         x = self.encode(x, edges, key)
         x = x if self.attention is None else self.attention(x, key=_fold(key, 1))
-        return self.hyper(x[ids], key=_fold(key, 2))
+        return self.hyper(x, ids, key=_fold(key, 2))
 
 
 def _fold(key: Tensor | None, part: int) -> Tensor | None:

@@ -51,13 +51,16 @@ class FlatHypernetwork(nn.Module):
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.dropout = dropout
 
-    def forward(self, z: Tensor, *, key: Tensor | None = None) -> Params:
-        """Embeddings [P, f_in] -> name -> [P, *shape]; dropout with a key."""
+    def forward(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
+        """Embeddings of all clients [N, f_in] -> models of those in `ids` [P], name -> [P, *shape]; dropout with a key.
+
+        Masks are drawn for everybody: a client's model does not hang on who else is asked for.
+        """
         for salt, layer in enumerate((self.fc1, self.fc2)):
             z = keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
-        parts = self.head(z).split([prod(shape) for shape in self.shapes.values()], dim=-1)
+        parts = self.head(z[ids]).split([prod(shape) for shape in self.shapes.values()], dim=-1)
         named = zip(self.shapes.items(), parts, strict=True)
-        return {name: part.reshape(len(z), *shape) for (name, shape), part in named}
+        return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
 
 
 class LayerWeights(nn.Module):

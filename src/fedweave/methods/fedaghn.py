@@ -72,6 +72,8 @@ class FedAGHN(SplitClient, GeneratedModels):
         p, q = (phi[name][ids].T[..., None] for name in ("p", "q"))
         if self.p == "absent":
             return (q * cosines).softmax(-1)
+        if cosines.shape[-1] == 1:
+            return torch.ones_like(cosines)  # nobody else to learn from
         itself = ids[:, None] == torch.arange(cosines.shape[-1], device=ids.device)
         return (p * itself + (q * cosines).masked_fill(itself, -torch.inf).softmax(-1)) / (1.0 + p)
 

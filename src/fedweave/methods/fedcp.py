@@ -94,7 +94,7 @@ class FedCP(GlobalModel):
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             frozen = {**trees.only(received, names), **{name: model[name].clone() for name in self.task.buffers}}
             z = self.task.forward(trees.only(model, names), data, rows, key, mask, method="features")
-            reference = self.task.forward(frozen, data, rows, keys.fold(key, 1), mask, method="features")
+            reference = self.task.forward(frozen, data, rows, key, mask, method="features")
             logits = self._logits(model, received, z, context, keys.fold(key, 2))
             return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(z, reference, mask)
 

@@ -71,7 +71,7 @@ class FedFomo(Method):
         return self._mixed(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        one = trees.nbytes(trees.at(trees.at(own["models"], 0), 0))
+        one = trees.nbytes(uploads["model"]) // participants
         return one * int(own["live"].sum()) + trees.nbytes(own["live"]), trees.nbytes(uploads)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:

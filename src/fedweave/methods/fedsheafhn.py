@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedweave import keys, trees
 from fedweave.collaboration import complete_graph, smoothness
+from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
 from fedweave.families.embedded import EmbeddedClient
 from fedweave.families.hypernetworks import applied
@@ -35,7 +36,7 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
     Attributes:
         lr_theta, decay_theta, lr_phi: Adam on the encoder S_θ (with weight decay), and on attention and hypernetwork.
         gnn, attention, depth, channels, width, dropout: see `CollaborativeHypernetwork`; a dropout mask lasts one round.
-        embedding: what the server reads: the "graph" embeddings or, as ablation, "onehot" vectors of the same length.
+        embedding: what the server reads: the "graph" embeddings or, as ablation, "onehot" vectors, of the same length if it suffices.
         server_learning: whether θ and φ are trained; without, everything else is as it would be.
     """
 
@@ -66,7 +67,7 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         return Grouped(solvers=solvers, group=lambda name: "theta" if name.startswith("encoder.") else "phi")
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        x = self._vectors(start.enrolled, 0)
+        x = self._vectors(start.enrolled["embedding"], 0, start.clients)
         return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": keys.key(start.seed)}
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
@@ -78,7 +79,7 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
-        return {**phi, **free}, {**fixed, "x": torch.cat([fixed["x"], self._vectors(enrolled, len(fixed["x"]))])}
+        return {**phi, **free}, {**fixed, "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)])}
 
     def collaboration(self, server: Server) -> Tensor | None:
         if self.attention == "none":
@@ -92,9 +93,14 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         z = self.portrait(server)
         return smoothness(z, complete_graph(len(z)).to(z.device))
 
-    def _vectors(self, enrolled: Tree, first: int) -> Tensor:
-        x: Tensor = enrolled["embedding"]
-        return x if self.embedding == "graph" else torch.eye(first + len(x), x.shape[1]).to(x)[first:]
+    def _vectors(self, x: Tensor, first: int, length: int) -> Tensor:
+        """What stands for the clients from `first` on, who told `x` [n, D]: that, or one-hot vectors of `length` or, if longer, D."""
+        if self.embedding == "graph":
+            return x
+        length = max(length, x.shape[1])
+        if first + len(x) > length:
+            raise BadInput(f"embedding: 'onehot' has vectors of length {length} and none for client {length + 1}; let fewer join")
+        return torch.eye(first + len(x), length).to(x)[first:]
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}

@@ -38,7 +38,7 @@ class PFedGAT(ValidatedMixtures):
         score: additive attention as in "gat" or "gatv2".
         shared: one W for all heads, which keep an a of their own.
         h_scale: "rsqrt" divides h by the root of its length.
-        features: what of a model is attended to: "all" of it, a "proj"ection to `sketch` numbers, or its `last` "layers".
+        features: what of a model is attended to: "all" of it, a "proj"ection to `sketch` numbers, or its `last` dense "layers".
     """
 
     heads: int = 8
@@ -62,12 +62,12 @@ class PFedGAT(ValidatedMixtures):
         return applied(lambda: self._network(h.shape[1]), phi, h)[ids][None]
 
     def _attended(self, models: Params) -> Tensor:
-        """What the network sees of models [N, ...], as rows [N, d]."""
+        """What the network sees of models [N, ...], as rows [N, d] of mean 0 and variance 1, of which a sketch may be taken."""
         if self.features == "layers":
-            names = [name for layer in [*self.task.layers.values()][-self.last :] for name in layer]
-            return trees.flat(trees.only(models, names))
-        rows = trees.flat(models)
-        return count_sketch(layer_norm(rows), self.sketch, keys.key(0).to(rows.device)) if self.features == "proj" else rows
+            dense = [names for names in self.task.layers.values() if any(models[name].ndim == 3 for name in names)]
+            return layer_norm(trees.flat(trees.only(models, [name for names in dense[-self.last :] for name in names])))
+        rows = layer_norm(trees.flat(models))
+        return count_sketch(rows, self.sketch, keys.key(0).to(rows.device)) if self.features == "proj" else rows
 
     def _network(self, size: int) -> nn.Module:
         options = {"width": self.head_width, "heads": self.heads, "score": self.score, "shared": self.shared}

@@ -136,10 +136,15 @@ def curves(study: Study) -> pd.DataFrame:
 
 
 def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Label -> [S, N] on the clients that all `runs` of a task have."""
+    """Label -> [S, N] on the clients that all `runs` of a task have, for tests.
+
+    Tests take columns to be independent: clients that share test nodes are one column, their mean.
+    """
     frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
-    return {label: frame[common].to_numpy() for label, frame in frames.items()}
+    owner = runs[0].info.get("sharing") or range(max(common, default=0) + 1)
+    groups = [owner[client] for client in common]
+    return {label: frame[common].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +152,8 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         scores, higher = values(runs, table), runs[0].higher_is_better
-        families = {"leader": stats.against_leader(scores, higher), "pairs": stats.all_pairs(scores, higher)}
+        pairs = stats.all_pairs(scores, higher)
+        families = {"leader": stats.of_leader(pairs, stats.leader(scores, higher)), "pairs": pairs}
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
 
