@@ -1,5 +1,6 @@
 """The papers' numbers: kept as printed, found by column and method, and beside a run only where it had the full budget."""
 
+import json
 import math
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_units_labels_and_budgets_of_the_printed_columns() -> None:
         assert published.paper_rounds(published.Reference(*place, True)) == rounds
     with pytest.raises(BadInput, match=r"published\.setting: 'dir0\.3' is unknown; did you mean 'dir0\.5'"):
         published.reference({"paper": "fedaghn", "table": "table2"}, "cifar10", "dir0.3")
+
+
+def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
+    """Fifty rounds of which half are a first stage's are not the fifty that the paper trains."""
+    run = one(tmp_path, label="pFedGAT", rounds=50, published=PRINTED | {"budget": "full"})
+    info = json.loads((run / "run.json").read_text())
+    info["spec"]["train"]["rounds"] = 25
+    (run / "run.json").write_text(json.dumps(info))
+    study = results.load_study(run.parents[1])
+    assert "trained 25 of the 50 rounds" in study.runs[0].shortfall
 
 
 @pytest.mark.parametrize(

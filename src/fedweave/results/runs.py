@@ -81,7 +81,10 @@ class Run:
     @cached_property
     def shortfall(self) -> str:
         """Why no printed number may stand beside this run; empty where it may, or where none was asked for."""
-        return published.shortfall(self.reference, self.trained_rounds) if self.reference else ""
+        if not self.reference:
+            return ""
+        declared = self.info.get("spec", {}).get("train", {}).get("rounds", self.trained_rounds)
+        return published.shortfall(self.reference, min(self.trained_rounds, declared))  # a warm-up's rounds come on top
 
 
 class Study(NamedTuple):
