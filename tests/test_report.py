@@ -64,6 +64,15 @@ def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
     assert {row["published"] for row in rows} == {results.EMPTY}
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
+    """As many clients as seeds, and both numbered from 0."""
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False)
+    study = results.load_study(folder)
+    (found,) = values([*study.runs], results.clients(study)).values()
+    np.testing.assert_array_equal(found, matrix(results.clients(study), study.runs[0].name))
+
+
 def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
     """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores stay twelve."""
     folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
