@@ -11,9 +11,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedweave import catalogue, spec
 from fedweave.errors import BadInput, Diverged, choose
+from fedweave.files import check_writable
 from pipelines import records, studies, workers
 
 app = typer.Typer(
@@ -27,7 +29,7 @@ app.add_typer(studies.app, name="study")
 app.add_typer(records.app)
 app.command()(workers.deploy)
 app.command()(workers.worker)
-out = Console()
+out = Console(markup=False)  # labels have [brackets]
 
 
 def main() -> None:
@@ -46,7 +48,7 @@ def guarded(command: Callable[[], Any]) -> None:
 
 
 def _complain(message: str, code: int) -> int:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {message}", highlight=False, markup=True)
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "bold red"), " ", message), highlight=False)
     return code
 
 
@@ -126,10 +128,11 @@ def run(
     chosen = _single(method, dataset, rounds, seed, settings or [])
     features, dealt = _inputs(chosen)
     bench = experiment.prepare(chosen, features, dealt)
+    folder = output / "runs" / chosen.key
+    check_writable(folder)
     torch.set_num_threads(parallel.share(bench.method.network, 1, bench.device)[1])
     with _bar(f"{bench.method.label} on {dataset}", bench.rounds) as advance:
         history = experiment.perform(bench, seed, None, advance)
-    folder = output / "runs" / chosen.key
     archive.write(folder, bench, {seed: history})
     _result(bench, history, seed, folder, assemble.point(chosen))
 
@@ -166,7 +169,13 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {bad!r} is not name=value, such as train.lr=0.1")
-    return {name: yaml.safe_load(value) for name, value in (s.split("=", 1) for s in settings)}
+    pairs = {}
+    for name, value in (s.split("=", 1) for s in settings):
+        try:
+            pairs[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise BadInput(f"--set {name}: {value!r} is not a YAML value; quote it if it is a text") from error
+    return pairs
 
 
 def _inputs(run: spec.Run) -> tuple[Any, Any]:

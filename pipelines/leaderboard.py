@@ -26,7 +26,7 @@ def main(study: str = "") -> None:
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
-    console, loaded = Console(), results.load_study(folder)
+    console, loaded = Console(markup=False), results.load_study(folder)
     made = results.current(loaded, paths.PARTITIONS)
     for task, part in made.board.groupby("task", sort=False):
         marks = verdicts.marked(part, made.significance[made.significance["task"] == task])

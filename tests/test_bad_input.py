@@ -9,6 +9,7 @@ import torch
 
 from fedweave import assemble, catalogue, data, experiment, spec
 from fedweave.errors import BadInput
+from pipelines import cli
 from tests.test_spec import altered, good
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -216,3 +217,23 @@ def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> N
     with pytest.raises(BadInput) as caught:
         assemble.build_task(run, dataset, data.partition(dataset, **options))
     line(caught, words)
+
+
+def test_a_run_from_the_command_line_is_refused_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be one, and a value that is no YAML."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(experiment, "perform", lambda *_: pytest.fail("it trained"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="file"):
+        cli.run("fedavg", output=tmp_path / "file")
+    with pytest.raises(BadInput, match=r"--set mu: '\[' is not a YAML value"):
+        cli.run("fedprox", settings=["mu=["])
+
+
+@pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])
+def test_an_error_shows_what_is_in_brackets(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And is one line on the error stream."""
+    with pytest.raises(SystemExit) as ended:
+        cli.guarded(lambda: (_ for _ in ()).throw(BadInput(message)))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: {message}\n"

@@ -14,6 +14,7 @@ from fedweave import metrics, report, results
 from fedweave.errors import BadInput
 from fedweave.results import verdicts
 from fedweave.results.tables import matrix, values
+from pipelines import leaderboard
 from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
@@ -89,6 +90,19 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
+
+
+def test_the_terminal_shows_what_is_in_brackets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Variants and controls are told apart by them."""
+    names = {"FedAvg": -9.0, "FedAvg [fast]": 0.0, "FedAvg [/]": -20.0}
+    folder = write_study(tmp_path / "results" / "toy", methods=names, extras=False)
+    results.write(folder)
+    monkeypatch.chdir(tmp_path)
+    leaderboard.main("toy")
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
 
 
 @pytest.mark.parametrize("select", ["best_val_round", "per_client_best_val", "last"])

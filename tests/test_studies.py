@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedweave import catalogue, published, spec
 from fedweave.errors import BadInput
@@ -138,3 +139,38 @@ def test_figures_draw_from_the_runs_of_their_tables() -> None:
         prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
         study = spec.parse(STUDIES[figure], figure)
         assert {study.run(key).fingerprint() for key in study.runs} <= prints
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A folder of studies with the project's base and one study, `mine`."""
+    (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sedes: [4]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml", "sedes", "did you mean 'seeds'"]),
+        ("methods: {fedavgg: {mu: 3}}\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "did you mean 'fedavg'"]),
+        ("tasks: {digits: {methods: [{fast: {method: fedavg, sett: {train.lr: 1}}}]}}", ["tasks.digits.methods", "did you mean 'set'"]),
+        ("tasks: {digits: {methods: fedavg}}", ["tasks.digits.methods", "list"]),
+        ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
+        ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
+        ("about: nothing", ["studies/mine.yaml: tasks", "missing"]),
+        ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "method, set"]),
+    ],
+)
+def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    """What would be left out without a word, or break, is one line."""
+    with pytest.raises(BadInput) as caught:
+        catalogue.expand("mine", written(tmp_path, text))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
+    """The way out that `study use` names when params.yaml was edited."""
+    whole = catalogue.expand("quick", ROOT / "studies") | {"seeds": [7]}
+    folder = written(tmp_path, yaml.safe_dump(whole, sort_keys=False))
+    assert catalogue.expand("mine", folder) == whole | {"study": "mine"}

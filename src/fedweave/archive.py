@@ -13,6 +13,8 @@ from fedweave.experiment import SPLITS, Bench, History, chosen, table
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
 
+PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv")  # files that not every run has
+
 
 def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
     """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json.
@@ -20,7 +22,7 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
     A run without run.json is unfinished: one from before is taken away first, so that no mixture of two is ever taken for whole.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (folder / "run.json", *folder.glob("models-*.pt")):
+    for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
         old.unlink(missing_ok=True)
     sweep(folder)
     for seed, history in histories.items():

@@ -13,6 +13,7 @@ from fedweave.errors import BadInput, choose
 from fedweave.spec import read_yaml
 
 STUDIES = Path("studies")
+WORDS = ("about", "like", "seeds", "tasks", "methods", "tune", "ablate")  # of a study file
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +56,9 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
         BadInput: for an unknown study, base task or method.
     """
     base, own = read_yaml(folder / "base.yaml"), overlay(name, folder)
+    if "runs" in own:  # a params.yaml that was saved here
+        return {**own, "study": name}
+    _check_words(name, own, base["methods"])
     methods = merge(base["methods"], own.get("methods", {}))
     tasks, runs = {}, {}
     for key, block in own["tasks"].items():
@@ -78,6 +82,25 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
     }
+
+
+def _check_words(name: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
+    """Refuse what a study file would otherwise leave out without a word."""
+    file = f"studies/{name}.yaml"
+    for key in own:
+        choose(key, WORDS, file)
+    if not isinstance(own.get("tasks"), Mapping):
+        raise BadInput(f"{file}: tasks: missing, or not a block of tasks; name them, or say like: <a study>")
+    for method in own.get("methods", {}):
+        choose(method, methods, f"{file}: methods")
+    for key, block in own["tasks"].items():
+        entries = block.get("methods") if isinstance(block, Mapping) else None
+        if not isinstance(entries, list):
+            raise BadInput(f"{file}: tasks.{key}.methods: missing, or not a list; such as [fedavg, fedaghn]")
+        for entry in entries:
+            item = next(iter(entry.values())) if isinstance(entry, Mapping) and entry else {}
+            for word in item if isinstance(item, Mapping) else [item]:
+                choose(word, ("method", "set"), f"{file}: tasks.{key}.methods: {entry}")
 
 
 def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
