@@ -31,6 +31,9 @@ def main(task: str) -> None:
     study, keys = assemble.load(), together(task)
     for key in runs(study, task):
         found = record(find(study, key)) if key in keys else {"run": key, "best": {}}
+        if study.tune.trials and key not in keys:
+            method = study.runs[key].method
+            print(f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True)
         if key in keys:
             write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
         write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": found["best"]}, indent=2) + "\n")

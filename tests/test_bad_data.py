@@ -128,15 +128,18 @@ def test_partitions_of_other_data(name: str, made: Callable[[], Partition], word
 
 
 X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+IMAGES = X[..., None, None]
 SHAPES: list[tuple[Callable[[], Dataset], str]] = [
-    (lambda: Dataset("a", "images", X, Y + 2, 2), "labels y must lie in 0"),
-    (lambda: Dataset("a", "images", X, Y - 1, 2), "labels y must lie in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must lie in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must lie in 0"),
     (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "hold nothing"),
     (lambda: Dataset("a", "images", X[0], Y[:3], 2), "hold nothing"),
     (lambda: Dataset("a", "films", X, Y, 2), "'films'"),
     (lambda: Dataset("a", "graph", X, Y, 2, edges=np.array([[0.0], [1.0]])), "edges must be"),
-    (lambda: Dataset("a", "images", X, Y, 2, owner=Y[:2]), "owner must have shape"),
-    (lambda: Dataset("a", "images", X, None, 2), "labels y go with"),
+    (lambda: Dataset("a", "images", IMAGES, Y, 2, owner=Y[:2]), "owner must have shape"),
+    (lambda: Dataset("a", "images", IMAGES, None, 2), "labels y go with"),
+    (lambda: Dataset("a", "images", X, Y, 2), "must be [M, C, H, W], not [4, 3]"),
+    (lambda: Dataset("a", "images", IMAGES, Y.astype(np.float64), 2), "whole numbers, not float64"),
 ]
 
 

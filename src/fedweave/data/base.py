@@ -42,6 +42,10 @@ class Dataset:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
         _require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
         _require(self.x.ndim >= 2 and self.x.size > 0, f"{name}: features of shape {self.x.shape} hold nothing")
+        shaped = self.kind != "images" or self.x.ndim == 4
+        _require(shaped, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
+        whole = self.y is None or np.issubdtype(self.y.dtype, np.integer)
+        _require(whole, f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')")
         rows = self.x.shape[1 if series else 0]
         for key in ("y", "official", "coarse", "owner"):
             array = getattr(self, key)

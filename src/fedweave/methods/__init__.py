@@ -1,4 +1,4 @@
-"""The table of methods: one file each. A new method is a file here, a line below and a block in params.yaml."""
+"""The table of methods: one file each. A new method is a file here, an import and an entry below, and a block in studies/base.yaml."""
 
 from fedweave.methods.cfl import CFL
 from fedweave.methods.direct_matrix import DirectMatrix
