@@ -142,7 +142,8 @@ def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[st
     from fedweave import assemble
 
     base = spec.read_yaml(catalogue.STUDIES / "base.yaml")
-    task = base["tasks"][choose(dataset, base["tasks"], "--dataset")]
+    whole = {name: task for name, task in base["tasks"].items() if "dataset" in task}  # the rest are what papers' tasks have in common
+    task = whole[choose(dataset, whole, "--dataset")]
     choose(method, base["methods"], "--method")
     key = f"{dataset}-{method}"
     block = {

@@ -24,6 +24,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 from ruamel.yaml import YAML
 
+from fedweave import catalogue
+from fedweave.errors import BadInput, choose
 from pipelines import site, tickets
 from pipelines.artifacts import Bar, Rounds, publish
 from pipelines.gpus import visible
@@ -222,6 +224,10 @@ def main() -> None:
     parser.add_argument("--retries", type=int, default=1)
     parser.add_argument("--gpus", nargs="*", help="CUDA devices to hand out, one per training stage; default: all")
     options = vars(parser.parse_args())
+    try:
+        options["study"] = options["study"] and choose(options["study"], catalogue.studies(), "--study")
+    except BadInput as error:
+        parser.error(str(error))
     server = {PREFECT_API_URL: SERVER} if PREFECT_API_URL.value() is None and _server_runs() else {}
     with temporary_settings(server):
         reproduce(**options)

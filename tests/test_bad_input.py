@@ -1,6 +1,7 @@
 """Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any work."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from fedweave import assemble, catalogue, data, experiment, spec
 from fedweave.errors import BadInput
-from pipelines import cli
+from pipelines import cli, flows
 from tests.test_spec import altered, good
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -228,6 +229,19 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(tmp_path: Path,
         cli.run("fedavg", output=tmp_path / "file")
     with pytest.raises(BadInput, match=r"--set mu: '\[' is not a YAML value"):
         cli.run("fedprox", settings=["mu=["])
+    with pytest.raises(BadInput, match="--dataset: 'fedaghn' is unknown"):
+        cli.run("fedprox", dataset="fedaghn")
+
+
+def test_a_flow_of_an_unknown_study_starts_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and exit code 2."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["flows", "--study", "quik"])
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it began"))
+    with pytest.raises(SystemExit) as ended:
+        flows.main()
+    assert ended.value.code == 2
+    assert "--study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])
