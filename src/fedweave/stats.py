@@ -72,21 +72,22 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def step_down(differences: np.ndarray) -> np.ndarray:
-    """Two-sided p [K] of K signed-rank tests on the same clients, corrected for their number: the chance that any is wrong stays at p.
+    """Two-sided p [K] of K paired tests on the same clients, corrected for their number: the chance that any is wrong stays at p.
 
     Westfall and Young's step-down maximum: when no method differs, a client's row of `differences` [N, K] might as well have the opposite
     sign, all K at once. So tests that say the same cost nothing, and ten clients can tell a leader from thirty methods, where Holm's
-    smallest p would be 30 · 2 / 2^10. All 2^N sign flips up to 13 clients, 10,000 drawn ones beyond; a column with NaN gives NaN.
+    smallest p would be 30 · 2 / 2^10. The statistic is Student's t, not the signed rank: of hundreds of pairs some always agree on the
+    sign of every client, by however little, and to ranks that is as much as can be. All 2^N sign flips up to 13 clients, 10,000 drawn
+    ones beyond; a column with NaN gives NaN.
     """
     found = np.full(differences.shape[1], np.nan)
     tested = np.flatnonzero(np.isfinite(differences).all(0))
     if not len(tested):
         return found
-    ranks = np.stack([_signed_places(differences[:, k]) for k in tested], 1)
-    ranks /= np.maximum(np.linalg.norm(ranks, axis=0), 1e-12)  # one scale for all: different numbers of clients may be tied
-    seen = np.abs(ranks.sum(0))
+    unit = differences[:, tested] / np.maximum(np.linalg.norm(differences[:, tested], axis=0), 1e-12)
+    seen = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
     order = np.argsort(seen, kind="stable")
-    largest = np.maximum.accumulate(np.abs(_flips(len(differences)) @ ranks[:, order]), axis=1)
+    largest = np.maximum.accumulate(np.abs(_flips(len(differences)) @ unit[:, order]), axis=1)
     p = (largest >= seen[order] - 1e-9).mean(0)
     found[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
     return found
