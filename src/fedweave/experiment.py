@@ -145,11 +145,12 @@ def _graph(report: Report, bench: Bench) -> list[list[Any]]:
 
 def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
     """Every client's model of the round that would be reported if this were the last one."""
-    kept, models = history.kept, assemble.to_cpu(report.models[assemble.point(bench.run)])
+    kept, point = history.kept, assemble.point(bench.run)
+    models = assemble.to_cpu(report.models[point])
     try:
         now = torch.from_numpy(chosen(history, bench) == len(history.rounds) - 1)
     except BadInput:  # no round is fit to be chosen yet
-        now = torch.ones(len(history.scores["pre/val"][-1]), dtype=torch.bool)
+        now = torch.ones(len(report.scores[point]["val"]), dtype=torch.bool)
     if not kept or now.all():
         return {"round": report.round, "models": models}
     if not now.any():

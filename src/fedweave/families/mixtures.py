@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedweave import trees
-from fedweave.collaboration import weave
+from fedweave.collaboration import row_shares, weave
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.hypernetworks import vectors
 from fedweave.hyper import LayerWeights
@@ -88,10 +88,9 @@ class LearnedMixtures(SplitClient, GeneratedModels):
 def among_heard(alpha: Tensor, ids: Tensor, unheard: Tensor) -> Tensor:
     """α [L, P, N] of clients `ids` without the models of newcomers that are `unheard` [N], who begin with the common initial one."""
     itself = (ids[:, None] == torch.arange(len(unheard), device=ids.device)).to(alpha)
-    heard = alpha.masked_fill(unheard, 0.0)
-    total = heard.sum(-1, keepdim=True)
-    alone = unheard[ids][:, None] | (total <= 0)
-    return torch.where(alone, itself, heard / torch.where(total > 0, total, 1.0))
+    heard = row_shares(alpha.masked_fill(unheard, 0.0))
+    alone = unheard[ids][:, None] | ~heard.any(-1, keepdim=True)
+    return torch.where(alone, itself, heard)
 
 
 @dataclass(frozen=True, kw_only=True)
