@@ -40,7 +40,9 @@ def main(study: str = "") -> None:
             cells = {**row, "score": ("≈ " if mark == "tied" else "") + row["score"]}
             table.add_row(*(cells[key] for key in shown), style="bold" if mark == "best" else "")
         console.print(table)
-        console.print(verdicts.verdict(part, marks), "", sep="\n", soft_wrap=True)
+        runs = results.by_task(loaded)[task]
+        told = verdicts.verdict(part, marks), verdicts.blind(runs, results.values(runs, made.clients))
+        console.print(*filter(None, told), "", sep="\n", soft_wrap=True)
     legend = "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader"
     console.print(legend, style="dim", soft_wrap=True)
     for grid in besides(folder):

@@ -90,6 +90,22 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
+    assert "with 4 for 12 the test cannot call anything significant" in verdicts.blind(study.runs, found)
+    assert verdicts.blind(study.runs[:1], found) == ""
+
+
+@pytest.mark.parametrize(("clients", "told"), [(5, "With 5 clients the test cannot"), (6, "")])
+def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, told: str
+) -> None:
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False)
+    results.write(folder)
+    monkeypatch.chdir(tmp_path)
+    leaderboard.main("toy")
+    text = report.build(folder).read_text(encoding="utf-8")
+    for shown in (capsys.readouterr().out, text):
+        assert ("cannot call anything significant" in shown) == bool(told)
+        assert told in shown
 
 
 def test_the_terminal_shows_what_is_in_brackets(

@@ -12,7 +12,7 @@ from fedweave.plots import Look
 from fedweave.report import extras, inside
 from fedweave.report.inside import POINTS, Figure, Grid
 from fedweave.results import EMPTY, Run, Tables, shown
-from fedweave.results.verdicts import marked, verdict
+from fedweave.results.verdicts import blind, marked, verdict
 
 RULES = {
     "best_val_round": "round with the best mean validation score",
@@ -76,7 +76,7 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=_facts(task, ordered),
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, len(next(iter(scores.values()))[0])), *inside.leaking(made.leaky, task)],
+        notes=[*_notes(ordered, marks, scores), *inside.leaking(made.leaky, task)],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns,
@@ -127,7 +127,7 @@ def _span(numbers: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _notes(runs: list[Run], marks: Mapping[str, str], clients: int) -> list[str]:
+def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.ndarray]) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
@@ -140,8 +140,7 @@ def _notes(runs: list[Run], marks: Mapping[str, str], clients: int) -> list[str]
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
     notes += _incidents(runs)
-    if len(runs) > 1 and 2.0 ** (1 - clients) >= stats.ALPHA:  # the least p: all clients agree
-        notes.append(f"With {clients} clients the test cannot call anything significant.")
+    notes += [told] if (told := blind(runs, scores)) else []
     if runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes

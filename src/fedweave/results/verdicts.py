@@ -1,9 +1,12 @@
 """Who may be called better: words and marks that claim no more than the test does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
+from fedweave import stats
+from fedweave.results.runs import Run
 from fedweave.results.tables import shown
 
 NAMED = 6  # most names in a sentence
@@ -42,6 +45,17 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     return f"{leader} leads with {score}, but the test does not tell it apart from {_listed(tied)}" + (
         f"; it is significantly ahead of {_count(behind)}." if behind else "."
     )
+
+
+def blind(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
+    """Why no test over the columns of `scores`, label -> [S, N], can call anybody better; empty where one can."""
+    columns = next(iter(scores.values())).shape[1]
+    if len(runs) < 2 or 2.0 ** (1 - columns) < stats.ALPHA:  # the least p: all columns agree
+        return ""
+    clients = runs[0].info.get("clients", columns)
+    if columns == clients:
+        return f"With {clients} clients the test cannot call anything significant."
+    return f"Clients that share test nodes count as one: with {columns} for {clients} the test cannot call anything significant."
 
 
 def _count(behind: int) -> str:
