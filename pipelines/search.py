@@ -175,8 +175,10 @@ def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
     """The next trial; None where others are training all that are left."""
     opened = search.opened
     with claims.alone():
-        if not opened.trials:
-            for point in first(search.study, search.key):
+        # Looked at every time: whoever was killed while it queued them has queued the first few only.
+        queued = [trial.system_attrs.get("fixed_params") for trial in opened.get_trials(deepcopy=False)]
+        for point in first(search.study, search.key):
+            if point not in queued:
                 opened.enqueue_trial(point)
         training = 0
         for trial in opened.get_trials(states=(TrialState.RUNNING,)):

@@ -146,12 +146,15 @@ def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
     assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in alone if value is not None)
 
 
-def test_a_grid_has_every_point_once(project: Path) -> None:
-    """And none is cut short."""
+@pytest.mark.parametrize("queued", [0, 1, 4])
+def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
+    """And none is cut short; nor lost where a kill left only `queued` of them in the journal."""
     content = yaml.safe_load(Path("params.yaml").read_text())
     choices = {"mu": {"choices": [0.1, 0.25, 1.0]}, "train.lr": {"choices": [0.01, 0.05]}}
     content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}}
     Path("params.yaml").write_text(yaml.safe_dump(content))
+    for point in search.first(assemble.load(), RUN)[:queued]:
+        search.find(assemble.load(), RUN).opened.enqueue_trial(point)
     search.perform(assemble.load(), RUN)
     assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(itertools.product([0.1, 0.25, 1.0], [0.01, 0.05]))
     assert all(value is not None for _, value, _ in made())
