@@ -9,13 +9,15 @@ from torch import Tensor
 
 from fedweave import trees
 from fedweave.engine import Settings, State, begin, one_round, run
-from fedweave.executors import Loop
+from fedweave.executors import Batched, Executor, Loop
 from fedweave.families import GeneratedModels
 from fedweave.federation import Federation
 from fedweave.models import build
+from fedweave.privacy import Privacy
 from fedweave.solvers import pull_back
 from fedweave.task import RowClassification
 from fedweave.trees import Tree
+from fedweave.wire import Wire
 
 SETTINGS = Settings(rounds=3, seed=2)
 EVERYBODY = torch.arange(tiny.CLIENTS)
@@ -147,6 +149,18 @@ def test_heurpfedla_keeps_layers() -> None:
             sent += 4 * int((~stays).sum()) * models[n][0].numel()
     assert (own["retained"].sum(1) == 2).all()
     assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()])
+def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
+    """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    last = {}
+    for name, wire, options in (("heurpfedla", Wire(Privacy(clip=0.1, noise=1.0)), {"retain": 99}), ("local", Wire(), {})):
+        settings = Settings(rounds=3, seed=2, participation=3, wire=wire)
+        *_, last[name] = run(tiny.method(name, task, "rows", **options), federation, settings, executor)
+    assert torch.equal(last["heurpfedla"].scores["pre"]["test"], last["local"].scores["pre"]["test"])
+    torch.testing.assert_close(*(trees.flat(report.models["pre"]) for report in last.values()), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(

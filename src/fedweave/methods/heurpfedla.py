@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedweave import trees
 from fedweave.families.mixtures import LayerwiseHypernetworks
-from fedweave.protocol import Server
+from fedweave.federation import ClientData
+from fedweave.protocol import ClientState, Server, Update
 from fedweave.trees import Params, Tree
 
 
@@ -45,9 +46,18 @@ class HeurpFedLA(LayerwiseHypernetworks):
     def attach(self, server: Server, ids: Tensor) -> Tree:
         return {"retained": self.retained(self.alpha(server["phi"], server["fixed"], ids), ids)}
 
-    def received(self, shared: Tree, own: Tree) -> Params:
-        # The server's copy of a retained layer is what the client last sent, so the client's own layer is already in place.
-        return trees.without(own, ("retained",))
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        update = super().client_update(shared, own, client, data)
+        return update._replace(client=update.model)
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        # The server's copy of a retained layer is not sent: on its way up noise, a clip or a lie may have changed it.
+        stays = {name: retained for names, retained in zip(self.task.layers.values(), own["retained"], strict=True) for name in names}
+        sent = trees.without(own, ("retained",))
+        return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in sent.items()}}
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         down = {
