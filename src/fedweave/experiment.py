@@ -1,7 +1,7 @@
 """One repetition of a run: drive the engine, keep what is worth keeping, survive a kill."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,8 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "models" [N, ...]} of the round that validation selects; empty where no models are kept.
+        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep` looks at again;
+            empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -118,14 +119,24 @@ def record(history: History, report: Report, bench: Bench) -> History:
     return replace(history, kept=_keep(history, report, bench)) if bench.run.evaluate.models else history
 
 
-def chosen(history: History, bench: Bench) -> np.ndarray:
+def chosen(history: History, bench: Bench, rows: Sequence[int] | None = None) -> np.ndarray:
     """Row of the evaluations so far that is reported, of each client [N]: from validation only.
+
+    Args:
+        rows: ascending, the evaluations that are looked at; default: all.
 
     Raises:
         BadInput: as `metrics.select`.
     """
-    val = table(history.scores[f"{assemble.point(bench.run)}/val"])
-    return select(val, history.rounds, bench.run.evaluate.select, bench.method.task.higher_is_better)
+    rows = range(len(history.rounds)) if rows is None else rows
+    best = select(_val(history, bench, rows), rows, bench.run.evaluate.select, bench.method.task.higher_is_better)
+    return np.array(rows)[best]
+
+
+def _val(history: History, bench: Bench, rows: Sequence[int]) -> np.ndarray:
+    """Validation values [R, N] of the evaluations `rows`."""
+    values = history.scores[f"{assemble.point(bench.run)}/val"]
+    return table([values[row] for row in rows])
 
 
 def table(rows: list[list[float]]) -> np.ndarray:
@@ -144,22 +155,27 @@ def _graph(report: Report, bench: Bench) -> list[list[Any]]:
 
 
 def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
-    """Every client's model of the round that would be reported if this were the last one."""
-    kept, point = history.kept, assemble.point(bench.run)
-    models = assemble.to_cpu(report.models[point])
+    """Every client's model of the round that would be reported if this were the last one.
+
+    Later choices hang on few "rows" of the evaluations so far: what is chosen now, and who has validation values at all.
+    """
+    kept, newest = history.kept, len(history.rounds) - 1
+    rows = [*kept.get("rows", range(newest)), newest]
+    known = np.isfinite(_val(history, bench, rows))
     try:
-        now = torch.from_numpy(chosen(history, bench) == len(history.rounds) - 1)
+        picked = chosen(history, bench, rows)
     except BadInput:  # no round is fit to be chosen yet
-        now = torch.ones(len(report.scores[point]["val"]), dtype=torch.bool)
-    if not kept or now.all():
-        return {"round": report.round, "models": models}
-    if not now.any():
+        picked = np.full(known.shape[1], newest)
+    now = torch.from_numpy(picked == newest)
+    if kept and not now.any():
         return kept
+    models = assemble.to_cpu(report.models[assemble.point(bench.run)])
 
     def merged(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
 
-    return {"round": report.round, "models": trees.tree_map(merged, models, kept["models"])}
+    models = trees.tree_map(merged, models, kept["models"]) if kept and not now.all() else models
+    return {"round": report.round, "models": models, "rows": sorted({*picked.tolist(), *np.array(rows)[known.argmax(0)].tolist()})}
 
 
 def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:
