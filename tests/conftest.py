@@ -1,6 +1,7 @@
 """Tests share the toy tasks in this folder; one thread each keeps them quick beside one another."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +25,23 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
         yield api
-        if "prefect" in sys.modules:  # what this process still has to tell it
-            from prefect.events.worker import EventsWorker
-            from prefect.logging.handlers import APILogWorker
 
-            for service in (APILogWorker, EventsWorker):
-                service.drain_all(timeout=10)
+
+@pytest.fixture
+def reporting(prefect_api: str) -> Iterator[str]:
+    """The flows of this process report to the real server.
+
+    Afterwards nothing of them goes on: an open socket pings from its thread, with Python's `random`, in the middle of other tests.
+    """
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from servers import until
+
+    services = (APILogWorker, EventsWorker)
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        yield prefect_api
+        for service in services:
+            service.drain_all(timeout=10)
+        mine = {f"{service.__name__}Thread" for service in services}
+        assert until(lambda: not mine & {thread.name for thread in threading.enumerate()})

@@ -6,13 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import toy_project
 from dvc.repo import Repo
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from servers import alive, until
 
 from fedweave.errors import BadInput
@@ -118,14 +116,7 @@ stage(main, ArithmeticError)
     assert done.stderr.startswith("error: ")
 
 
-@pytest.fixture
-def server(prefect_api: str) -> Iterator[str]:
-    """The flows of this process report to the real server."""
-    with temporary_settings({PREFECT_API_URL: prefect_api}):
-        yield prefect_api
-
-
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("reporting")
 def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path) -> None:
     from pipelines.flows import reproduce as flow
 
@@ -135,7 +126,7 @@ def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path) -> None
     assert flow(parallel=2, retries=0) == "0 stages brought up to date"
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("reporting")
 def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) -> None:
     from pipelines.flows import reproduce as flow
 
@@ -148,7 +139,7 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
     assert flow(parallel=2, retries=0) == "2 stages brought up to date"
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("reporting")
 def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2 is bad input: five more tries would end as the first."""
     from pipelines.flows import reproduce as flow
@@ -159,7 +150,7 @@ def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.
     assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("reporting")
 def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has one to itself; the others see what they saw before."""
     from pipelines.flows import reproduce as flow
@@ -183,9 +174,9 @@ def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
-def test_a_stopped_flow_leaves_no_stage_behind(project: Path, server: str, number: signal.Signals, shell: str) -> None:
+def test_a_stopped_flow_leaves_no_stage_behind(project: Path, reporting: str, number: signal.Signals, shell: str) -> None:
     Path("hold").touch()
-    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     flow = subprocess.Popen(
         [sys.executable, "-m", "pipelines.flows", "--parallel", "2"],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import toy_project
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from servers import ROOT, Project, running, study, until
 
 from pipelines.ledger import stale_stages
@@ -42,7 +41,8 @@ def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: s
     torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
 
 
-def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("reporting")
+def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the one GPU each; on a single core the stage that waits for them lets them go first."""
     pytest.importorskip("prefect_ray", reason="needs the extra: pip install -c constraints.txt -e '.[ray]'")
     from pipelines.flows import reproduce
@@ -53,8 +53,7 @@ def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, prefect_api: str, 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     toy_project.make(tmp_path)
-    with temporary_settings({PREFECT_API_URL: prefect_api}):
-        assert reproduce(where="ray", parallel=1, retries=0, share=0.5) == "4 stages brought up to date"
+    assert reproduce(where="ray", parallel=1, retries=0, share=0.5) == "4 stages brought up to date"
     gpus = dict(toy_project.seen())
     assert gpus["made-a.txt"] == gpus["made-b.txt"] == "5"
     assert stale_stages() == []

@@ -117,12 +117,11 @@ def deployed(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def ask(deployed: str) -> Iterator[Callable[..., object]]:
+def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
     """Questions to the server."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    with temporary_settings({PREFECT_API_URL: deployed}), get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:
         yield lambda method, *words, **named: getattr(client, method)(*words, **named)
 
 
