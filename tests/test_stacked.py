@@ -1,5 +1,6 @@
 """Stacked training: closures taken apart, clients trained outside the transform, compiled steps, sparse features."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +18,7 @@ from fedweave import compiled, keys, trees
 from fedweave.descent import Fit, descend
 from fedweave.engine import Settings, begin, one_round
 from fedweave.executors import Batched, Loop, choose_executor, describe
-from fedweave.federation import Cohort
+from fedweave.federation import ClientData, Cohort
 from fedweave.lifting import VOLATILE, lift
 from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project
@@ -170,6 +171,45 @@ def test_stacking_copies_only_what_changed() -> None:
         for name in ("a", "b"):
             assert (found[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
             assert torch.equal(found[name], torch.stack([row[name] for row in other]))
+
+
+def test_a_square_that_is_turned_round_is_a_copy() -> None:
+    """It begins where the row begins and has its shape."""
+    whole = torch.randn(3, 2, 2)
+    assert torch.equal(trees.stack([row.T for row in whole]), whole.mT)
+
+
+def test_large_results_are_let_go_one_by_one() -> None:
+    """When the loop turns to the next client, what the one before gave lies in the stack and nowhere else."""
+    everybody, given = viewers(tiny.rows_federation(), 0, 0), []
+
+    def one(number: Tensor, data: ClientData) -> trees.Tree:
+        assert all(reference() is None for reference in given)
+        fresh = number + torch.zeros(trees.LARGE // 4)
+        given.append(weakref.ref(fresh))
+        return {"first": fresh, "again": fresh, "number": number}
+
+    numbers = torch.arange(float(tiny.CLIENTS))
+    found = Loop().each(one, (numbers,), everybody)
+    assert found["first"] is found["again"]
+    assert found["number"] is numbers
+    assert torch.equal(found["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
+
+
+def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None:
+    """Given twice by some clients alone, of another type, or left as it was given; of another shape they cannot be."""
+    size = trees.LARGE // 4
+    whole = torch.randn(4, size)
+    fresh = [2 * row for row in whole]
+    results = [{"a": f, "b": f if i % 2 else 3 * f, "c": f.double() if i > 1 else 4 * f, "d": whole[i]} for i, f in enumerate(fresh)]
+    results[0]["d"] = fresh[0]
+    found = trees.stack(trees.settled(iter(results), 4))
+    for name, rows in found.items():
+        expected = torch.stack([result[name] for result in results])
+        assert rows.dtype == expected.dtype
+        assert torch.equal(rows, expected)
+    with pytest.raises(RuntimeError, match="equal size"):
+        trees.stack(trees.settled(iter([{"a": fresh[0]}, {"a": fresh[1][None]}]), 2))
 
 
 def test_auto_picks_by_kind_size_and_length() -> None:

@@ -46,7 +46,8 @@ class Loop(Executor):
     """One client after the other, without padding."""
 
     def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        return trees.stack([function(*(trees.at(t, i) for t in stacked), cohort.one(i)) for i in range(len(cohort))])
+        results = (function(*(trees.at(t, i) for t in stacked), cohort.one(i)) for i in range(len(cohort)))
+        return trees.stack(trees.settled(results, len(cohort)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
+LARGE = 2**20  # bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
 
 __all__ = [
     "Params",
@@ -26,6 +28,7 @@ __all__ = [
     "norms",
     "only",
     "put",
+    "settled",
     "stack",
     "sub",
     "take",
@@ -96,13 +99,34 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(one, *trees)
 
 
+def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
+    """`count` single-client trees for `stack`, each let go before the next one is made: what is large lies where the stack will be."""
+    room: dict[int, Tensor] = {}
+
+    def moved(i: int, tree: Tree) -> Tree:
+        done: dict[int, Tensor] = {}
+        place = itertools.count()
+
+        def one(leaf: Tensor) -> Tensor:
+            where = next(place)
+            if id(leaf) not in done and leaf._base is None and leaf.nbytes >= LARGE:
+                rows = room.setdefault(where, leaf.new_empty((count, *leaf.shape)))
+                done[id(leaf)] = rows[i].copy_(leaf) if (rows.shape[1:], rows.dtype) == (leaf.shape, leaf.dtype) else leaf
+            return done.get(id(leaf), leaf)
+
+        return tree_map(one, tree)
+
+    return [*map(moved, range(count), trees)]
+
+
 def _untouched(leaves: Sequence[Tensor]) -> bool:
     """Whether `leaves` are the rows of one tensor, in order, as `at` gives them."""
     whole = leaves[0]._base
     if whole is None or whole.shape != (len(leaves), *leaves[0].shape) or not whole.is_contiguous():
         return False
     size = whole[0].numel() * whole.element_size()
-    return all(leaf._base is whole and leaf.data_ptr() == whole.data_ptr() + i * size for i, leaf in enumerate(leaves))
+    first = whole.data_ptr()
+    return all(leaf._base is whole and leaf.is_contiguous() and leaf.data_ptr() == first + i * size for i, leaf in enumerate(leaves))
 
 
 def concat(trees: Sequence[Tree]) -> Tree:
