@@ -96,6 +96,19 @@ def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
         assert {entry["source"] for entry in service.get("configs", [])} <= {*EVERYTHING["configs"]}
 
 
+def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> None:
+    """Prefect writes its UI's pages into its own package unless told where, and leaves the UI out where it may not."""
+    published = {f"http://{port.rpartition(':')[0]}" for service in SERVICES.values() for port in service.get("ports", [])}
+    for service in SERVICES.values():
+        volumes = [entry.partition(":")[2] for entry in service.get("volumes", [])]
+        given = service.get("environment", {})
+        paths = [value.removeprefix("sqlite:///") for value in given.values() if value.removeprefix("sqlite:///").startswith("/fedweave")]
+        assert [path for path in paths if not any(Path(path).is_relative_to(volume) for volume in volumes)] == []
+        assert {given[name] for name in given if name.endswith("_UI_URL")} <= published
+    assert {"PREFECT_HOME", "PREFECT_UI_STATIC_DIRECTORY"} <= {*SERVICES["prefect"]["environment"]}
+    assert {"PREFECT_UI_URL", "MLFLOW_UI_URL"} <= {*SERVICES["worker"]["environment"]}
+
+
 def test_variables_are_ones_that_the_programs_read() -> None:
     """A misspelt variable would be passed over in silence."""
     from mlflow.cli import cli
