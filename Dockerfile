@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1.7
 # One image for the Prefect server, its workers and MLflow; TORCH chooses PyTorch's build: cpu, or cu130 for GPUs.
 ARG PYTHON=3.11.14-slim-bookworm
 
@@ -8,16 +7,16 @@ ENV UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
 RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir uv==0.13.9
 WORKDIR /fedweave
 # The dependencies, in a layer of their own that a change of the code leaves alone.
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt ./
 RUN mkdir -p src/fedweave pipelines \
-    && printf '__version__ = "0"\n' > src/fedweave/__init__.py && touch pipelines/__init__.py \
+    && printf '__version__ = "0"\n' > src/fedweave/__init__.py && touch README.md pipelines/__init__.py \
     && /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --torch-backend "${TORCH}" \
        --constraint constraints.txt '.[postgres]'
 COPY . .
 RUN /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --no-deps --reinstall-package fedweave --editable .
 
 FROM python:${PYTHON}
-RUN apt-get update && apt-get install --yes --no-install-recommends git make && rm -rf /var/lib/apt/lists/* \
+RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 fedweave && install --directory --owner=fedweave --group=fedweave /fedweave
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build --chown=fedweave:fedweave /fedweave /fedweave

@@ -133,11 +133,18 @@ def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
     (python,) = (line.partition("=")[2] for line in DOCKERFILE if line.startswith("ARG PYTHON"))
     assert re.fullmatch(r"\d+\.\d+\.\d+-slim-\w+", python)
     assert all(line.split()[1] == "python:${PYTHON}" for line in DOCKERFILE if line.startswith("FROM"))
+    assert not DOCKERFILE[0].startswith("# syntax"), "a second image to pull, for a syntax that every builder knows"
     assert any(re.search(r"pip install \S+ uv==\d+\.\d+\.\d+", line) for line in DOCKERFILE)
     last = DOCKERFILE[max(i for i, line in enumerate(DOCKERFILE) if line.startswith("FROM")) :]
     order = [line.split()[0] for line in last if line.split()[:1] and line.split()[0] in ("USER", "HEALTHCHECK", "CMD")]
     assert order == ["USER", "HEALTHCHECK", "CMD"]
     assert "USER fedweave" in last
+
+
+def test_the_dependencies_are_built_from_what_names_them() -> None:
+    """Anything else beside them would have every edit of it fetch them all again."""
+    first = next(line for line in DOCKERFILE if line.startswith("COPY"))
+    assert first.split()[1:-1] == ["pyproject.toml", "constraints.txt"]
 
 
 def test_what_the_image_copies_is_in_its_context() -> None:
