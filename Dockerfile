@@ -25,5 +25,5 @@ USER fedweave
 WORKDIR /fedweave
 # The image carries no repository: DVC works without one. A volume takes its owner from the folder that is here.
 RUN dvc config --local core.no_scm true && mkdir -p data results records .prefect .fedweave .dvc/cache
-HEALTHCHECK --interval=30s --timeout=10s --start-period=30s CMD ["python", "-c", "import pipelines, fedweave"]
+HEALTHCHECK --interval=30s --timeout=30s --start-period=30s CMD ["python", "-c", "import pipelines, fedweave"]
 CMD ["dvc", "repro"]
