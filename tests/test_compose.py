@@ -72,7 +72,9 @@ def test_a_service_is_pinned_unprivileged_and_watched(name: str) -> None:
     probe = service["healthcheck"]
     assert probe["test"][0] == "CMD"
     assert {"interval", "timeout", "retries", "start_period"} <= {*probe}
-    assert image == "postgres" or int(probe["timeout"].removesuffix("s")) >= 30, "sixteen seconds were seen beside trainings"
+    patience = {name: int(probe[name].removesuffix("s")) for name in ("timeout", "start_period")}
+    # Beside trainings that filled the cores, probes took 16 seconds and MLflow 231 to start.
+    assert image == "postgres" or (patience["timeout"] >= 30 and patience["start_period"] >= 300)
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     for other, wanted in service.get("depends_on", {}).items():
         assert wanted == {"condition": "service_healthy"}
