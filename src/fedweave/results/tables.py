@@ -138,7 +138,8 @@ def curves(study: Study) -> pd.DataFrame:
 def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Label -> [S, N] on the clients that all `runs` of a task have, for tests.
 
-    Tests take columns to be independent: clients that share test nodes are one column, their mean.
+    Tests take columns to be independent: clients that share test nodes, and with them what they train on, are one column, their mean.
+    Clients that are scored on the same official rows (`test: weighted`) train on rows of their own; a test holds given those rows.
     """
     frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
