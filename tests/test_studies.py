@@ -129,8 +129,35 @@ def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[st
 def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
     """In one line that names it."""
     write(tmp_path, one="like: nothing\n")
-    with pytest.raises(BadInput, match="nothing"):
+    with pytest.raises(BadInput, match=r"studies/one\.yaml: like: 'nothing' is unknown"):
         catalogue.expand("one", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"one": "like: two\n", "two": "about: nothing\n"}, ["studies/two.yaml: tasks", "missing"]),
+        ({"one": "like: one\n"}, ["studies/one.yaml: like", "one -> one"]),
+        ({"one": "like: two\n", "two": "like: [one]\n"}, ["studies/two.yaml: like", "one -> two -> one"]),
+        ({"one": "like: 3\n"}, ["studies/one.yaml: like: 3", "list of names"]),
+        ({"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [m]}}\n"}, ["studies/one.yaml: tasks: ['a']", "not a block"]),
+        ({"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [m]}}\n"}, ["studies/one.yaml: tasks.a: 'b'"]),
+    ],
+)
+def test_like_what_cannot_be_taken_over_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
+    """In one line that names the file and the way there."""
+    write(tmp_path, **files)
+    with pytest.raises(BadInput) as caught:
+        catalogue.expand("one", tmp_path)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_study_turns_a_range_into_choices(tmp_path: Path) -> None:
+    """Nothing of the range is left; a range that is only moved keeps the rest."""
+    spaces = "tune: {trials: 1, spaces: {fedprox: {mu: {choices: [0.1]}, train.lr: {high: 0.1}}}}\n"
+    folder = written(tmp_path, f"{spaces}tasks: {{digits: {{methods: [fedprox]}}}}\n")
+    found = catalogue.expand("mine", folder)["tune"]["spaces"]["fedprox"]
+    assert found == {"mu": {"choices": [0.1]}, "train.lr": {"low": 0.003, "high": 0.1, "log": True}}
 
 
 def test_figures_draw_from_the_runs_of_their_tables() -> None:
@@ -159,6 +186,11 @@ def written(tmp_path: Path, text: str) -> Path:
         ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
         ("about: nothing", ["studies/mine.yaml: tasks", "missing"]),
         ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "method, set"]),
+        ("tasks: {digits: {methods: [{}]}}", ["tasks.digits.methods", "{}", "one variant"]),
+        ("tasks: {digits: {methods: [{a: {method: local}, b: {method: fedavg}}]}}", ["tasks.digits.methods", "'b'", "one variant"]),
+        ("tune: {spaces: {fedavgg: {}}}\ntasks: {digits: {methods: [fedavg]}}", ["mine.yaml: tune.spaces", "did you mean 'fedavg'"]),
+        ("tune: 3\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: tune: 3", "not a block"]),
+        ("methods: [fedavg]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "not a block"]),
     ],
 )
 def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[str]) -> None:

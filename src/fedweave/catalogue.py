@@ -17,10 +17,11 @@ WORDS = ("about", "like", "seeds", "tasks", "methods", "tune", "ablate")  # of a
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top; mappings are merged, everything else replaced."""
+    """`base` with `overlay` on top; mappings are merged, everything else replaced, a search space of the other form too."""
     merged = copy.deepcopy(dict(base))
     for key, value in overlay.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
         merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
     return merged
 
@@ -30,23 +31,29 @@ def studies(folder: Path = STUDIES) -> dict[str, Path]:
     return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
 
 
-def overlay(name: str, folder: Path = STUDIES) -> dict[str, Any]:
+def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """The study file `name` on top of the studies that it is `like`; if it names tasks, only those of theirs are taken over.
 
+    Args:
+        above: the studies that were read on the way to this one.
+
     Raises:
-        BadInput: for an unknown study.
+        BadInput: for an unknown study, one that is like itself, or one whose blocks are none.
     """
-    known = studies(folder)
-    own = read_yaml(known[choose(name, known, "study")])
-    like = own.pop("like", [])
-    inherited: dict[str, Any] = {}
+    known, file = studies(folder), f"studies/{name}.yaml"
+    read = read_yaml(known[choose(name, known, f"studies/{above[-1]}.yaml: like" if above else "study")])
+    own = {key: value for key, value in read.items() if value is not None}
+    _check_blocks(own, file)
+    like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        inherited = merge(inherited, overlay(other, folder))
-    if not inherited:
-        return own
-    theirs, named = inherited.pop("tasks"), own.pop("tasks", None)
+        if other in (*above, name):
+            raise BadInput(f"{file}: like: {other!r} is like this study itself ({' -> '.join((*above, name, other))}); name another")
+        inherited = merge(inherited, overlay(other, folder, (*above, name)))
+    theirs, named = inherited.pop("tasks", {}), own.get("tasks")
     tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
-    return {**merge({**inherited, "ablate": {}}, own), "tasks": tasks}
+    if not tasks:
+        raise BadInput(f"{file}: tasks: missing; name them, or say like: <a study>")
+    return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
 
 
 def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
@@ -84,21 +91,35 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
     }
 
 
+def _check_blocks(own: Mapping[str, Any], file: str) -> None:
+    """Refuse what cannot be laid over another study."""
+    if not isinstance(own.get("like", []), str | list):
+        raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
+    blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
+    tasks = blocks.get("tasks")
+    blocks |= {f"tasks.{key}": block or {} for key, block in tasks.items()} if isinstance(tasks, Mapping) else {}
+    for key, block in blocks.items():
+        if not isinstance(block, Mapping):
+            raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
+
+
 def _check_words(name: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
     """Refuse what a study file would otherwise leave out without a word."""
     file = f"studies/{name}.yaml"
     for key in own:
         choose(key, WORDS, file)
-    if not isinstance(own.get("tasks"), Mapping):
-        raise BadInput(f"{file}: tasks: missing, or not a block of tasks; name them, or say like: <a study>")
-    for method in own.get("methods", {}):
-        choose(method, methods, f"{file}: methods")
+    named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
+    for where, block in named.items():
+        for method in block:
+            choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
-        entries = block.get("methods") if isinstance(block, Mapping) else None
+        entries = block.get("methods")
         if not isinstance(entries, list):
             raise BadInput(f"{file}: tasks.{key}.methods: missing, or not a list; such as [fedavg, fedaghn]")
         for entry in entries:
-            item = next(iter(entry.values())) if isinstance(entry, Mapping) and entry else {}
+            if isinstance(entry, Mapping) and len(entry) != 1:
+                raise BadInput(f"{file}: tasks.{key}.methods: {entry!r} must be one variant; start each with a dash")
+            item = next(iter(entry.values())) if isinstance(entry, Mapping) else {}
             for word in item if isinstance(item, Mapping) else [item]:
                 choose(word, ("method", "set"), f"{file}: tasks.{key}.methods: {entry}")
 
