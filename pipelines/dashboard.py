@@ -68,7 +68,7 @@ def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
     if not file.is_file():
         return [], True
     record = json.loads(file.read_text(encoding="utf-8"))
-    spaces = search.spaces(study, key)
+    spaces = search.distributions(study, key)
     return list(_frozen(record["trials"], spaces)), record["maximize"]
 
 

@@ -30,10 +30,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
-from fedweave import assemble, experiment
+from fedweave import assemble, experiment, spaces
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, Diverged
-from fedweave.methods import METHODS
+from fedweave.errors import Diverged
 from fedweave.spec import Study
 from pipelines import paths
 
@@ -145,7 +144,7 @@ def storage(path: Path) -> JournalStorage:
 def digest(study: Study, key: str) -> str:
     """A hash of all that the values of the search depend on: what nothing touched is found again, and nothing else is."""
     run, tune = study.run(key), study.tune
-    space = {name: repr(entry) for name, entry in spaces(study, key).items()}
+    space = {name: repr(entry) for name, entry in distributions(study, key).items()}
     subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -192,7 +191,7 @@ def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
             return None
         tune = search.study.tune
         opened.sampler = SAMPLERS[tune.sampler](seed=tune.trials - search.left + training)
-        claimed = opened.ask(spaces(search.study, search.key))
+        claimed = opened.ask(distributions(search.study, search.key))
         claims.take(claimed.number)
         return claimed
 
@@ -231,55 +230,26 @@ def _best(bench: experiment.Bench, seed: int, offset: int, trial: optuna.Trial) 
     return best
 
 
-def declared(study: Study, key: str) -> dict[str, Any]:
-    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
-    run = study.run(key)
-    fields = METHODS[run.method].__dataclass_fields__
-    values = {name: run.options.get(name, getattr(fields.get(name), "default", None)) for name in _space(study, key)}
-    return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
-
-
 def first(study: Study, key: str) -> list[dict[str, Any]]:
-    """The points that a search begins with: the declared one, and for a grid all others.
-
-    Raises:
-        BadInput: a grid over a range.
-    """
-    begun, entries = declared(study, key), spaces(study, key)
+    """The points that a search begins with: the declared one, and for a grid all others."""
+    begun = spaces.declared(study, key)
     if study.tune.sampler != "grid":
         return [begun]
-    choices = {name: entry.choices for name, entry in entries.items() if isinstance(entry, CategoricalDistribution)}
-    if ranges := sorted({*entries} - {*choices}):
-        where = f"tune.spaces.{study.runs[key].method}.{ranges[0]}"
-        raise BadInput(f"params.yaml: tune.sampler: grid takes choices, but {where} is a range; give choices, or use tpe")
+    choices = {name: entry.choices for name, entry in distributions(study, key).items() if isinstance(entry, CategoricalDistribution)}
     points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     return [begun, *(point for point in points if point != begun)]
 
 
-def spaces(study: Study, key: str) -> dict[str, BaseDistribution]:
-    """The search space of a run: what is declared, and the value that the run has without tuning.
-
-    Raises:
-        BadInput: an entry that is neither a range nor a choice.
-    """
-    method, values = study.runs[key].method, declared(study, key)
-    return {name: _distribution(entry, values[name], f"tune.spaces.{method}.{name}") for name, entry in _space(study, key).items()}
+def distributions(study: Study, key: str) -> dict[str, BaseDistribution]:
+    """The search space of a run: what is declared, and the value that the run has without tuning."""
+    values = spaces.declared(study, key)
+    return {name: _distribution(entry, values[name]) for name, entry in spaces.entries(study, key).items()}
 
 
-def _space(study: Study, key: str) -> dict[str, Any]:
-    """The declared entries for a run; what the run itself sets is not searched for."""
-    item = study.runs[key]
-    fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
-    return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
-
-
-def _distribution(entry: Any, value: Any, where: str) -> BaseDistribution:
+def _distribution(entry: Mapping[str, Any], value: Any) -> BaseDistribution:
     """A range {low, high, log, step} or {choices}, widened to hold `value`."""
-    try:
-        if "choices" in entry:
-            return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
-        ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
-        whole = all(isinstance(end, int) for end in ends.values())
-        return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInput(f"params.yaml: {where}: {entry!r} is no range around {value!r}: low, high, log, step; or choices") from error
+    if "choices" in entry:
+        return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+    ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
+    whole = all(isinstance(number, int) for number in (*ends.values(), entry.get("step", 1)))
+    return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})

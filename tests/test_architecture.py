@@ -23,7 +23,7 @@ LAYERS = (
     {"methods"},
     {"executors"},
     {"engine", "spec"},
-    {"catalogue", "checks"},
+    {"catalogue", "checks", "spaces"},
     {"assemble"},
     {"experiment", "plots", "results"},
     {"archive", "deploy", "report"},

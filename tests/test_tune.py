@@ -17,7 +17,7 @@ import pytest
 import yaml
 from optuna.trial import TrialState
 
-from fedweave import assemble, data
+from fedweave import assemble, data, spaces
 from fedweave.data import Dataset
 from pipelines import paths, search, tune
 
@@ -172,8 +172,8 @@ def test_a_search_sees_validation_only(project: Path, alone: list) -> None:
 def test_what_a_run_sets_itself_is_not_searched_for(project: Path) -> None:
     """It would win over every trial's value."""
     study = assemble.load()
-    assert search.spaces(study, RUN).keys() == {"mu", "train.lr"}
-    assert search.spaces(study, "toy-strong").keys() == {"train.lr"}
+    assert search.distributions(study, RUN).keys() == {"mu", "train.lr"}
+    assert search.distributions(study, "toy-strong").keys() == {"train.lr"}
 
 
 def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Path) -> None:
@@ -217,7 +217,7 @@ def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
     """What such a kill leaves behind is a trial that runs and knows only what it was queued with."""
     study = assemble.load()
     opened = search.find(study, RUN).opened
-    opened.enqueue_trial(search.declared(study, RUN))
+    opened.enqueue_trial(spaces.declared(study, RUN))
     opened.ask()
     search.perform(study, RUN)
     done = search.find(study, RUN).opened.get_trials(states=search.DONE)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave import checks, data, subgraphs
+from fedweave import checks, data, spaces, subgraphs
 from fedweave.attacks import Attack, AttackSpec, flipped, liars
 from fedweave.blocks import TaskSpec, TrainSpec
 from fedweave.config import construct
@@ -34,7 +34,7 @@ def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path,
 
 
 def load(path: Path | str = PARAMS) -> Study:
-    """Read and check params.yaml: form, names, hyper-parameters, and that every method makes sense on its task.
+    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and that every method makes sense on its task.
 
     Raises:
         BadInput: one line that names the key, the value and the way out.
@@ -53,6 +53,7 @@ def check(study: Study, where: str = str(PARAMS)) -> Study:
         checks.check_task(task, f"{where}: tasks.{name}")
     for key in study.runs:
         check_run(study.run(key), where)
+    spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
             run = varied(study, block["run"], {}, settings)

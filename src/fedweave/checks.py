@@ -20,13 +20,9 @@ MODEL_BOUNDS: dict[str, tuple[float | None, float | None]] = {"hidden": (1, None
 
 
 def check_methods(study: Study, where: str) -> None:
-    """Refuse blocks of settings and of search spaces that belong to no method."""
+    """Refuse blocks of settings that belong to no method."""
     for name in study.methods:
         choose(name, METHODS, f"{where}: methods")
-    for name, space in study.tune.spaces.items():
-        choose(name, METHODS, f"{where}: tune.spaces")
-        if not isinstance(space or {}, Mapping):
-            raise BadInput(f"{where}: tune.spaces.{name}: {space!r} is not a mapping of parameters to ranges")
 
 
 def check_task(task: TaskSpec, where: str) -> None:

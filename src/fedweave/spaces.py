@@ -1,0 +1,107 @@
+"""Search spaces: what is searched for of a run, and what can be refused of it before any trial."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+from fedweave.blocks import TrainSpec
+from fedweave.config import check_bounds, check_value, construct
+from fedweave.errors import BadInput, choose
+from fedweave.methods import METHODS
+from fedweave.spec import Study
+
+FORMS = "give either low and high (beside them log or step), or choices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Numbers from `low` to `high`, both included; `log` spreads them by magnitude, `step` leaves out what lies between."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """A few values."""
+
+    choices: list[Any]
+
+
+def entries(study: Study, key: str) -> dict[str, Any]:
+    """The declared entries for a run; what the run itself sets is not searched for."""
+    item = study.runs[key]
+    fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
+    return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def declared(study: Study, key: str) -> dict[str, Any]:
+    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
+    run = study.run(key)
+    settings = METHODS[run.method].__dataclass_fields__
+    values = {name: run.options.get(name, getattr(settings.get(name), "default", None)) for name in entries(study, key)}
+    return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
+
+
+def check(study: Study, where: str) -> None:
+    """Refuse spaces of unknown methods and parameters, and those that hold no value, or not the declared one.
+
+    Raises:
+        BadInput: naming the entry, its value and the way out.
+    """
+    for method, space in study.tune.spaces.items():
+        choose(method, METHODS, f"{where}: tune.spaces")
+        here = f"{where}: tune.spaces.{method}"
+        if not isinstance(space or {}, Mapping):
+            raise BadInput(f"{here}: {space!r} is not a mapping of parameters to ranges")
+        known = _parameters(method)
+        for name, entry in (space or {}).items():
+            hint, bounds = known[choose(name, known, here)]
+            for value in _values(entry, f"{here}.{name}", study.tune.sampler):
+                check_value(value, hint, f"{here}.{name}")
+                check_bounds(value, bounds, f"{here}.{name}")
+    for key in study.runs if study.tune.trials else ():
+        _check_reach(study, key, where)
+
+
+def _parameters(method: str) -> dict[str, tuple[Any, Any]]:
+    """Type and bounds of what may be searched for; the rounds may not, of which a trial trains the declared share."""
+    cls = METHODS[method]
+    found: dict[str, tuple[Any, Any]] = {}
+    for owner, prefix, left in ((cls, "", {"task", "solver", "training"}), (TrainSpec, "train.", {"rounds"})):
+        hints, bounds = get_type_hints(owner), getattr(owner, "bounds", {})
+        found |= {f"{prefix}{name}": (hints[name], bounds.get(name)) for name in {field.name for field in fields(owner)} - left}
+    return found
+
+
+def _values(entry: Any, here: str, sampler: str) -> list[Any]:
+    """The values that an entry names: its choices, or the ends of its range."""
+    if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
+        raise BadInput(f"{here}: {entry!r} is no space; {FORMS}")
+    if "choices" in entry:
+        values = construct(Choices, entry, here).choices
+        if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
+            raise BadInput(f"{here}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
+        return values
+    made = construct(Range, entry, here)
+    if made.low > made.high:
+        raise BadInput(f"{here}: low {made.low:g} is above high {made.high:g}; swap them")
+    if made.log and made.low <= 0:
+        raise BadInput(f"{here}: log needs numbers above 0, and low is {made.low:g}; raise it, or leave log out")
+    if made.step is not None and (made.log or made.step <= 0):
+        raise BadInput(f"{here}: step {made.step:g} must be above 0 and without log; mend it, or leave it out")
+    if sampler == "grid":
+        raise BadInput(f"{here}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
+    return [entry["low"], entry["high"]]
+
+
+def _check_reach(study: Study, key: str, where: str) -> None:
+    """A range is widened to hold the value that the run has without tuning, so there must be one that it can hold."""
+    values = declared(study, key)
+    for name, entry in entries(study, key).items():
+        value = values[name]
+        if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
+            here = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
+            raise BadInput(f"{here}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them")
