@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedweave import catalogue, spec
+from fedweave import catalogue, config, spec
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import check_writable
 from pipelines import records, studies, workers
@@ -152,9 +152,9 @@ def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[st
         "tasks": {dataset: task},
         "runs": {key: {"task": dataset, "method": method}},
         "methods": {method: base["methods"][method] or {}},
-        "tune": {"seeds": [seed + 1]},
+        "tune": {"seeds": [(seed + 1) % 2**31]},
     }
-    extra = {**_pairs(settings), **({"train.rounds": rounds} if rounds else {})}
+    extra = _pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
     try:
         chosen = assemble.check(spec.parse(block, "fedweave run"), "fedweave run").run(key, extra=extra)
         assemble.check_run(chosen, "fedweave run")
@@ -170,11 +170,14 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {bad!r} is not name=value, such as train.lr=0.1")
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for name, value in (s.split("=", 1) for s in settings):
+        if name in pairs:
+            hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
+            raise BadInput(f"--set {name}: {pairs[name]!r} and {value} both; give one{hint}")
         try:
-            pairs[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            pairs[name] = config.load_yaml(value)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise BadInput(f"--set {name}: {value!r} is not a YAML value; quote it if it is a text") from error
     return pairs
 

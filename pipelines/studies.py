@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave import catalogue, spec
+from fedweave import catalogue, config, spec
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 
@@ -71,29 +71,26 @@ def _from_catalogue(now: dict[str, Any]) -> bool:
 
 def dump(content: dict[str, Any]) -> str:
     """params.yaml as text: blocks down to the entries, which stay on one line each."""
+    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
+    parts = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
+            parts.append("\n".join([f"{key}:", *(f"  {_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]))
+        else:
+            parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
+    return header + "\n\n".join(parts) + "\n"
+
+
+def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
+    """`value` as `read_yaml` reads it."""
     import yaml
 
-    class Flow(yaml.SafeDumper):
+    class Plain(yaml.SafeDumper):
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             return super().increase_indent(flow, False)
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
-    parts = []
-    for key, value in content.items():
-        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
-            parts.append("\n".join([f"{key}:", *(f"  {name}: {_inline(entry)}" for name, entry in value.items())]))
-        else:
-            style = None if isinstance(value, dict | list) else False
-            parts.append(
-                yaml.dump({key: value}, Dumper=Flow, sort_keys=False, default_flow_style=style, width=150, allow_unicode=True).rstrip()
-            )
-    return header + "\n\n".join(parts) + "\n"
-
-
-def _inline(value: Any) -> str:
-    import yaml
-
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    Plain.add_implicit_resolver(*config.EXPONENT)
+    return yaml.dump(value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True).rstrip()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fedweave import assemble, catalogue, data, experiment, spec
-from fedweave.errors import BadInput
-from pipelines import cli, flows
+from fedweave.errors import BadInput, choose
+from fedweave.methods import METHODS
+from pipelines import cli, flows, studies
 from tests.test_spec import altered, good
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,6 +232,44 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(tmp_path: Path,
         cli.run("fedprox", settings=["mu=["])
     with pytest.raises(BadInput, match="--dataset: 'fedaghn' is unknown"):
         cli.run("fedprox", dataset="fedaghn")
+    with pytest.raises(BadInput, match=r"--set train\.rounds: 7 and 5 both; give one"):
+        cli.run("fedprox", rounds=5, settings=["train.rounds=7"])
+    with pytest.raises(BadInput, match="--set mu: 1 and 2 both"):
+        cli.run("fedprox", settings=["mu=1", "mu=2"])
+
+
+NUMBERS = {
+    "1e-2": 0.01,
+    "1e5": 1e5,
+    "1.5e-3": 0.0015,
+    "-2E+3": -2000.0,
+    "1.e2": 100.0,
+    ".5e1": 5.0,
+    "'1e-2'": "1e-2",
+    "e5": "e5",
+    "1e": "1e",
+}
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -> None:
+    """Are numbers in files and after --set alike; what is quoted stays a text, when params.yaml is written too."""
+    assert cli._pairs([f"lam={text}"]) == {"lam": value}
+    (tmp_path / "params.yaml").write_text(f"lam: {text}\n")
+    assert spec.read_yaml(tmp_path / "params.yaml") == {"lam": value}
+    content = {"study": "quick", "methods": {"1e3": {"lam": value}}, "tune": {"seeds": [value]}}
+    (tmp_path / "params.yaml").write_text(studies.dump(content))
+    assert spec.read_yaml(tmp_path / "params.yaml") == content
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'perfedavg'?"), ("AVG_ft", "did you mean 'fedavg_ft'?"), ("e", "is unknown; choices"),
+])  # fmt: skip
+def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -> None:
+    """Beside the nearest one."""
+    with pytest.raises(BadInput) as caught:
+        choose(typed, METHODS, "--method")
+    line(caught, [meant])
 
 
 def test_a_flow_of_an_unknown_study_starts_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+# A number with an exponent, as everybody and DVC write it; YAML 1.1 asks for a point and a sign, and takes 1e-3 for a text.
+EXPONENT = ("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
 
 
 def construct(cls: type[T], block: object, key: str, **given: object) -> T:
@@ -119,12 +122,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
     """
-    import yaml
-
     if not path.is_file():
         raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), _strict_loader())
+        loaded = load_yaml(path.read_text(encoding="utf-8"))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except Exception as error:  # beside YAMLError: numbers, dates and depths that Python refuses, a file one may not read
@@ -136,8 +137,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _strict_loader() -> Any:
-    """The safe loader of YAML, which makes plain data only; here it also refuses a key that stands twice in a mapping."""
+def load_yaml(text: str) -> Any:
+    """Plain data of a YAML text.
+
+    Raises:
+        BadInput: a key stands twice in a mapping.
+        YAMLError: it is no YAML; other exceptions for numbers, dates and depths that Python refuses.
+    """
     import yaml
 
     class Strict(yaml.SafeLoader):
@@ -150,4 +156,5 @@ def _strict_loader() -> Any:
                 seen.add(key.value)
             return node
 
-    return Strict
+    Strict.add_implicit_resolver(*EXPONENT)
+    return yaml.load(text, Strict)
