@@ -17,6 +17,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from fedweave.errors import BadInput
 from pipelines import paths, ui
 
 if TYPE_CHECKING:
@@ -122,9 +123,13 @@ def _data(kind: str, content: bytes) -> str:
 
 
 def _runs(study: str) -> Iterator["Run"]:
-    """The runs of `study` that MLflow's record holds, without the single seeds."""
-    from mlflow import MlflowClient
+    """The runs of `study` that MLflow's record holds, without the single seeds; none of a damaged one, as `evaluate` has said."""
+    from mlflow import MlflowClient, get_tracking_uri
 
+    try:
+        ui.check_store(get_tracking_uri())
+    except BadInput:
+        return
     client = MlflowClient()
     experiment = client.get_experiment_by_name(study)
     if experiment is not None:

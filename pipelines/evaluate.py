@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave import results, spec
+from fedweave.errors import BadInput
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -30,7 +31,7 @@ def log(folder: Path, ablations: bool = True) -> None:
 
     try:
         logged = tracking.log_study(folder, ablations=ablations)
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
         print(
             f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}", file=sys.stderr
         )

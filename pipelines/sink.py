@@ -62,10 +62,14 @@ def connect(experiment: str, uri: str | None = None) -> Sink:
 
     Args:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
+
+    Raises:
+        BadInput: the store is a file that is no database.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
         mlflow.set_tracking_uri(uri)
+    ui.check_store(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
     client, found = MlflowClient(), mlflow.set_experiment(experiment).experiment_id

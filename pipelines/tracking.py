@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import numpy as np
 import pandas as pd
 from mlflow.data.code_dataset_source import CodeDatasetSource
@@ -19,6 +20,8 @@ from mlflow.data.dataset import Dataset
 from mlflow.data.meta_dataset import MetaDataset
 from mlflow.data.numpy_dataset import from_numpy
 from mlflow.entities import DatasetInput, InputTag, Metric
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import plots, results
 from fedweave.data import load_dataset
@@ -41,13 +44,18 @@ def main(*studies: str) -> None:
     """Log `studies` (default: every one under results/): the way back when the database is gone.
 
     Raises:
-        BadInput: a study that is not there, or has no finished run.
+        BadInput: a study that is not there, or has no finished run, or MLflow does not take it.
     """
     folders = [RESULTS / name for name in studies] or sorted({path.parents[2] for path in RESULTS.rglob("runs/*/run.json")})
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
-        print(f"MLflow holds {len(log_study(folder))} runs of {folder.relative_to(RESULTS)}", flush=True)
+        try:
+            logged = log_study(folder)
+        except (MlflowException, SQLAlchemyError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadInput(f"{mlflow.get_tracking_uri()}: not logged ({reason}); mend it or move it away, then: fedweave log") from error
+        print(f"MLflow holds {len(logged)} runs of {folder.relative_to(RESULTS)}", flush=True)
 
 
 def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True) -> list[str]:

@@ -2,11 +2,13 @@
 
 import os
 import socket
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
@@ -56,6 +58,23 @@ def page(experiment: str, run: str = "") -> str:
     return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
 
 
+def check_store(uri: str) -> None:
+    """Refuse at once a database that SQLite cannot read: MLflow would try for minutes, and then show where it stood.
+
+    Raises:
+        BadInput: naming the file, the reason and the way out.
+    """
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if not uri.startswith("sqlite:///") or not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("SELECT * FROM sqlite_master").fetchall()
+    except sqlite3.DatabaseError as error:
+        if "locked" not in str(error):  # by another writer, for whom MLflow waits
+            raise BadInput(f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log") from error
+
+
 def main() -> None:
     """Start both servers, print their addresses when they answer, and end both when told to end.
 
@@ -63,9 +82,10 @@ def main() -> None:
     SIGINT be ignored.
 
     Raises:
-        BadInput: a port is taken, or a server does not come up; the line carries the server's last words.
+        BadInput: a port is taken, MLflow's database is damaged, or a server does not come up; the line carries its last words.
     """
     wanted = servers()
+    check_store(os.environ["MLFLOW_TRACKING_URI"])
     for server in wanted:
         if _answers(server.port):
             raise BadInput(f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}")
