@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 import optuna
 from optuna.storages import InMemoryStorage, JournalStorage
@@ -18,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave import assemble
 from fedweave.errors import BadInput
+from fedweave.files import read
 from fedweave.spec import Study
 from pipelines import paths, search
 
@@ -67,9 +69,13 @@ def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
     file = paths.trials(study.name, study.runs[key].task, key)
     if not file.is_file():
         return [], True
-    record = json.loads(file.read_text(encoding="utf-8"))
     spaces = search.distributions(study, key)
-    return list(_frozen(record["trials"], spaces)), record["maximize"]
+
+    def taken(file: Path) -> tuple[list[FrozenTrial], bool]:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        return list(_frozen(record["trials"], spaces)), record["maximize"]
+
+    return read(file, taken, "write it again from the search: dvc repro tune")
 
 
 def _frozen(trials: Iterable[dict], spaces: dict[str, optuna.distributions.BaseDistribution]) -> Iterable[FrozenTrial]:
@@ -92,8 +98,10 @@ def main(port: int = 8080) -> None:
     """Serve the dashboard until Ctrl-C.
 
     Raises:
-        BadInput: no search yet, or the port is taken.
+        BadInput: no search yet, a port that is none, or one that is taken.
     """
+    if not 0 < port < 2**16:
+        raise BadInput(f"--port: {port} is out of range; it must be between 1 and {2**16 - 1}")
     from optuna_dashboard import run_server
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,23 +1,24 @@
 """The leaderboard in the terminal."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from fedweave import results, spec
+from fedweave import assemble, results, spec
 from fedweave.errors import BadInput
 from fedweave.report import inside
 from fedweave.results import verdicts
 from pipelines import paths
 from pipelines.processes import stage
+from pipelines.train import found
 
 COLUMNS = {
     "rank": "", "method": "method", "score": "mean ± std", "worst10": "worst 10 %", "client_std": "client std",
     "mib": "MiB", "seconds": "seconds", "published": "published",
 }  # fmt: skip
+
+NAMED = 6  # most runs in a line
 
 
 def main(study: str = "") -> None:
@@ -28,6 +29,9 @@ def main(study: str = "") -> None:
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
     console, loaded = Console(markup=False), results.load_study(folder)
     made = results.current(loaded, paths.PARTITIONS)
+    if changed := stale(loaded):
+        about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
+        console.print(f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro", soft_wrap=True)
     for task, part in made.board.groupby("task", sort=False):
         marks = verdicts.marked(part, made.significance[made.significance["task"] == task])
         rows = list(results.leaderboard_rows(part))
@@ -45,16 +49,30 @@ def main(study: str = "") -> None:
         console.print(*filter(None, told), "", sep="\n", soft_wrap=True)
     legend = "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader"
     console.print(legend, style="dim", soft_wrap=True)
-    for grid in besides(folder):
+    for grid in besides(made):
         console.print("", plain(grid))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
 
-def besides(folder: Path) -> Iterator[inside.Grid]:
+def stale(study: results.Study) -> list[str]:
+    """The runs whose settings or seeds are no longer those of params.yaml and of what tuning found, where both speak of them."""
+    try:
+        now = assemble.load()
+    except BadInput:  # old results are shown whatever is being written there
+        return []
+    known = [run for run in (*study.runs, *study.leaky) if now.name == study.name and run.name in now.runs]
+    tuned = [run for run in known if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
+    return [
+        run.name
+        for run in tuned
+        if run.info.get("spec_hash") != now.run(run.name, found(now, run.name)).fingerprint() or {*run.seeds} != {*now.seeds}
+    ]
+
+
+def besides(made: results.Tables) -> Iterator[inside.Grid]:
     """What the study's papers print besides scores, and the clients that are looked at apart; nothing for most studies."""
-    measures, cohorts = (pd.read_csv(folder / f"{name}.csv") for name in ("measures", "cohorts"))
-    measures = measures[measures["table"].notna()].fillna({"method": ""})
+    measures, cohorts = made.measures[made.measures["table"] != ""], made.cohorts
     for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
         mine, apart = (table[table["task"] == task] for table in (measures, cohorts))
         grids = [inside.cohorts(apart), inside.others(mine), *inside.shares(mine)]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedweave import published, results
-from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave import catalogue, published, results
+from fedweave.errors import BadInput, choose
+from fedweave.files import read_table, write_atomic
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -20,11 +20,20 @@ PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
 BLOCK = re.compile(r"(<!-- (study|method): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SHOWN = ("dataset", "setting", "method", "metric", "mean", "std", "client_std", "published_mean", "published_std", "seeds")
+KEPT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
 
 def main(*studies: str) -> None:
-    """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page."""
+    """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page.
+
+    Raises:
+        BadInput: a study that lies beside no paper, or whose leaderboard is missing or damaged.
+    """
+    papers = [name for name in catalogue.studies() if name.split("/")[0] in published.PAPERS]
+    for study in studies:
+        choose(study, papers, "python -m pipelines.reproduction")
     for study in studies:
         take(study)
     for page in (PAGE, *sorted(METHODS.glob("*.md"))):
@@ -48,9 +57,10 @@ def take(study: str) -> None:
     source, target = paths.RESULTS / study / "leaderboard.csv", TABLES / f"{study}.csv"
     if not source.is_file():
         raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
-    rows = pd.read_csv(source)
+    rows = read_table(source, SHOWN, "make it again with: dvc repro evaluate")
     if target.is_file():
-        rows = pd.concat([pd.read_csv(target), rows]).drop_duplicates(["dataset", "setting", "method"], keep="last")
+        both = pd.concat([read_table(target, SHOWN, KEPT), rows])
+        rows = both.drop_duplicates(["dataset", "setting", "method"], keep="last")
     rows = rows.sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
@@ -77,7 +87,7 @@ def _rows(study: str) -> list[dict]:
     source = TABLES / f"{study}.csv"
     if not source.is_file():
         raise BadInput(f"{source}: not there, but a page has its block; run the study, then: python -m pipelines.reproduction {study}")
-    rows = pd.read_csv(source)
+    rows = read_table(source, SHOWN, KEPT)
     rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
     rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")

@@ -33,6 +33,7 @@ from optuna.trial import TrialState
 from fedweave import assemble, experiment, spaces
 from fedweave.data import Dataset, Partition
 from fedweave.errors import Diverged
+from fedweave.files import check_writable, read
 from fedweave.spec import Study
 from pipelines import paths
 
@@ -117,7 +118,7 @@ def find(study: Study, key: str) -> Search:
     warnings.simplefilter("ignore", ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     run, path = study.run(key), journal(study, key)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(path.parent)
     task = assemble.build_task(run, *assemble.load_inputs(run))
     return Search(
         study,
@@ -137,8 +138,13 @@ def journal(study: Study, key: str) -> Path:
 
 
 def storage(path: Path) -> JournalStorage:
-    """The journal at `path`."""
-    return JournalStorage(JournalFileBackend(str(path), KernelLock(str(path))))
+    """The journal at `path`.
+
+    Raises:
+        BadInput: it is damaged, or cannot be written.
+    """
+    again = "move it away, and its trials are made again: dvc repro tune"
+    return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), again)
 
 
 def digest(study: Study, key: str) -> str:

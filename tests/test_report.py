@@ -301,12 +301,12 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
     (run / "collaboration-0.npz").unlink()
     (run.parents[1] / "ablations" / "x").mkdir(parents=True)
     (run.parents[1] / "ablations" / "x" / "table.csv").write_text("variant,mean\nx,1\n")
-    with pytest.raises(BadInput, match=r"table\.csv: no column ablation, run, task"):
+    with pytest.raises(BadInput, match=r"table\.csv: damaged \(ValueError: no column ablation, run, task"):
         report.build(run.parents[1])
     shutil.rmtree(run.parents[1] / "ablations")
     (run.parents[1] / "tuned" / "t" / "trials").mkdir(parents=True)
     (run.parents[1] / "tuned" / "t" / "trials" / "t-x.json").write_text('{"trials": []}')
-    with pytest.raises(BadInput, match=r"t-x\.json: not readable"):
+    with pytest.raises(BadInput, match=r"t-x\.json: damaged"):
         report.build(run.parents[1])
 
 

@@ -5,12 +5,17 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
 
 # What the user can mend: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a folder.
 MENDABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EEXIST", "EISDIR")}
@@ -74,6 +79,39 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     write_atomic(path, text.getvalue())
+
+
+def read(file: Path, reader: Callable[[Path], T], again: str) -> T:
+    """What `reader` makes of `file`.
+
+    Raises:
+        BadInput: naming the file and the way out, which is `again`.
+    """
+    try:
+        return reader(file)
+    except Exception as error:  # each format has its own dozen of exceptions for damaged files
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {again}") from error
+
+
+def read_table(file: Path, columns: Sequence[str], again: str, **options: Any) -> "pd.DataFrame":
+    """A CSV file that was written whole and has `columns`; `options` are those of pandas.
+
+    Raises:
+        BadInput: as `read`.
+    """
+    import pandas as pd
+
+    def reader(path: Path) -> pd.DataFrame:
+        text = path.read_text(encoding="utf-8")
+        if not text.endswith("\n"):
+            raise ValueError("it ends within a line")
+        table = pd.read_csv(io.StringIO(text), **options)
+        if lacking := [name for name in columns if name not in table]:
+            raise ValueError(f"no column {', '.join(lacking)}")
+        return table
+
+    return read(file, reader, again)
 
 
 def save_tensors(path: Path | str, content: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.errors import BadInput
+from fedweave.files import read, read_table
 
 NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
 ABLATION_COLUMNS = ("ablation", "variant", "run", "task", "method", "metric", "settings", "declared", *NUMBERS, "verdict")
@@ -50,7 +50,7 @@ def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
     """
     if not path.is_file():
         return None
-    counts = pd.read_csv(path).filter(regex="^class_")
+    counts = read_table(path, (), f"deal the clients again: dvc repro partition@{path.parent.name}").filter(regex="^class_")
     return (counts.to_numpy(), [name.removeprefix("class_") for name in counts]) if counts.to_numpy().any() else None
 
 
@@ -63,20 +63,28 @@ def tuning(folder: Path) -> list[Tuning]:
     return [found for path in sorted((folder / "tuned").glob("*/trials/*.json")) if (found := _search(path))]
 
 
+def untried(folder: Path) -> set[str]:
+    """The runs of a study that has searches which had none: there is nothing in their search space."""
+    tried = {path.name for path in (folder / "tuned").glob("*/trials/*.json")}
+    return {path.stem for path in (folder / "tuned").glob("*/*.json") if path.name not in tried} if tried else set()
+
+
 def _search(path: Path) -> Tuning | None:
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        trials = pd.DataFrame([{**trial["params"], **{name: trial[name] for name in COMMON}} for trial in stored["trials"]])
-        curves = [{int(step): value for step, value in trial["curve"].items()} for trial in stored["trials"]]
-        facts = stored["run"], stored["best"], stored["budget"], stored["importance"], stored["maximize"]
-    except (ValueError, KeyError) as error:
-        raise BadInput(f"{path}: not readable ({error!r}); search again with: dvc repro -f tune") from error
+    trials, curves, facts = read(path, _stored, "write it again from the search: dvc repro tune")
     if trials.empty or trials["value"].isna().all():
         return None
     run, best, budget, importance, maximize = facts
     trials = trials.astype({"value": float, "reached": float})
     value = float(trials["value"].max() if maximize else trials["value"].min())
     return Tuning(run, path, trials, curves, best, value, budget, importance)
+
+
+def _stored(path: Path) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
+    """What the stage `tune` wrote: trials, their curves, and what holds for the whole search."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    trials = pd.DataFrame([{**trial["params"], **{name: trial[name] for name in COMMON}} for trial in stored["trials"]])
+    curves = [{int(step): value for step, value in trial["curve"].items()} for trial in stored["trials"]]
+    return trials, curves, tuple(stored[name] for name in ("run", "best", "budget", "importance", "maximize"))
 
 
 def ablations(folder: Path) -> pd.DataFrame:
@@ -89,10 +97,7 @@ def ablation(path: Path) -> pd.DataFrame:
     """The table of one ablation.
 
     Raises:
-        BadInput: a column is missing.
+        BadInput: it is damaged, or a column is missing.
     """
-    table = pd.read_csv(path, dtype={"verdict": str, "settings": str, "variant": str})
-    missing = [name for name in ABLATION_COLUMNS if name not in table]
-    if missing:
-        raise BadInput(f"{path}: no column {', '.join(missing)}; make it again with: dvc repro -f ablate")
-    return table.fillna({"verdict": ""})
+    again = f"make it again with: dvc repro ablate@{path.parent.name}"
+    return read_table(path, ABLATION_COLUMNS, again, dtype={"verdict": str, "settings": str, "variant": str}).fillna({"verdict": ""})

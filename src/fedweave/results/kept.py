@@ -1,13 +1,13 @@
 """What a run kept of the server: who learned from whom, and the vectors it knows clients by. A missing file is no error."""
 
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.results.runs import Run
+from fedweave.files import read
+from fedweave.results.runs import AGAIN, Run
 
 
 class Graphs(NamedTuple):
@@ -68,16 +68,17 @@ def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     return Portrait(seed, int(stored["round"]), stored["vectors"], stored.get("group"))
 
 
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
 def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
     for number in run.seeds if seed is None else [seed]:
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():
             continue
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                stored = {key: file[key] for key in file.files}
-        except (ValueError, zipfile.BadZipFile) as error:
-            raise BadInput(f"{path}: not readable ({error}); train the run again") from error
+        stored = read(path, _arrays, AGAIN)
         if not {*needed} <= {*stored}:
             raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*stored})}); train the run again")
         return number, path, stored

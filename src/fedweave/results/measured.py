@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import published
+from fedweave.files import read
 from fedweave.results.kept import graphs
 from fedweave.results.runs import Run, Study, by_task
 
@@ -114,7 +115,8 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
     if run.reference is None:
         return
     path = partitions / run.task / "summary.json" if partitions else None
-    facts = sizes(json.loads(path.read_text(encoding="utf-8"))) if path and path.is_file() else {}
+    again = f"deal the clients again: dvc repro partition@{run.task}"
+    facts = read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), again) if path and path.is_file() else {}
     facts["num_parameters"] = run.info.get("parameters", np.nan)
     for quantity, value in facts.items():
         printed = _printed(run.reference, quantity, [run.info["published"].get("row", "")])

@@ -4,18 +4,19 @@ A run without `run.json` is unfinished.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from fedweave import metrics, published
 from fedweave.errors import BadInput, choose
+from fedweave.files import read, read_table
 
-T = TypeVar("T")
+AGAIN = "train the run again"  # what mends any of its files
 KEYS = ("seed", "round", "point", "split", "client")
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
@@ -107,32 +108,23 @@ def load_run(folder: Path | str) -> Run:
     for name in ("run.json", "evaluations.parquet", "rounds.csv"):
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name}: missing; train the run again")
-    info = _read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))))
+    info = read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), AGAIN)
     lacking = [key for key in NEEDED if key not in info]
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
     choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
-    evaluations = _read(folder / "evaluations.parquet", pd.read_parquet)
+    evaluations = read(folder / "evaluations.parquet", pd.read_parquet, AGAIN)
     absent = [column for column in (*KEYS, "value") if column not in evaluations]
     if absent or evaluations.duplicated(list(KEYS)).any():
         wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
         raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
-    notes = folder / "diagnostics.csv"
-    diagnostics = _read(notes, pd.read_csv) if notes.is_file() else pd.DataFrame(columns=["seed", "round", "name", "value"])
-    rounds = _read(folder / "rounds.csv", pd.read_csv)
-    if not {"seed", "round", "seconds"} <= {*rounds}:
-        raise BadInput(f"{folder / 'rounds.csv'}: no column seed, round or seconds; train the run again")
-    load = folder / "system.csv"
-    machine = _read(load, pd.read_csv) if load.is_file() else pd.DataFrame()
-    return Run(folder, info, evaluations, rounds, diagnostics, machine)
+    rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), AGAIN)
+    diagnostics = _optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
+    return Run(folder, info, evaluations, rounds, diagnostics, _optional(folder / "system.csv", ("time",)))
 
 
-def _read(file: Path, reader: Callable[[Path], T]) -> T:
-    try:
-        return reader(file)
-    except Exception as error:  # each format has its own dozen of exceptions for damaged files
-        reason = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); train the run again") from error
+def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    return read_table(file, columns, AGAIN) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 
 def load_study(folder: Path | str) -> Study:

@@ -4,15 +4,22 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedweave.errors import BadInput
+from fedweave.files import read_table
 from fedweave.results.runs import Study
 from fedweave.results.tables import FILES, Tables, tables
 
+AGAIN = "make it again with: dvc repro evaluate"
 # Columns of names, which stay text even where they look like numbers or are empty.
 TEXT = ("run", "task", "dataset", "setting", "method", "other", "better", "quantity", "part", "stage", "table", "cohort")
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:
-    """The stored tables where they are complete and younger than every run, and what `tables` computes where they are not."""
+    """The stored tables where they are complete and younger than every run, and what `tables` computes where they are not.
+
+    Raises:
+        BadInput: a stored table is damaged.
+    """
     files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
     if not all(file.is_file() for file in files.values()):
         return tables(study, partitions)
@@ -21,17 +28,19 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
     oldest = min(file.stat().st_mtime_ns for file in files.values())
     if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {run.name for run in study.runs}:
         return tables(study, partitions)
-    return Tables(**{**read, "board": _named(read["board"], study)})
+    return Tables(**{**read, "board": _named(read["board"], study, files["board"])})
 
 
 def _read(file: Path) -> pd.DataFrame:
-    table = pd.read_csv(file, float_precision="round_trip", dtype=dict.fromkeys(TEXT, "str"))
+    table = read_table(file, ("method",), AGAIN, float_precision="round_trip", dtype=dict.fromkeys(TEXT, "str"))
     return table.fillna({name: "" for name in TEXT if name in table})
 
 
-def _named(board: pd.DataFrame, study: Study) -> pd.DataFrame:
+def _named(board: pd.DataFrame, study: Study, file: Path) -> pd.DataFrame:
     """The leaderboard with the columns `run` and `task` in front; its rows are sorted by task, which the file does not name."""
     names = {(run.task, run.label): run.name for run in study.runs}
     tasks = sorted(run.task for run in study.runs)
+    if sorted(names) != sorted(zip(tasks, board["method"], strict=False)):
+        raise BadInput(f"{file}: its rows are not the runs that are there; {AGAIN}")
     runs = [names[key] for key in zip(tasks, board["method"], strict=True)]
     return pd.concat([pd.DataFrame({"run": runs, "task": tasks}), board], axis="columns")
