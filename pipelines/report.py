@@ -1,6 +1,6 @@
 """Stage `report`: one page that shows the study."""
 
-from fedweave import report, spec
+from fedweave import report, results, spec
 from pipelines import paths
 from pipelines.processes import stage
 
@@ -10,7 +10,7 @@ def main(study: str = "") -> None:
     from pipelines import evaluate, leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)
-    report.build(folder, paths.PARTITIONS)
+    report.build(folder, paths.PARTITIONS, leaderboard.stale(results.load_study(folder)))
     if any((folder / "ablations").glob("*/table.csv")):  # which are younger than what the stage `evaluate` logged
         evaluate.log(folder)
     leaderboard.main(study)

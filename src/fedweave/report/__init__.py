@@ -2,17 +2,19 @@
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from fedweave.files import write_atomic
 
 
-def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
+def build(folder: Path | str, partitions: Path | str | None = None, stale: Collection[str] = ()) -> Path:
     """Write `folder`/report.html from the study's runs and return its path.
 
     Args:
         folder: results/<study>.
         partitions: folder with <task>/labels.csv and summary.json; by default data/partitions beside results/.
+        stale: names of runs whose settings are no longer those of params.yaml, to be told.
 
     Raises:
         BadInput: no finished run, or a file that cannot be read.
@@ -28,7 +30,7 @@ def build(folder: Path | str, partitions: Path | str | None = None) -> Path:
         loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     dealt = Path(partitions or root)
-    names = page.context(study, results.current(study, dealt), dealt)
+    names = page.context(study, results.current(study, dealt), dealt, stale)
     path = study.folder / "report.html"
     write_atomic(path, distinct(environment.get_template("page.html").render(names)))
     return path

@@ -1,6 +1,6 @@
 """The page as data for its template: the study at a glance, its tasks, tuning, ablations, environment."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +37,9 @@ class Search(NamedTuple):
     importance: str
 
 
-def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
+def context(study: Study, made: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
     """Names for the template."""
+    untried = extras.untried(study.folder)
     looks = plots.looks([run.label for run in study.runs])
     grouped = results.by_task(study)
     views = [task_view.view(task, runs, made, looks, partitions, f"task-{i}") for i, (task, runs) in enumerate(grouped.items())]
@@ -53,7 +54,9 @@ def context(study: Study, made: Tables, partitions: Path) -> dict[str, Any]:
         "sweeps": sweeps(made.board, made.cohorts, looks),
         "leak": _leak(made),
         "unfinished": study.unfinished,
+        "stale": stale,
         "searches": list(_searches(study)),
+        "untried": [run.name for run in study.runs if run.name in untried],
         "ablations": ablations.views(study, looks),
         "settings": [(run.name, run.label, list(_flat(run.info.get("spec") or {}))) for run in study.runs],
         "machines": _machines(study.runs),
