@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedweave import catalogue, config, spec
 from fedweave.errors import BadInput, Diverged, choose
-from fedweave.files import check_writable
+from fedweave.files import check_writable, placed
 from pipelines import records, studies, workers
 
 app = typer.Typer(
@@ -40,7 +40,8 @@ def main() -> None:
 def guarded(command: Callable[[], Any]) -> None:
     """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
     try:
-        command()
+        with placed():
+            command()
     except BadInput as error:
         sys.exit(_complain(str(error), 2))
     except Diverged as error:

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from fedweave.errors import BadInput
+from fedweave.files import placed
 from fedweave.parallel import die_with_parent
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
@@ -103,7 +104,8 @@ def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminated)
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
     try:
-        main(*sys.argv[1:])
+        with placed():
+            main(*sys.argv[1:])
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 3)

@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,11 @@ from fedweave.data.base import Partition
 from fedweave.data.transfer import SourceError, extract
 from fedweave.engine import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
+from pipelines.studies import dump
 from tests.test_bad_data import SETS, refused, rows
 from tests.test_spec import good
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"arrays": 3}', '{"arrays": {}}', '{"arrays": {"x": 1}, "kind": "images"}', "\x00"])
@@ -122,6 +127,23 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     """The same line."""
     (tmp_path / "results").write_text("")
     refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
+
+
+@pytest.mark.parametrize(("place", "command"), [
+    ("results", "import pipelines.evaluate as made; made.stage(made.main)"),
+    ("data", "import pipelines.cli as made; made.guarded(lambda: made.run('local', rounds=1))"),
+])  # fmt: skip
+def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tmp_path: Path) -> None:
+    """Whichever command comes upon it ends with one line and exit code 2."""
+    (tmp_path / "params.yaml").write_text(dump(good()))
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    (tmp_path / place).write_text("")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {place}/")
+    assert "Not a directory" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def bench(partition: Partition, task: str = "digits", **train: Any) -> experiment.Bench:

@@ -47,6 +47,22 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
+def placed() -> Iterator[None]:
+    """What a whole command does: a place that the user can mend is told, wherever it was come upon.
+
+    Raises:
+        BadInput: a folder is a file, or cannot be written, or the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in MENDABLE or error.filename is None:
+            raise
+        way = "make sure that it and those above it are folders that can be written, and run this again"
+        raise BadInput(f"{error.filename}: cannot be used ({error.strerror}); {way}") from error
+
+
+@contextmanager
 def _told(path: Path) -> Iterator[None]:
     try:
         yield
