@@ -290,7 +290,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     rows = [f"0,{r},{name},{value}" for r in (1, 100, 200) for name, value in (("row entropy", 2.5), ("sheaf energy", 1.0))]
     (path / "diagnostics.csv").write_text("\n".join(["seed,round,name,value", *rows]) + "\n")
     np.savez(path / "portrait-0.npz", round=np.array(200), vectors=np.random.default_rng(0).normal(size=(CLIENTS, 6)), group=GROUP)
-    results.write(folder)
+    made = results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
     inside_it = ("Weights of oneself", "0.0300 (0.0291)", "Weights over rounds", "row entropy", "sheaf energy", "FedAGHN: 1 newcomers")
     for text in (*inside_it, "Clients as the server knows them", "t-SNE, round 200"):
@@ -299,7 +299,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     parser.feed(page)
     assert len(parser.ids) == len(set(parser.ids))
     console = Console(record=True, width=120)
-    for grid in leaderboard.besides(folder):
+    for grid in leaderboard.besides(made):
         console.print(leaderboard.plain(grid))
     printed = console.export_text()
     assert "0.0300 (0.0291)" in printed
