@@ -52,10 +52,9 @@ def blind(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
     columns = next(iter(scores.values())).shape[1]
     if len(runs) < 2 or 2.0 ** (1 - columns) < stats.ALPHA:  # the least p: all columns agree
         return ""
-    clients = runs[0].info.get("clients", columns)
-    if columns == clients:
-        return f"With {clients} clients the test cannot call anything significant."
-    return f"Clients that share test nodes count as one: with {columns} for {clients} the test cannot call anything significant."
+    if sharing := runs[0].info.get("sharing"):
+        return f"Clients that share test nodes count as one: with {columns} for {len(sharing)} the test cannot call anything significant."
+    return f"With {columns} clients the test cannot call anything significant."
 
 
 def _count(behind: int) -> str:
