@@ -10,7 +10,7 @@ from fedweave import catalogue, spec
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 
-NUMBER_LIKE = re.compile(r"[-+._]*[0-9][0-9a-fA-FxXoO_.:+-]*")
+NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
 
 app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
 out = Console()
