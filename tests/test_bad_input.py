@@ -206,8 +206,10 @@ def test_somebody_must_be_there_from_the_start() -> None:
         ("- " * 200_000, ["line 1", "nested deeper than"]),  # where a parser that recurses would end the process
         ("a: 2001-01-01\n", ["a: datetime.date(2001, 1, 1) is a date", "quotes"]),
         ("a: &b [*b]\n", ["a.0", "alias"]),
-        ("a: &a [x, x]\n" + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
-         ["more than 1000000 values"]),
+        (
+            "a: &a [x, x]\n" + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
+            ["more than 1000000 values"],
+        ),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )
@@ -335,7 +337,8 @@ def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -
 
 
 SCALARS = ["".join(letters) for count in (1, 2, 3, 4) for letters in itertools.product("019+-._:eox", repeat=count)]
-SCALARS += "yes No ON off y true True ~ null .inf .nan 0b11 0xFF 1_000 1_000.5 1.5e+3 12:30:45.5 0777 1e-2 +1e5 .5e1 -0".split()
+WORDS = "yes No ON off y true True ~ null .inf .nan 0b11 0xFF 1_000 1_000.5 1.5e+3 12:30:45.5 0777 1e-2 +1e5 .5e1 -0"
+SCALARS += WORDS.split()
 
 
 def test_dvc_reads_what_fedweave_reads() -> None:

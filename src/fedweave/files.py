@@ -106,7 +106,7 @@ def check_regular(path: Path | str) -> None:
         BadInput: naming the path and what it is.
     """
     try:
-        mode = os.stat(path).st_mode
+        mode = Path(path).stat().st_mode
     except (OSError, ValueError):
         return  # whoever reads it says why it cannot be read
     if not stat.S_ISREG(mode):

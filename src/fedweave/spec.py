@@ -214,7 +214,7 @@ def _check_study(study: object, where: str) -> None:
             f"{LONGEST_STUDY} characters in all"
         )
     if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
-        raise BadInput(f"{where}: study: {study!r}: {own!r} is a folder of the results of {study.partition('/')[0]!r}; use another name")
+        raise BadInput(f"{where}: study: {study!r}: {own!r} is a folder of the results of {parts[0]!r}; use another name")
 
 
 def _check_seeds(seeds: Sequence[object], where: str) -> None:

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
@@ -115,7 +116,8 @@ def _download(source: str, target: Path, expected: str | None, progress: Progres
     try:
         _complete(source, part, target.name, progress, limit)
     except SourceError as error:
-        if expected is None or isinstance(error, TooLarge):  # nothing could go on from there
+        useless = expected is None or isinstance(error, TooLarge) or not part.exists() or not part.stat().st_size
+        if useless:  # nothing could go on from there
             part.unlink(missing_ok=True)
         raise
     if matches(part, expected) and part.stat().st_size:
@@ -138,7 +140,7 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
     with atomic_path(target) as temporary:
         try:
             with source.open("rb") as read, temporary.open("wb") as write:
-                _pump(iter(lambda: read.read(CHUNK), b""), write, str(source), limit, progress and Audience(progress, target.name, size))
+                _pump(iter(partial(read.read, CHUNK), b""), write, str(source), limit, progress and Audience(progress, target.name, size))
         except OSError as error:
             raise SourceError(f"{source} ({error})") from error
         if not matches(temporary, expected):
@@ -223,7 +225,7 @@ def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> No
         try:
             with _opened(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
                 plain = gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read
-                _pump(iter(lambda plain=plain: plain.read(CHUNK), b""), write, member, limit, None)
+                _pump(iter(partial(plain.read, CHUNK), b""), write, member, limit, None)
         except BadInput:
             raise  # the target, not the archive
         except Exception as error:  # each format has its own dozen of exceptions for damaged files

@@ -80,9 +80,7 @@ class Deadline:
 class _Redirects(HTTPRedirectHandler):
     """Follow a redirect to another web address, never from an encrypted one to a plain one."""
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
+    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> Request | None:
         scheme, old = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
         if scheme not in ("http", "https") or (old == "https" and scheme == "http"):
             raise SourceError(f"{req.full_url} (redirects to {shown(newurl)}; only https, and http from http, are followed)")
@@ -158,6 +156,8 @@ def blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> I
             if seen < FEWEST:
                 raise SourceError(f"{url} (stalled: {seen} bytes in {WINDOW:g} s)")
             since, seen = time.monotonic(), 0
+    if deadline.over:  # the end of a connection that was shut looks like the end of the body
+        raise TimeoutError("the time is over")
 
 
 def check_size(size: int, limit: int, source: str) -> None:
