@@ -20,7 +20,7 @@ _INSTRUCTIONS = (
     "SHORT_BINUNICODE BINUNICODE8 EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT "
     "DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE NEWOBJ "
     "BUILD BINPERSID"
-).split()
+)
 
 
 class Name(NamedTuple):
@@ -58,10 +58,16 @@ class Unpickler(pickle._Unpickler):
     32 GiB for its memo.
     """
 
-    def __init__(self, raw: bytes, builders: Mapping[Name, Builder], persistent: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        raw: bytes,
+        builders: Mapping[Name, Builder],
+        persistent: Callable[[Any], Any] | None = None,
+        steps: int = STEPS,
+    ) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
-        self.steps = STEPS
+        self.steps = steps
 
     def find_class(self, module: str, name: str) -> Name:
         """The name itself; raises UnpicklingError for one that no builder is for."""
@@ -85,7 +91,7 @@ class Unpickler(pickle._Unpickler):
 def _target(machine: Any, kind: type) -> Any:
     """The container on top of the stack; only those that the pickle itself began are ever changed."""
     target = machine.stack[-1]
-    if type(target) is not kind:
+    if not isinstance(target, kind):
         raise pickle.UnpicklingError(f"adds to what is no {kind.__name__}")
     return target
 
@@ -171,7 +177,7 @@ def _counted(plain: Callable[[Any], None]) -> Callable[[Any], None]:
     def step(machine: Any) -> None:
         machine.steps -= 1
         if machine.steps < 0:
-            raise pickle.UnpicklingError(f"has more than {STEPS} instructions")
+            raise pickle.UnpicklingError("has too many instructions")
         plain(machine)
 
     return step
@@ -199,7 +205,7 @@ class _Table(dict[int, Callable[[Any], None]]):
 
 
 def _table() -> _Table:
-    codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS}
+    codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS.split()}
     steps = {name: _OWN.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
     steps |= {name: _get(steps[name]) for name in ("GET", "BINGET", "LONG_BINGET")}
     return _Table({codes[name]: _counted(step) for name, step in steps.items()})

@@ -54,7 +54,11 @@ def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
     content = read_arrays(path)
     try:
         names, _, matrix = content
-        return tuple(str(s) for s in names), np.asarray(matrix, dtype=np.float32).reshape(len(names), len(names))
+        if type(names) is not list or not all(isinstance(name, str) for name in names):
+            raise TypeError("its sensors have no list of names")
+        if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
+            raise TypeError("its weights are no matrix of numbers")
+        return tuple(names), matrix.astype(np.float32).reshape(len(names), len(names))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: not a sensor graph ({error}); run the download stage again") from error
 
