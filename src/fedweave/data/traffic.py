@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.hdf5 import read_frame
 from fedweave.data.pickles import read_arrays
 from fedweave.errors import BadInput
 
@@ -64,15 +65,14 @@ def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def hdf5(path: Path) -> Table:
-    """A pandas fixed-format HDF5 table, read without PyTables."""
-    import h5py
+    """A pandas fixed-format HDF5 table, read without PyTables.
 
+    Raises:
+        BadInput: the file is damaged, is no such table, or refers to another file.
+    """
     try:
-        with h5py.File(path) as file:
-            (block,) = file.values()
-            names = tuple(s.decode() if isinstance(s, bytes) else str(s) for s in block["axis0"][:])
-            return Table(block["block0_values"][:], block["axis1"][:], names)
-    except (OSError, KeyError, ValueError) as error:
+        return Table(*read_frame(path))
+    except Exception as error:  # HDF5 reports damage in a dozen ways
         raise BadInput(f"{path}: not a table of speeds ({error}); run the download stage again") from error
 
 
