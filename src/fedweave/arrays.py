@@ -7,6 +7,7 @@ import ast
 import math
 import re
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -111,19 +112,22 @@ def map_npy(path: Path) -> np.ndarray:
     return np.memmap(path, layout.dtype, "r", offset, layout.shape, "F" if layout.fortran else "C")
 
 
-def read_npz(path: Path, most: int = LARGEST) -> dict[str, np.ndarray]:
-    """Every array of a .npz file of at most `most` bytes in all.
+def read_npz(path: Path, names: Collection[str] | None = None, most: int = LARGEST) -> dict[str, np.ndarray]:
+    """The arrays `names` of a .npz file, by default all, of at most `most` bytes.
 
     Raises:
+        KeyError: there is no such array.
         ValueError, OSError, BadZipFile, zlib.error: the file is damaged or larger.
     """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if sum(member.file_size for member in members) > most:
-            raise ValueError(f"its arrays take more than {most} bytes")
-        if len({member.filename for member in members}) < len(members):
+        stored = {member.filename.removesuffix(".npy"): member for member in members}
+        if len(stored) < len(members):
             raise ValueError("two arrays have one name")
-        return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
+        wanted = {name: stored[name] for name in (stored if names is None else names)}
+        if sum(member.file_size for member in wanted.values()) > most:
+            raise ValueError(f"its arrays take more than {most} bytes")
+        return {name: _member(archive, member) for name, member in wanted.items()}
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -59,11 +59,7 @@ class Unpickler(pickle._Unpickler):
     """
 
     def __init__(
-        self,
-        raw: bytes,
-        builders: Mapping[Name, Builder],
-        persistent: Callable[[Any], Any] | None = None,
-        steps: int = STEPS,
+        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Callable[[Any], Any] | None = None, steps: int = STEPS
     ) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent

@@ -89,7 +89,8 @@ def amazon(name: str, folder: str, root: Path) -> Dataset:
 
 
 def _amazon(name: str, path: Path) -> Dataset:
-    stored = read_npz(path, LARGEST)
+    names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
+    stored = read_npz(path, ["labels", *names], LARGEST)
     attributes, links = (checked_csr(*(stored[f"{part}_{key}"] for key in CSR)) for part in ("attr", "adj"))
     x, y = dense(attributes), stored["labels"]
     if y.shape != (len(x),) or y.dtype.kind not in "iu" or links.shape != (len(x), len(x)):

@@ -31,9 +31,10 @@ def hard_link(group: Any, name: str, kind: str) -> Any:
     """
     import h5py
 
-    if name not in group.keys():
+    links, key = group.id.links, name.encode()
+    if not links.exists(key):
         raise KeyError(f"no {name!r}")
-    if type(group.get(name, getlink=True)) is not h5py.HardLink:
+    if links.get_info(key).type != h5py.h5l.TYPE_HARD:  # Group.get would follow the link to see whether it leads anywhere
         raise ValueError(f"{name!r} is a link to another place")
     member = group[name]
     if not isinstance(member, getattr(h5py, kind)):

@@ -5,6 +5,7 @@ Pixels stay uint8 [M, c, h, w]; official training rows come first.
 
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,9 +100,9 @@ def _batch(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _stored_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """The labels `keys`, each [M], of a .npz file; raises BadInput where it is damaged or lacks one."""
-    stored = read(path, read_npz, "run the download stage again")
+    stored = read(path, partial(read_npz, names=keys), "run the download stage again")
     for key in keys:
-        if key not in stored or stored[key].ndim != 1 or stored[key].dtype.kind not in "iu":
+        if stored[key].ndim != 1 or stored[key].dtype.kind not in "iu":
             raise BadInput(f"{path}: holds no labels {key}; run the download stage again")
     return stored
 
