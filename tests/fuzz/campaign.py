@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.fuzz.child import HEAD
@@ -38,12 +38,12 @@ class Outcome:
         return path
 
 
-def attack(target: str, seed: int, seconds: float, count: int = 10**9) -> Outcome:
-    """Let a child read up to `count` damaged files in up to `seconds`."""
+def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Path = ROOT) -> Outcome:
+    """Let a child read up to `count` damaged files in up to `seconds`; `path` comes first where it looks for modules."""
     place = SHARED if os.access(SHARED, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         begun = time.monotonic()
-        code, said = _watched(target, seed, seconds, count, Path(folder))
+        code, said = _watched([target, str(seed), str(count), str(seconds), folder], path)
         journal = Path(folder) / "journal"
         content = journal.read_bytes() if journal.exists() else bytes(HEAD.size)
     read, refused, size = HEAD.unpack_from(content)
@@ -51,13 +51,15 @@ def attack(target: str, seed: int, seconds: float, count: int = 10**9) -> Outcom
     if code == 0:
         return outcome
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return Outcome(*vars(outcome).values(), finding=f"{reason}\n{said}", raw=content[HEAD.size : HEAD.size + size])
+    return replace(outcome, finding=f"{reason}\n{said}", raw=content[HEAD.size : HEAD.size + size])
 
 
-def _watched(target: str, seed: int, seconds: float, count: int, folder: Path) -> tuple[int, str]:
+def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
     """Exit code and error output of a child; one that stays with an input for too long is aborted, with its stack."""
-    command = [sys.executable, "-m", "tests.fuzz.child", target, str(seed), str(count), str(seconds), str(folder), str(CORPUS)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    folder = Path(arguments[-1])
+    command = [sys.executable, "-m", "tests.fuzz.child", *arguments, str(CORPUS)]
+    modules = os.pathsep.join(map(str, (path, ROOT / "src", ROOT)))
+    env = {**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
     with (folder / "said").open("w+b") as said:
         child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=said, stderr=said)
         last, since = -1, time.monotonic()

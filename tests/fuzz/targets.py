@@ -23,7 +23,7 @@ AGAIN = "write it again"
 
 @dataclass(frozen=True)
 class Target:
-    """`read` takes a path; it returns, or raises one of `refusals` with one line."""
+    """`read` takes a path; it returns, or raises one of `refusals` with one line. Files of the corpus need not be good."""
 
     corpus: Callable[[], list[bytes]]
     read: Callable[[Path], object]
@@ -257,6 +257,27 @@ def read_pixels(path: Path) -> None:
     touch(read_idx(path))
 
 
+def read_dataset(path: Path) -> None:
+    """The first byte names a data set, the rest stands in each of its files, as if the digests were right."""
+    from unittest.mock import patch
+
+    from fedweave import data
+    from fedweave.data.catalogue import CATALOGUE
+
+    raw, names = path.read_bytes() or b"\0", sorted(name for name, forms in CATALOGUE.items() if forms)
+    name = names[raw[0] % len(names)]
+    with TemporaryDirectory(dir=path.parent) as folder, patch.object(data, "require"):
+        for file in CATALOGUE[name][0].files[:12]:
+            (Path(folder) / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / file.path).write_bytes(raw[1:])
+        touch(vars(data.load(name, folder)))
+
+
+def contents() -> list[bytes]:
+    """One good file of each format, after a byte that will name a data set."""
+    return [b"\0" + raw for make in (audited, arrays, amazon, tables, zips, pixels) for raw in make()]
+
+
 def _source_error() -> type[Exception]:
     from fedweave.data.transfer import SourceError
 
@@ -277,4 +298,5 @@ TARGETS: dict[str, Target] = {
     "gz": Target(lambda: [gzip.compress(b"x" * 50)], partial(unpack, member="m.gz"), suffix=".gz", refusals=(_source_error(),)),
     "yaml": Target(studies, read_study),
     "idx": Target(pixels, read_pixels),
+    "data-set": Target(contents, read_dataset),
 }
