@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedweave.arrays import map_npy, read_npz
 from fedweave.errors import BadInput
 from fedweave.files import atomic_path, sweep, write_atomic
 
@@ -171,7 +172,7 @@ def load_dataset(folder: Path | str) -> Dataset:
 
 def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_npy(path)
     except Exception as error:  # a damaged header can raise nearly anything
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
     found = [str(array.dtype), list(array.shape)]
@@ -201,8 +202,7 @@ def load_partition(path: Path | str) -> Partition:
         BadInput: the file is missing, damaged, or not a partition.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {key: file[key] for key in file.files}
+        data = read_npz(Path(path))
         entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data}
         entries |= {key: data[key] for key in _DENSE if key in data}
         return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})

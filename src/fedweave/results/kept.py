@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedweave.arrays import read_npz
 from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.results.runs import AGAIN, Run
@@ -68,17 +69,12 @@ def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     return Portrait(seed, int(stored["round"]), stored["vectors"], stored.get("group"))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
-
-
 def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
     for number in run.seeds if seed is None else [seed]:
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():
             continue
-        stored = read(path, _arrays, AGAIN)
+        stored = read(path, read_npz, AGAIN)
         if not {*needed} <= {*stored}:
             raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*stored})}); train the run again")
         return number, path, stored

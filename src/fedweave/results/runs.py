@@ -18,6 +18,9 @@ from fedweave.files import read, read_table
 
 AGAIN = "train the run again"  # what mends any of its files
 KEYS = ("seed", "round", "point", "split", "client")
+_WHOLE, _TEXT = ("int64", "int32"), ("string", "large_string")
+COLUMNS = dict(zip((*KEYS, "value"), (_WHOLE, _WHOLE, _TEXT, _TEXT, _WHOLE, ("double",)), strict=True))
+MOST_ROWS = 50_000_000  # a few bytes can claim any number of equal rows; a thousand clients and rounds make 6,000,000 a seed
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
@@ -113,14 +116,35 @@ def load_run(folder: Path | str) -> Run:
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
     choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
-    evaluations = read(folder / "evaluations.parquet", pd.read_parquet, AGAIN)
-    absent = [column for column in (*KEYS, "value") if column not in evaluations]
-    if absent or evaluations.duplicated(list(KEYS)).any():
-        wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
-        raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
+    evaluations = read_scores(folder / "evaluations.parquet")
+    if evaluations.duplicated(list(KEYS)).any():
+        raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")
     rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), AGAIN)
     diagnostics = _optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
     return Run(folder, info, evaluations, rounds, diagnostics, _optional(folder / "system.csv", ("time",)))
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """The table of scores of a run: seed, round, point, split, client, value.
+
+    Raises:
+        BadInput: the file is damaged, lacks a column, or has too many rows or other types.
+    """
+    return read(path, _scores, AGAIN)
+
+
+def _scores(path: Path) -> pd.DataFrame:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        types = {field.name: str(field.type) for field in file.schema_arrow}
+        if absent := [column for column in COLUMNS if column not in types]:
+            raise ValueError(f"no column {', '.join(absent)}")
+        if strange := [column for column, choices in COLUMNS.items() if types[column] not in choices]:
+            raise ValueError(f"column {strange[0]} is of type {types[strange[0]]}")
+        if file.metadata.num_rows > MOST_ROWS:
+            raise ValueError(f"{file.metadata.num_rows} rows")
+        return file.read(list(COLUMNS)).to_pandas()
 
 
 def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
