@@ -141,18 +141,19 @@ def run(
 def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
     """A run from command-line words, checked like a study."""
     from fedweave import assemble
+    from fedweave.methods import METHODS
 
     base = spec.read_yaml(catalogue.STUDIES / "base.yaml")
     whole = {name: task for name, task in base["tasks"].items() if "dataset" in task}  # the rest are what papers' tasks have in common
     task = whole[choose(dataset, whole, "--dataset")]
-    choose(method, base["methods"], "--method")
+    choose(method, METHODS, "--method")
     key = f"{dataset}-{method}"
     block = {
         "study": "single",
         "seeds": [seed],
         "tasks": {dataset: task},
         "runs": {key: {"task": dataset, "method": method}},
-        "methods": {method: base["methods"][method] or {}},
+        "methods": {method: {}},
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
     extra = _pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])

@@ -1,7 +1,9 @@
 """The blocks of params.yaml, as typed records."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from fedweave.settings import LogSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class TrainSpec:
     """
 
     rounds: int
-    lr: float
+    lr: Annotated[float, LogSpace(0.003, 0.3)]
     epochs: int = 1
     steps: int = 0
     batch_size: int = 32

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, choose
+from fedweave.settings import describe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,19 +22,20 @@ EXPONENT = ("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-
 def construct(cls: type[T], block: object, key: str, **given: object) -> T:
     """An instance of dataclass `cls` from the mapping `block`; `given` fields are set by the caller and not by users.
 
-    A class may carry `bounds: {field: (lowest, highest)}`, None meaning no bound.
+    The fields' types and bounds are those that `fedweave.settings.describe` reads.
 
     Raises:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
         raise BadInput(f"{key}: {block!r} is not a mapping of settings")
-    hints = get_type_hints(cls)
+    hints, settings = get_type_hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in given}
     for name, value in block.items():
         if name not in fields:
             choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
         check_value(value, hints[name], f"{key}.{name}")
+        settings[name].check_bounds(value, f"{key}.{name}")
         check_bounds(value, getattr(cls, "bounds", {}).get(name), f"{key}.{name}")
     needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     missing = [n for n in needed if n not in block]
