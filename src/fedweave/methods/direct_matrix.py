@@ -27,8 +27,8 @@ from fedweave.trees import Tree
 class DirectMatrix(ValidatedMixtures):
     """Mixtures from a free matrix."""
 
-    rows: Annotated[Literal["simplex", "logits"], "how a row is kept a mixture"] = "simplex"
     server_lr: Annotated[float, LogSpace(0.0001, 0.1)] = 0.01
+    rows: Annotated[Literal["simplex", "logits"], "how a row is kept a mixture"] = "simplex"
 
     label = "Direct matrix"
 

@@ -30,13 +30,13 @@ from fedweave.trees import Tree
 class Panacea(GraphHypernetwork):
     """Hypernetwork behind graph convolutions whose codes also tell who is connected to whom."""
 
-    generator_weight: Annotated[Weight, Choices((0.01, 0.1, 1.0)), "λ_g, weight of the reconstruction"] = 0.1
-    train_x: bool = True
-    depth: Annotated[int, NotSearched()] = 2
-    channels: Annotated[int, NotSearched()] = 32
     graph: Annotated[Graph, NotSearched()] = "auto"
     k: Annotated[int, NotSearched()] = 3
     tau: Annotated[float, NotSearched()] = 0.95
+    train_x: bool = True
+    depth: Annotated[int, NotSearched()] = 2
+    channels: Annotated[int, NotSearched()] = 32
+    generator_weight: Annotated[Weight, Choices((0.01, 0.1, 1.0)), "λ_g, weight of the reconstruction"] = 0.1
 
     label = "Panacea"
     point = "pre"
