@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave import catalogue, config, spec
-from fedweave.errors import BadInput, Diverged, choose
+from fedweave.errors import BadInput, Diverged, choose, shown
 from fedweave.files import check_writable, placed
 from pipelines import records, studies, workers
 
@@ -183,20 +183,23 @@ def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[st
 
 
 def _pairs(settings: list[str]) -> dict[str, Any]:
-    import yaml
+    """Settings of the command line by name.
 
+    Raises:
+        BadInput: one is no name=value, or a name is given twice.
+    """
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
-        raise BadInput(f"--set: {bad!r} is not name=value, such as train.lr=0.1")
+        raise BadInput(f"--set: {shown(bad)} is not name=value, such as train.lr=0.1")
     pairs: dict[str, Any] = {}
     for name, value in (s.split("=", 1) for s in settings):
         if name in pairs:
             hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
-            raise BadInput(f"--set {name}: {pairs[name]!r} and {value} both; give one{hint}")
+            raise BadInput(f"--set {name}: {shown(pairs[name])} and {value} both; give one{hint}")
         try:
             pairs[name] = config.load_yaml(value)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise BadInput(f"--set {name}: {value!r} is not a YAML value; quote it if it is a text") from error
+        except BadInput as error:
+            raise BadInput(f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text") from error
     return pairs
 
 

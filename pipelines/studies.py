@@ -1,13 +1,16 @@
 """`fedweave study`: which study params.yaml holds, whole or a part of it."""
 
+import re
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedweave import catalogue, config, spec
+from fedweave import catalogue, spec
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
+
+NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
 
 app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
 out = Console()
@@ -82,7 +85,7 @@ def dump(content: dict[str, Any]) -> str:
 
 
 def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
-    """`value` as `read_yaml` reads it."""
+    """`value` as `read_yaml` and DVC read it."""
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -92,5 +95,6 @@ def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    Plain.add_implicit_resolver(*config.EXPONENT)
+    # PyYAML writes YAML 1.1; what looks like a number in either dialect is quoted if it is a text.
+    Plain.add_implicit_resolver("!number", NUMBER_LIKE, None)
     return yaml.dump(value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True).rstrip()

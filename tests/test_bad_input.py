@@ -1,21 +1,27 @@
 """Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any work."""
 
 import copy
+import itertools
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from dvc.utils.serialize import parse_yaml
 
-from fedweave import assemble, catalogue, data, experiment, spec
-from fedweave.errors import BadInput, choose
+from fedweave import assemble, catalogue, config, data, experiment, spec
+from fedweave.errors import BadInput, choose, shown
 from fedweave.methods import METHODS
 from pipelines import cli, flows, studies
 from tests.test_spec import altered, good
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS, GRAPH = "tasks/digits", "tasks/graph"
+
+ALLOWED = ["letters (a-z, A-Z), digits, - and _"]
 
 # path in the file, bad value -> words that the message must contain.
 BAD: list[tuple[str, Any, list[str]]] = [
@@ -40,6 +46,38 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("methods/ditto/lam", -1.0, ["methods.ditto.lam", "-1.0", "at least 0"]),
     ("methods/ditto/lam", None, ["methods.ditto.lam", "None", "number"]),
     ("methods/ditto/personal_epochs", -1, ["methods.ditto.personal_epochs", "-1"]),
+    ("tasks", {"a b": {}}, ["tasks: 'a b'", *ALLOWED]),
+    ("tasks", {"digits (small)": {}}, ["tasks: 'digits (small)'", *ALLOWED]),
+    ("tasks", {"x" * 101: {}}, ["tasks: 'xxx", *ALLOWED]),
+    ("tasks", {"ü" * 120: {}}, ["tasks: 'üüü", *ALLOWED]),
+    ("tasks", {"a.b": {}}, ["tasks: 'a.b'", *ALLOWED]),
+    ("tasks", {"-rf": {}}, ["tasks: '-rf'", *ALLOWED]),
+    ("tasks", {"$(id)": {}}, ["tasks: '$(id)'", *ALLOWED]),
+    ("tasks", {"${study}": {}}, ["tasks: '${study}'", *ALLOWED]),
+    ("tasks", {"digits\n": {}}, [r"tasks: 'digits\n'", *ALLOWED]),
+    ("tasks", {"digits": {}, "Digits": {}}, ["tasks: 'Digits' and 'digits'", "capital letters"]),
+    ("runs", {"a;id": {"task": "digits", "method": "ditto"}}, ["runs: 'a;id'", *ALLOWED]),
+    ("runs/digits-ditto/task", "a b", ["runs.digits-ditto.task: 'a b'", *ALLOWED]),
+    ("methods", {"a b": {}}, ["methods: 'a b'", *ALLOWED]),
+    ("ablate", {"a/b": {}}, ["ablate: 'a/b'", *ALLOWED]),
+    ("ablate", {"x": {"run": "digits-ditto", "variants": {"a\nb": {}}}}, ["ablate.x.variants", r"'a\nb'", "printed"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [*range(2000)]}}}, ["ablate.x.grid", "2000 combinations", "1000"]),
+    ("datasets", ["a; id"], ["datasets: 'a; id'", *ALLOWED]),
+    ("study", "a b", ["study: 'a b'", *ALLOWED]),
+    ("study", "a/.hidden", ["study: 'a/.hidden'", *ALLOWED]),
+    ("study", "/".join(["a"] * 100), ["study", "150 characters"]),
+    ("study", "quick/runs", ["study: 'quick/runs'", "results of 'quick'"]),
+    ("about", ["x"], ["about: ['x']", "text"]),
+    ("seeds", [*range(100_000)], ["seeds: [0, 1, 2", "between 1 and 1000"]),
+    ("tune/seeds", [], ["tune.seeds: []", "between 1 and 1000"]),
+    ("tune/seeds", [-1], ["tune.seeds: [-1]", "at least 0"]),
+    ("tune/seeds", [7, 7], ["tune.seeds: [7, 7]", "different"]),
+    ("tune/seeds", [10**30], ["tune.seeds", "too large"]),
+    ("tune/seeds", [2**31], ["tune.seeds", "too large"]),
+    ("tune/seeds", [True], ["tune.seeds", "whole number"]),
+    ("tune/seeds", [*range(5, 5000)], ["tune.seeds: [5, 6", "between 1 and 1000"]),
+    ("tune/workers", 10**9, ["tune.workers", "1024"]),
+    ("tune/trials", 10**12, ["tune.trials", "too large"]),
     ("datasets", ["digits"], ["datasets", "digits-graph"]),
     ("datasets", 4, ["datasets", "4"]),
     ("tune", None, ["tune", "None", "mapping"]),
@@ -73,6 +111,26 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/train/checkpoint", -5, ["train.checkpoint", "-5"]),
     (f"{DIGITS}/train/clip", 0, ["train.clip", "0"]),
     (f"{DIGITS}/train/weight_decay", -1, ["train.weight_decay", "-1"]),
+    (f"{DIGITS}/train/lr", 10**400, ["train.lr", "about 401 digits", "too large"]),
+    (f"{DIGITS}/train/lr", 10**5000, ["train.lr", "about 5001 digits", "too large"]),
+    (f"{DIGITS}/train/lr", 1e308, ["train.lr", "1e+308", "too large"]),
+    (f"{DIGITS}/train/lr", 1e20, ["train.lr", "1e+20", "between 0 and 1000"]),
+    (f"{DIGITS}/train/weight_decay", 1e39, ["train.weight_decay", "1e+39", "too large"]),
+    (f"{DIGITS}/train/clip", 1e39, ["train.clip", "1e+39", "too large"]),
+    (f"{DIGITS}/train/batch_size", 2**62, ["train.batch_size", "too large"]),
+    (f"{DIGITS}/train/epochs", 10**9, ["train.epochs", "1000000000", "between 1 and 10000"]),
+    (f"{DIGITS}/train/steps", 10**9, ["train.steps", "1000000000"]),
+    (f"{DIGITS}/train/rounds", 10**9, ["train.rounds", "1000000000"]),
+    (f"{DIGITS}/train/privacy", {"clip": 1e39, "noise": 1.0}, ["train.privacy.clip", "1e+39"]),
+    (f"{DIGITS}/train/privacy", {"clip": 1.0, "noise": 1e9}, ["train.privacy.noise", "1000000000.0"]),
+    (f"{DIGITS}/attack", {"kind": "noise", "share": 0.1, "scale": 1e39}, ["attack.scale", "1e+39"]),
+    (f"{DIGITS}/partition/clients", 10**9, ["partition.clients", "1000000000", "at most"]),
+    (f"{DIGITS}/partition/beta", 1e300, ["partition.beta", "1e+300", "too large"]),
+    (f"{DIGITS}/partition/beta", float("nan"), ["partition.beta", "nan"]),
+    (f"{DIGITS}/model", {"name": "mlp", "hidden": 2**40}, ["model.hidden", "too large"]),
+    (f"{DIGITS}/model", {"name": "mlp", "hidden": 10**6}, ["model.hidden", "1000000"]),
+    ("methods/ditto/lam", 1e300, ["methods.ditto.lam", "1e+300", "too large"]),
+    ("methods/ditto/personal_epochs", 2**40, ["methods.ditto.personal_epochs", "too large"]),
     (f"{DIGITS}/train/epochs", 0, ["train.epochs", "0", "at least 1"]),
     (f"{DIGITS}/train/chunk", -1, ["train.chunk", "-1"]),
     (f"{DIGITS}/train/privacy", {"clip": 1.0, "noize": 1.0}, ["train.privacy.noize", "did you mean 'noise'"]),
@@ -96,12 +154,15 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
     assert [word for word in words if word not in message] == []
 
 
-@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={v!r}"[:60] for p, v, _ in BAD])
+@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={shown(v)}"[:60] for p, v, _ in BAD])
 def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
-    """Refused when params.yaml is read, whatever stage reads it."""
+    """Refused when params.yaml is read, whatever stage reads it, at once and in a line that can be read."""
+    started = time.process_time()
     with pytest.raises(BadInput) as caught:
         assemble.check(spec.parse(altered(path, value)))
+    assert time.process_time() - started < 1
     line(caught, words)
+    assert len(str(caught.value)) < 1500
 
 
 @pytest.mark.parametrize(("method", "changes", "words"), [
@@ -137,11 +198,18 @@ def test_somebody_must_be_there_from_the_start() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("study: a\nseeds: [0]\nstudy: b\n", ["line 3", "'study'", "twice"]),
-        ("runs: {a: {task: t, method: m}, b: {}, a: {}}\n", ["line 1", "'a'", "twice"]),
+        ("study: a\nseeds: [0]\nstudy: b\n", ["line 3", '"study"', "twice"]),
+        ("runs: {a: {task: t, method: m}, b: {}, a: {}}\n", ["line 1", '"a"', "twice"]),
         ("seeds: [" + "1" * 5000 + "]\n", ["digits"]),
         ("about: 2001-99-99\n", ["month"]),
-        ("[" * 3000, ["depth"]),
+        ("[" * 3000, ["line 1", "nested deeper than"]),
+        ("- " * 200_000, ["line 1", "nested deeper than"]),  # where a parser that recurses would end the process
+        ("a: 2001-01-01\n", ["a: datetime.date(2001, 1, 1) is a date", "quotes"]),
+        ("a: &b [*b]\n", ["a.0", "alias"]),
+        (
+            "a: &a [x, x]\n" + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
+            ["more than 1000000 values"],
+        ),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )
@@ -158,7 +226,7 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").mkdir()
     with pytest.raises(BadInput) as caught:
         spec.load(tmp_path / "params.yaml")
-    line(caught, ["params.yaml", "not found"])
+    line(caught, ["params.yaml", "is a folder"])
     (tmp_path / "other.yaml").write_bytes(b"\xff\xfe\x00study")
     with pytest.raises(BadInput) as caught:
         spec.load(tmp_path / "other.yaml")
@@ -234,6 +302,8 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(tmp_path: Path,
         cli.run("fedprox", dataset="fedaghn")
     with pytest.raises(BadInput, match=r"--set train\.rounds: 7 and 5 both; give one"):
         cli.run("fedprox", rounds=5, settings=["train.rounds=7"])
+    with pytest.raises(BadInput, match="give one of them"):
+        cli.run("fedprox", rounds=5, settings=["train=1"])
     with pytest.raises(BadInput, match="--set mu: 1 and 2 both"):
         cli.run("fedprox", settings=["mu=1", "mu=2"])
 
@@ -244,7 +314,11 @@ NUMBERS = {
     "1.5e-3": 0.0015,
     "-2E+3": -2000.0,
     "1.e2": 100.0,
-    ".5e1": 5.0,
+    "0.5e1": 5.0,
+    "010": 10,
+    "yes": "yes",
+    "1:30": "1:30",
+    "0o17": 15,
     "'1e-2'": "1e-2",
     "e5": "e5",
     "1e": "1e",
@@ -260,6 +334,49 @@ def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -
     content = {"study": "quick", "methods": {"1e3": {"lam": value}}, "tune": {"seeds": [value]}}
     (tmp_path / "params.yaml").write_text(studies.dump(content))
     assert spec.read_yaml(tmp_path / "params.yaml") == content
+
+
+SCALARS = ["".join(letters) for count in (1, 2, 3, 4) for letters in itertools.product("019+-._:eox", repeat=count)]
+WORDS = "yes No ON off y true True ~ null .inf .nan 0b11 0xFF 1_000 1_000.5 1.5e+3 12:30:45.5 0777 1e-2 +1e5 .5e1 -0"
+SCALARS += WORDS.split()
+
+
+def test_dvc_reads_what_fedweave_reads() -> None:
+    """The same value and type for everything that looks like a number, a time or a word for true and false."""
+    for text in SCALARS:
+        try:
+            ours = config.load_yaml(f"a: {text}")
+        except BadInput:
+            continue
+        theirs = parse_yaml(f"a: {text}", "params.yaml")
+        assert (repr(ours), type(ours)) == (repr(theirs), type(theirs)), text
+
+
+def test_texts_stay_texts_in_a_written_params_file() -> None:
+    """However much they look like something else, here and in DVC."""
+    content = {"study": "quick", "about": "no", "methods": {"m": dict(enumerate(SCALARS))}, "tune": {"words": SCALARS}}
+    content["methods"]["m"] = {f"k{key}": text for key, text in content["methods"]["m"].items()}
+    text = studies.dump(content)
+    assert config.load_yaml(text) == content
+    assert parse_yaml(text, "params.yaml") == content
+
+
+def test_a_file_that_waits_for_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+    """As is one without an end."""
+    os.mkfifo(tmp_path / "params.yaml")
+    for path, what in ((tmp_path / "params.yaml", "a named pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(BadInput) as caught:
+            spec.read_yaml(path)
+        line(caught, [str(path), what, "not a file"])
+
+
+@pytest.mark.parametrize("settings", [{"train": 1, "train.rounds": 5}, {"train.lr": 1, "train": {"lr": 2}}, {"lam.a": 1, "lam": 2}])
+def test_settings_that_hide_each_other(settings: dict[str, Any]) -> None:
+    """Neither is dropped without a word, in a file as on the command line."""
+    content = good()
+    content["runs"]["digits-ditto"]["set"] = settings
+    with pytest.raises(BadInput, match="give one of them"):
+        assemble.check(spec.parse(content))
 
 
 @pytest.mark.parametrize(("typed", "meant"), [

@@ -5,6 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fedweave.settings import LogSpace
 
+from fedweave.config import LARGEST_REAL, LARGEST_WHOLE
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSpec:
@@ -25,6 +27,9 @@ class TrainSpec:
         checkpoint: rounds between checkpoints, 0 for none.
         privacy: {clip, noise, delta} of what clients send, see `fedweave.privacy.Privacy`, or null.
         robust: {rule, trim, bound} of the server's aggregation, see `fedweave.robust.Robust`, or null.
+
+    The bounds leave room for every published protocol, and none for a slip of the pen that would only fail after hours: a rate
+    or decay above 1000 overflows within a few steps, and more than 10,000 passes a round are no federated learning.
     """
 
     rounds: int
@@ -51,20 +56,20 @@ class TrainSpec:
     robust: dict[str, Any] | None = None
 
     bounds: ClassVar = {
-        "rounds": (1, None),
-        "lr": (0, None),
-        "epochs": (1, None),
-        "steps": (0, None),
-        "batch_size": (0, None),
-        "participation": (1e-6, None),
-        "augment": (1, None),
+        "rounds": (1, 1_000_000),
+        "lr": (0, 1000),
+        "epochs": (1, 10_000),
+        "steps": (0, 1_000_000),
+        "batch_size": (0, LARGEST_WHOLE),  # beyond a client's rows it means all of them
+        "participation": (1e-6, LARGEST_WHOLE),
+        "augment": (1, 4096),
         "momentum": (0, 1),
-        "weight_decay": (0, None),
-        "clip": (1e-12, None),
-        "chunk": (0, None),
-        "newcomers": (0, None),
-        "join_round": (0, None),
-        "checkpoint": (0, None),
+        "weight_decay": (0, 1000),
+        "clip": (1e-12, LARGEST_REAL),
+        "chunk": (0, LARGEST_WHOLE),
+        "newcomers": (0, LARGEST_WHOLE),
+        "join_round": (0, LARGEST_WHOLE),
+        "checkpoint": (0, LARGEST_WHOLE),
     }
 
 
@@ -84,7 +89,7 @@ class EvaluateSpec:
     point: Literal["method", "pre", "post"] = "method"
     models: bool = True
 
-    bounds: ClassVar = {"every": (1, None)}
+    bounds: ClassVar = {"every": (1, LARGEST_WHOLE)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,7 @@ class TuneSpec:
     Attributes:
         trials: per run; 0 turns tuning off.
         share: of the task's rounds that a trial trains, rounded up.
-        seeds: of a trial; disjoint from the study's seeds.
+        seeds: of a trial, at least one; disjoint from the study's seeds.
         workers: parallel processes.
         spaces: method -> {parameter: {low, high, log, step} or {choices}}; "train.lr" reaches the solver.
     """
@@ -128,7 +133,7 @@ class TuneSpec:
     workers: int = 2
     spaces: dict[str, Any] = field(default_factory=dict)
 
-    bounds: ClassVar = {"trials": (0, None), "share": (1e-6, 1), "workers": (1, None)}
+    bounds: ClassVar = {"trials": (0, 100_000), "share": (1e-6, 1), "workers": (1, 1024)}
 
 
 @dataclass(frozen=True, kw_only=True)

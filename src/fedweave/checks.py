@@ -1,13 +1,13 @@
 """What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from fedweave import data
 from fedweave.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.blocks import TaskSpec
-from fedweave.config import check_bounds, check_value, construct
-from fedweave.errors import BadInput, choose
+from fedweave.config import LARGEST_WHOLE, check_bounds, check_numbers, check_value, construct
+from fedweave.errors import BadInput, choose, shown
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options
 from fedweave.privacy import Privacy
@@ -16,7 +16,8 @@ from fedweave.robust import Robust
 from fedweave.spec import Run, Study
 from fedweave.wire import Wire
 
-MODEL_BOUNDS: dict[str, tuple[float | None, float | None]] = {"hidden": (1, None), "dropout": (0, 0.99)}
+MODEL_BOUNDS: dict[str, tuple[float | None, float | None]] = {"hidden": (1, 65_536), "dropout": (0, 0.99)}
+MOST_CLIENTS = 1_000_000
 
 
 def check_methods(study: Study, where: str) -> None:
@@ -46,19 +47,19 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
         if name != "name":
             choose(name, known, where) if known else _refuse(f"{where}.{name}: {model['name']} has no options; drop it")
             check_value(value, hints[name], f"{where}.{name}")
-            for number in value if isinstance(value, Sequence) else [value]:
-                check_bounds(number, MODEL_BOUNDS.get(name), f"{where}.{name}")
+            check_bounds(value, MODEL_BOUNDS.get(name), f"{where}.{name}")
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
     known = data.accepted(partition["name"])
-    for name in partition:
+    for name, value in partition.items():
         if name not in ("name", "clients", "seed"):
             choose(name, known, where)
-    for name, low in (("clients", 1), ("seed", 0)):
+            check_numbers(value, f"{where}.{name}")
+    for name, low, high in (("clients", 1, MOST_CLIENTS), ("seed", 0, LARGEST_WHOLE)):
         value = partition.get(name)
-        if type(value) is not int or not low <= value < 2**31:
-            _refuse(f"{where}.{name}: {value!r} must be a whole number, at least {low}")
+        if type(value) is not int or not low <= value <= high:
+            _refuse(f"{where}.{name}: {shown(value)} must be a whole number, at least {low} and at most {high}")
 
 
 def check_budget(run: Run, where: str) -> None:

@@ -4,19 +4,25 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
+from fedweave.files import check_regular
 from fedweave.settings import describe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-# A number with an exponent, as everybody and DVC write it; YAML 1.1 asks for a point and a sign, and takes 1e-3 for a text.
-EXPONENT = ("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
+LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
+LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
+GENEROUS = 1000  # a bound from here on only stops slips of the pen; it says nothing to whom is below the lower one
+DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
+MOST_NODES = 1_000_000  # values of a YAML file, those behind an alias counted wherever it stands
+LONGEST_PROBLEM = 200  # characters of what the parser says
+MOST_BYTES = 16 * 2**20  # of a YAML file
 
 
 def construct(cls: type[T], block: object, key: str, **given: object) -> T:
@@ -28,7 +34,7 @@ def construct(cls: type[T], block: object, key: str, **given: object) -> T:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
-        raise BadInput(f"{key}: {block!r} is not a mapping of settings")
+        raise BadInput(f"{key}: {shown(block)} is not a mapping of settings")
     hints, settings = get_type_hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in given}
     for name, value in block.items():
@@ -53,26 +59,65 @@ def check_value(value: object, hint: Any, key: str) -> None:
     if get_origin(hint) is ClassVar:
         raise BadInput(f"{key}: cannot be set")
     if get_origin(hint) is Literal:
-        if value not in get_args(hint) or isinstance(value, bool) != any(isinstance(c, bool) and c is value for c in get_args(hint)):
-            choose(str(value), [str(c) for c in get_args(hint)], key)
-            raise BadInput(f"{key}: {value!r} has the wrong type; write it as text in quotes")
+        _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {value!r} is not {_named(hint)}")
+        raise BadInput(f"{key}: {shown(value)} is not {_named(hint)}")
+    _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key)
 
 
 def check_bounds(value: object, bounds: tuple[float | None, float | None] | None, key: str) -> None:
-    """Refuse a number outside `bounds`.
+    """Refuse a number, or a list with a number, outside `bounds`.
 
     Raises:
         BadInput: naming `key`, the value and the range.
     """
+    for item in value if isinstance(value, list | tuple) else ():
+        check_bounds(item, bounds, key)
     if bounds is None or not isinstance(value, int | float) or isinstance(value, bool):
         return
     low, high = bounds
     if (low is not None and value < low) or (high is not None and value > high):
-        span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
-        raise BadInput(f"{key}: {value!r} is out of range; it must be {span}")
+        generous = high is not None and high >= GENEROUS and low is not None and value < low
+        span = f"at least {low}" if high is None or generous else f"at most {high}" if low is None else f"between {low} and {high}"
+        raise BadInput(f"{key}: {shown(value)} is out of range; it must be {span}")
+
+
+def check_numbers(value: object, key: str) -> None:
+    """Refuse numbers that no setting can mean: not finite, or too large for the arithmetic behind them.
+
+    Raises:
+        BadInput: naming `key` and the value.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(f"{key}: {value!r} is not a finite number")
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            check_numbers(item, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_numbers(item, key)
+    else:
+        _check_size(value, LARGEST_REAL if isinstance(value, float) else LARGEST_WHOLE, key)
+
+
+def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
+    known = isinstance(value, str | int | float | bool | None) and value in options
+    if not known or isinstance(value, bool) != any(isinstance(option, bool) and option is value for option in options):
+        choose(str(value) if known else shown(value).strip("'"), [str(option) for option in options], key)
+        raise BadInput(f"{key}: {shown(value)} has the wrong type; write it as text in quotes")
+
+
+def _check_size(value: object, largest: float, key: str) -> None:
+    """Refuse a number beyond `largest` in either direction, alone or in a list."""
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(item, int | float) and not isinstance(item, bool) and not -largest <= item <= largest:
+            raise BadInput(f"{key}: {shown(item)} is too large; it must be at most {largest:g}")
+
+
+def _types(hint: Any) -> set[Any]:
+    """The plain types inside an annotation."""
+    return {hint}.union(*map(_types, get_args(hint)))
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -82,7 +127,8 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        # A whole number is finite, and too large for `isfinite` where a float cannot hold it.
+        return isinstance(value, int | float) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is Any:
@@ -124,39 +170,73 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
     """
+    check_regular(path)
     if not path.is_file():
         raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
+    if path.stat().st_size > MOST_BYTES:
+        raise BadInput(f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; see: fedweave study show quick")
     try:
         loaded = load_yaml(path.read_text(encoding="utf-8"))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-    except Exception as error:  # beside YAMLError: numbers, dates and depths that Python refuses, a file one may not read
-        mark = getattr(error, "problem_mark", None)
-        problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}: {problem}; mend that line") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not YAML: {error}; correct that file") from error
     if not isinstance(loaded, dict):
         raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick")
     return loaded
 
 
 def load_yaml(text: str) -> Any:
-    """Plain data of a YAML text.
+    """Plain data of a YAML 1.2 text, which is the dialect of DVC: `010` is 10, `yes` and `1:30` are texts.
 
     Raises:
-        BadInput: a key stands twice in a mapping.
-        YAMLError: it is no YAML; other exceptions for numbers, dates and depths that Python refuses.
+        BadInput: it is no YAML, names a key twice, nests too deeply, or holds something else than texts, numbers, true,
+            false, null, lists and mappings.
     """
-    import yaml
+    from ruamel.yaml import YAML
 
-    class Strict(yaml.SafeLoader):
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            seen: set[str] = set()
-            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
-                if key.value in seen:
-                    raise BadInput(f"line {key.start_mark.line + 1}: {key.value!r} stands twice in its mapping; drop or rename one")
-                seen.add(key.value)
-            return node
+    try:
+        _check_depth(YAML(typ="safe").parse(text))
+        loaded = YAML(typ="safe").load(text)
+    except BadInput:
+        raise
+    except Exception as error:  # beside YAMLError: numbers and dates that Python refuses
+        raise BadInput(_complaint(error)) from error
+    _count(loaded, (), {})
+    return loaded
 
-    Strict.add_implicit_resolver(*EXPONENT)
-    return yaml.load(text, Strict)
+
+def _complaint(error: Exception) -> str:
+    """What the parser found, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    place = f", line {mark.line + 1}" if mark else ""
+    problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
+    if twice := re.match(r"found duplicate key (.*) with value", problem):
+        return f"not YAML{place}: the key {twice[1]} stands twice in its mapping; remove or rename one"
+    return f"not YAML{place}: {problem[:LONGEST_PROBLEM]}; correct that line"
+
+
+def _check_depth(events: Iterable[Any]) -> None:
+    """Refuse what nests too deeply before the parser's own recursion meets it."""
+    depth = 0
+    for event in events:
+        depth += type(event).__name__.endswith("StartEvent") - type(event).__name__.endswith("EndEvent")
+        if depth > DEEPEST:
+            raise BadInput(f"line {event.start_mark.line + 1}: nested deeper than {DEEPEST} levels; correct that line")
+
+
+def _count(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
+    """Values in `value`, aliases included; `above` are the keys and identities on the way to it."""
+    here = ".".join(key for key, _ in above) or "the whole file"
+    if value is None or isinstance(value, bool | int | float | str):
+        return 1
+    if not isinstance(value, dict | list):
+        raise BadInput(f"{here}: {shown(value)} is a {type(value).__name__}; write it in quotes if it is a text")
+    if any(identity == id(value) for _, identity in above):
+        raise BadInput(f"{here}: an alias stands inside of what it names; write the values out")
+    if id(value) not in counts:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        counts[id(value)] = 1 + sum(_count(item, (*above, (str(key), id(value))), counts) for key, item in items)
+    if counts[id(value)] > MOST_NODES:
+        raise BadInput(f"{here}: more than {MOST_NODES} values, aliases written out; make it smaller")
+    return counts[id(value)]

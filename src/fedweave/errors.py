@@ -4,13 +4,30 @@ import difflib
 from collections.abc import Iterable
 
 NEAR = 4  # most names that are offered in place of one
+LONGEST = 4000  # characters of a message
+LONGEST_VALUE = 200  # characters of a value in a message
 
 
 class BadInput(ValueError):
     """A wrong key, value or file: one line that names it, its value and the way out."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))  # what a library says in passing may have lines
+        super().__init__(_shortened(" ".join(message.split()), LONGEST))  # what a library says in passing may have lines
+
+
+def shown(value: object) -> str:
+    """`value` as a message shows it: its `repr`, without the middle where that is long."""
+    if isinstance(value, int) and value.bit_length() > 4 * LONGEST_VALUE:
+        return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
+    try:
+        return _shortened(repr(value), LONGEST_VALUE)
+    except (ValueError, RecursionError):  # Python prints no whole number of more than 4300 digits
+        return f"a {type(value).__name__} that cannot be printed"
+
+
+def _shortened(text: str, longest: int) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
 
 
 class Diverged(RuntimeError):
@@ -26,8 +43,8 @@ def choose(value: str, choices: Iterable[str], key: str) -> str:
     known = sorted(choices)
     if value in known:
         return value
-    typed = str(value)
+    typed = str(value)[:LONGEST_VALUE]
     holding = [name for name in known if len(typed) > 1 and typed.lower() in name.lower()]
     near = [*dict.fromkeys([*difflib.get_close_matches(typed, known, n=1), *holding])][:NEAR]
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise BadInput(f"{key}: {value!r} is unknown; {hint}choices: {', '.join(known)}")
+    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(known)}")

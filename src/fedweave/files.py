@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What the user can mend: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a folder.
-MENDABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EEXIST", "EISDIR")}
+MENDABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EEXIST", "EISDIR",
+                                         "ENAMETOOLONG", "ELOOP")}  # fmt: skip
 
 
 @contextmanager
@@ -97,12 +99,29 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     write_atomic(path, text.getvalue())
 
 
+def check_regular(path: Path | str) -> None:
+    """Refuse what is there and is no regular file: a pipe would wait for a writer for ever, a device may have no end.
+
+    Raises:
+        BadInput: naming the path and what it is.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever reads it says why it cannot be read
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise BadInput(f"{path}: is {kind} and not a file; move it away, and run what writes the file again")
+
+
 def read(file: Path, reader: Callable[[Path], T], again: str) -> T:
     """What `reader` makes of `file`.
 
     Raises:
         BadInput: naming the file and the way out, which is `again`.
     """
+    check_regular(file)
     try:
         return reader(file)
     except Exception as error:  # each format has its own dozen of exceptions for damaged files
@@ -145,6 +164,7 @@ def load_tensors(path: Path | str) -> Any:
     """What `save_tensors` wrote; runs no code that the file may hold. Whatever is wrong with it raises."""
     import torch
 
+    check_regular(path)
     return torch.load(path, weights_only=True, map_location="cpu")
 
 

@@ -37,7 +37,7 @@ class Privacy:
     noise: float
     delta: float = 1e-5
 
-    bounds: ClassVar = {"clip": (1e-9, None), "noise": (1e-3, None), "delta": (1e-15, 0.5)}
+    bounds: ClassVar = {"clip": (1e-9, 1e9), "noise": (1e-3, 1e6), "delta": (1e-15, 0.5)}
 
     def protected(self, told: Tree, known: Tree, ids: Tensor, seed: int, round: int) -> Tree:
         """`told` [P, ...] clipped around `known` [P, ...], with noise that hangs on (seed, round, client).

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 
 REQUIRED = dataclasses.MISSING
 
@@ -214,8 +214,9 @@ class Setting:
         numbers: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         for number in numbers:
             real = isinstance(number, int | float) and not isinstance(number, bool)
-            if real and not all(bound.admits(number) for bound in self.bounds):
-                raise BadInput(f"{key}: {value!r} is out of range; it must be {self.range}")
+            broken = [str(bound) for bound in self.bounds if real and not bound.admits(number)]
+            if broken:
+                raise BadInput(f"{key}: {shown(value)} is out of range; it must be {' and '.join(broken)}")
 
 
 @cache

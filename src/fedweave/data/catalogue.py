@@ -176,3 +176,27 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "pems-bay": _traffic("PEMS-BAY", "adj_mx_bay.pkl", "pems-bay.h5"),
     "tpt48": (_weather(),),
 }
+
+# MiB that a file of a data set has at most, its archives and what they hold included: about twice the largest one.
+LIMITS = {
+    "fashion-mnist": 96,
+    "emnist": 1024,
+    "cifar10": 384,
+    "cifar100": 384,
+    "tiny-imagenet": 512,
+    "compcars": 16,
+    "cora": 16,
+    "citeseer": 32,
+    "pubmed": 64,
+    "amazon-computer": 16,
+    "amazon-photo": 8,
+    "ogbn-arxiv": 192,
+    "metr-la": 256,
+    "pems-bay": 512,
+    "tpt48": 32,
+}
+
+
+def limit(name: str) -> int:
+    """Bytes that a file of the data set `name` has at most."""
+    return LIMITS.get(name, 1024) * 2**20

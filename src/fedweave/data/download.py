@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedweave.data.catalogue import ANY, CATALOGUE, RECORDED, Archive, File, Form
-from fedweave.data.transfer import Progress, SourceError, extract, fetch, join, matches, record, recorded, sidecar
+from fedweave.data.catalogue import ANY, CATALOGUE, RECORDED, Archive, File, Form, limit
+from fedweave.data.transfer import Progress, SourceError, extract, fetch, join, matches, published_sum, record, recorded, sidecar
 from fedweave.errors import BadInput, choose
 
 MIRROR = "FEDWEAVE_MIRROR"
@@ -21,6 +21,7 @@ class Search:
     mirror: str | None
     official: bool
     progress: Progress | None
+    limit: int  # bytes of a file
 
     def sources(self, path: str, url: str | None) -> list[str]:
         """Addresses of one file in the order in which they are tried."""
@@ -42,7 +43,7 @@ def download(name: str, root: Path | str, mirror: str | None = None, progress: P
     root.mkdir(parents=True, exist_ok=True)
     form = complete(name, root)
     if form is None:
-        form = _found(name, [Search(root, mirror, official, progress) for official in (False, True)])
+        form = _found(name, [Search(root, mirror, official, progress, limit(name)) for official in (False, True)])
     return tuple(root / file.path for file in form.files)
 
 
@@ -127,9 +128,8 @@ def _file(search: Search, file: File, source: str) -> None:
     target = search.root / file.path
     expected = None if file.digest in (RECORDED, ANY) else file.digest
     if file.digest == RECORDED and source != file.url:
-        fetch(f"{source}.sha256", sidecar(target), None, None)
-        expected = recorded(target)
-    fetch(source, target, expected, search.progress)
+        expected = published_sum(source, target)
+    fetch(source, target, expected, search.progress, search.limit)
     if file.digest == RECORDED:
         record(target)
 
@@ -137,9 +137,9 @@ def _file(search: Search, file: File, source: str) -> None:
 def _archive(search: Search, form: Form, archive: Archive, source: str) -> None:
     """Fetch `archive`, take the files of `form` out of it, and drop it."""
     path = search.root / archive.path
-    fetch(source, path, archive.digest, search.progress)
+    fetch(source, path, archive.digest, search.progress, search.limit)
     inside = [file for file in form.files if file.archive == archive]
-    extract(path, {file.member: search.root / file.path for file in inside})
+    extract(path, {file.member: search.root / file.path for file in inside}, search.limit)
     for file in inside:
         if file.digest == RECORDED:
             record(search.root / file.path)

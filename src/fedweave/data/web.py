@@ -1,0 +1,170 @@
+"""Reading one address over HTTP, within limits of size and time, whatever the server answers."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnection
+from typing import IO, Any
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+from fedweave.errors import shown
+
+SILENCE = 30.0  # seconds without a byte after which a connection is given up
+TOTAL = 3600.0  # seconds for one file, all attempts together
+WINDOW, FEWEST = 60.0, 64 * 1024  # seconds, and the bytes that they must bring
+LONGEST_NUMBER = 15  # digits of a Content-Length
+MIB = 2**20
+
+
+class SourceError(Exception):
+    """This source cannot give the file; the message says which source and why."""
+
+
+class TooLarge(SourceError):
+    """The source has more bytes than the file can have."""
+
+
+class Deadline:
+    """The time that one file may take: when it is over, every connection ends, in whatever state it is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._copies: list[socket.socket] = []  # a copy shares its connection; TLS takes the original away
+        self._timer = threading.Timer(seconds, self._shut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> "Deadline":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        for copy in self._copies:
+            copy.close()
+
+    @property
+    def over(self) -> bool:
+        """Whether the time has passed."""
+        return time.monotonic() >= self._end
+
+    def connect(self, *words: Any, **named: Any) -> socket.socket:
+        """What `socket.create_connection` gives, to be ended in time.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        if self.over:
+            raise TimeoutError("the time is over")
+        made = socket.create_connection(*words, **named)
+        self._copies.append(made.dup())
+        return made
+
+    def _shut(self) -> None:
+        for copy in list(self._copies):
+            with suppress(OSError):
+                copy.shutdown(socket.SHUT_RDWR)
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follow a redirect to another web address, never from an encrypted one to a plain one."""
+
+    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> Request | None:
+        scheme, old = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
+        if scheme not in ("http", "https") or (old == "https" and scheme == "http"):
+            raise SourceError(f"{req.full_url} (redirects to {shown(newurl)}; only https, and http from http, are followed)")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(deadline: Deadline) -> OpenerDirector:
+    """What opens web addresses, and nothing else such as files or FTP."""
+
+    def watched(kind: Callable[..., HTTPConnection]) -> Any:
+        def build(host: str, **options: Any) -> HTTPConnection:
+            made = kind(host, **options)
+            made._create_connection = deadline.connect  # type: ignore[attr-defined]  # there is no public place for it
+            return made
+
+        return build
+
+    class Plain(HTTPHandler):
+        def http_open(self, req: Request) -> HTTPResponse:
+            return self.do_open(watched(HTTPConnection), req)
+
+    class Secure(HTTPSHandler):
+        def https_open(self, req: Request) -> HTTPResponse:
+            return self.do_open(watched(HTTPSConnection), req)
+
+    opener = OpenerDirector()
+    parts = (ProxyHandler(), UnknownHandler(), Plain(), Secure(), HTTPDefaultErrorHandler(), _Redirects(), HTTPErrorProcessor())
+    for part in parts:
+        opener.add_handler(part)
+    return opener
+
+
+@contextmanager
+def opened(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]:
+    """The answer to a request for `url` from byte `start` on.
+
+    Raises:
+        OSError, HTTPException, ValueError: as urllib, for whatever goes wrong.
+    """
+    headers = {"User-Agent": "fedweave"} | ({"Range": f"bytes={start}-"} if start else {})
+    with _opener(deadline).open(Request(url, headers=headers), timeout=SILENCE) as response:
+        yield response
+
+
+def length(response: HTTPResponse, url: str) -> int | None:
+    """The bytes that an answer announces, if it does.
+
+    Raises:
+        SourceError: it announces something else than a number.
+    """
+    text = response.headers.get("Content-Length")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+        raise SourceError(f"{url} (its Content-Length is {shown(text)}, which is no size)")
+    return int(text)
+
+
+def blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> Iterator[bytes]:
+    """The body of an answer in blocks of at most `size` bytes.
+
+    Raises:
+        SourceError: fewer than `FEWEST` bytes in `WINDOW` seconds.
+        TimeoutError: the time is over.
+    """
+    since, seen = time.monotonic(), 0
+    while block := response.read1(size):
+        yield block
+        seen += len(block)
+        if deadline.over:
+            raise TimeoutError("the time is over")
+        if time.monotonic() - since > WINDOW:
+            if seen < FEWEST:
+                raise SourceError(f"{url} (stalled: {seen} bytes in {WINDOW:g} s)")
+            since, seen = time.monotonic(), 0
+    if deadline.over:  # the end of a connection that was shut looks like the end of the body
+        raise TimeoutError("the time is over")
+
+
+def check_size(size: int, limit: int, source: str) -> None:
+    """Refuse more than `limit` bytes.
+
+    Raises:
+        TooLarge: naming the source.
+    """
+    if size > limit:
+        raise TooLarge(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")
