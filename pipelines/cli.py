@@ -56,7 +56,7 @@ def _complain(message: str, code: int) -> int:
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")],
-    name: Annotated[str, typer.Argument(help="a method, to list its settings")] = "",
+    name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
 ) -> None:
     """List what can be used, one line each."""
     rows = {"methods": _methods, "datasets": _datasets, "models": _models, "partitions": _partitions, "studies": _studies}
@@ -84,11 +84,15 @@ def _methods() -> list[tuple[Any, ...]]:
 
 
 def _settings(what: str, name: str) -> list[tuple[Any, ...]]:
+    from fedweave import models
     from fedweave.methods import METHODS
 
-    if what != "methods":
-        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods; leave it out")
-    settings = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+    if what == "methods":
+        settings = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+    elif what == "models":
+        settings = models.settings(choose(name, models.MODELS, "fedweave list models"))
+    else:
+        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
     return [
         ("name", "default", "values", "search", "meaning"),
         *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in settings),

@@ -37,7 +37,7 @@ from fedweave.settings import (
 from tools import method_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-EACH = [pytest.param(name, setting, id=f"{name}-{setting.name}") for name in METHODS for setting in METHODS[name].settings()]
+EACH = [pytest.param(name, s, id=f"{name}-{s.name}") for name in METHODS for s in METHODS[name].settings()]
 
 
 def made(name: str, values: dict[str, Any]) -> Any:
@@ -74,7 +74,7 @@ def drawn(setting: Setting) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "setting"), EACH)
 def test_a_setting_holds_what_it_says(name: str, setting: Setting) -> None:
-    """It has a meaning of one line and a default of its type, in its bounds and in the space in which it is searched for."""
+    """It has a meaning of one line, and a default of its type, in its bounds and in its search space."""
     assert setting.meaning.strip()
     assert "\n" not in setting.meaning
     check_value(setting.default, setting.type, setting.name)
@@ -99,8 +99,9 @@ def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -
     for value, limit in wrong:
         with pytest.raises(BadInput) as caught:
             made(name, {setting.name: value})
-        assert all(word in str(caught.value) for word in (f"{name}.{setting.name}", str(value), limit)), str(caught.value)
-        assert "\n" not in str(caught.value)
+        line = str(caught.value)
+        assert all(word in line for word in (f"{name}.{setting.name}", str(value), limit)), line
+        assert "\n" not in line
 
 
 @pytest.mark.parametrize(("name", "setting"), [case for case in EACH if case.values[1].space])
@@ -119,11 +120,12 @@ def test_every_method_is_searched_in_its_settings_spaces_and_the_learning_rate(n
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_page_shows_the_settings_of_today(name: str) -> None:
-    """Stale: run `python -m tools.method_tables`. What is said of where defaults come from names settings that there are."""
+    """Stale: run `python -m tools.method_tables`. The list of where defaults come from names settings that exist."""
     text = (method_tables.PAGES / f"{name}.md").read_text(encoding="utf-8")
     assert method_tables.filled(text, name) == text
     listed = re.search(r"The defaults come from:\n\n((?:- .*\n)+)", text)
-    names = {word for line in (listed[1] if listed else "").splitlines() for word in re.findall(r"`(\w+)`", line.partition(": ")[0])}
+    lines = listed[1].splitlines() if listed else []
+    names = {word for line in lines for word in re.findall(r"`(\w+)`", line.partition(": ")[0])}
     assert names <= {setting.name for setting in METHODS[name].settings()}
 
 
@@ -225,7 +227,7 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one is refused in a line with both files; the same file read again, as in a notebook, replaces its class."""
+    """A second one is refused in a line with both files; a file read again replaces its own class."""
     first, second = tmp_path / "one.py", tmp_path / "two.py"
     load(first, monkeypatch)
     again = load(first, monkeypatch)

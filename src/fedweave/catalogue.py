@@ -1,6 +1,6 @@
 """The catalogue of studies.
 
-A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set) and on the methods' own settings.
+A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set) and on the methods' settings.
 Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 

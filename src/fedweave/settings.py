@@ -19,6 +19,11 @@ from fedweave.errors import BadInput, shown
 REQUIRED = dataclasses.MISSING
 
 
+def _plain(number: float) -> str:
+    """5.0 as 5, and a whole number with all its digits."""
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
+
+
 class Bound(ABC):
     """What a number must fulfil; its text completes "it must be"."""
 
@@ -37,7 +42,7 @@ class AtLeast(Bound):
         return value >= self.low
 
     def __str__(self) -> str:
-        return f"at least {self.low:g}"
+        return f"at least {_plain(self.low)}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Above(Bound):
         return value > self.low
 
     def __str__(self) -> str:
-        return f"above {self.low:g}"
+        return f"above {_plain(self.low)}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class AtMost(Bound):
         return value <= self.high
 
     def __str__(self) -> str:
-        return f"at most {self.high:g}"
+        return f"at most {_plain(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Below(Bound):
         return value < self.high
 
     def __str__(self) -> str:
-        return f"below {self.high:g}"
+        return f"below {_plain(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Between(Bound):
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"between {self.low:g} and {self.high:g}"
+        return f"between {_plain(self.low)} and {_plain(self.high)}"
 
 
 class Space(ABC):
@@ -112,7 +117,7 @@ class LogSpace(Space):
         return {"low": float(self.low), "high": float(self.high), "log": True}
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}, by magnitude"
+        return f"{_plain(self.low)} to {_plain(self.high)}, by magnitude"
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class LinearSpace(Space):
         return {"low": float(self.low), "high": float(self.high)}
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
+        return f"{_plain(self.low)} to {_plain(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,9 @@ Positive = Annotated[float, AtLeast(1e-12)]
 Share = Annotated[float, Between(0, 1)]
 Dropout = Annotated[float, Between(0, 0.99)]
 Count = Annotated[int, AtLeast(0)]
-Size = Annotated[int, AtLeast(1)]
+Epochs = Annotated[int, AtLeast(0), AtMost(10_000)]
+Rounds = Annotated[int, AtLeast(0), AtMost(1_000_000)]
+Size = Annotated[int, AtLeast(1), AtMost(65_536)]
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ class Setting:
         """Which values it takes, in words; empty where the type says it all."""
         if get_origin(self.type) is Literal:
             return ", ".join(map(str, get_args(self.type)))
-        return " and ".join(map(str, self.bounds))
+        return ", ".join(map(str, self.bounds))
 
     def check_bounds(self, value: object, key: str) -> None:
         """Refuse a number, or a list with one, that is out of bounds.
@@ -235,7 +242,7 @@ def describe(owner: type | Callable[..., Any]) -> tuple[Setting, ...]:
         parameters = inspect.signature(owner).parameters.values()
         defaults = {p.name: _default(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
     return tuple(
-        _setting(Setting(name, types[name], default), [level[name] for level in levels if name in level])
+        _setting(Setting(name, types.get(name, Any), default), [level[name] for level in levels if name in level])
         for name, default in defaults.items()
     )
 

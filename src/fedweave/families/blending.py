@@ -13,7 +13,7 @@ from fedweave.descent import Fit
 from fedweave.families.base import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
-from fedweave.settings import Between, LogSpace, NonNegative, Rate, Size
+from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate
 from fedweave.solvers import value_and_grad
 from fedweave.task import trimmed
 from fedweave.trees import Params, Tree, mapped
@@ -31,7 +31,7 @@ class Blending(GlobalModel):
 
     eta: Annotated[Rate, LogSpace(0.1, 10), "η, step size of W"] = 1.0
     portion: Annotated[float, Between(0, 100), "percent of the training rows that W learns on"] = 100.0
-    start_epochs: Annotated[Size, "most epochs of W the first time"] = 1
+    start_epochs: Annotated[int, AtLeast(1), AtMost(10_000), "most epochs of W the first time"] = 1
     threshold: Annotated[NonNegative, "standard deviation below which W has settled"] = 0.1
 
     @property

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedweave import trees
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Update
-from fedweave.settings import Count
+from fedweave.settings import Epochs, Rounds
 from fedweave.solvers import Grouped
 from fedweave.task import NodeClassification
 from fedweave.trees import Params, Tree
@@ -24,8 +24,8 @@ class EmbeddedClient(Method):
     """
 
     task: NodeClassification
-    enrol_epochs: Annotated[Count, "epochs before the first embedding"] = 10
-    refresh: Annotated[Count, "rounds between embeddings, 0 for the first one only"] = 5
+    enrol_epochs: Annotated[Epochs, "epochs before the first embedding"] = 10
+    refresh: Annotated[Rounds, "rounds between embeddings, 0 for the first one only"] = 5
 
     needs = frozenset({"subgraphs"})
     embeds = True

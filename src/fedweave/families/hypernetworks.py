@@ -19,7 +19,7 @@ from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.hyper import TargetHypernetwork
 from fedweave.protocol import Server, Stage, Start, initialised
-from fedweave.settings import Between, Choices, Count, Dropout, IntegerSpace, LogSpace, NonNegative, Rate, Share, Size
+from fedweave.settings import Between, Choices, Count, Dropout, IntegerSpace, LogSpace, NonNegative, Rate, Rounds, Share, Size
 from fedweave.solvers import SGD, Adam, Solver
 from fedweave.streams import stream
 from fedweave.task import invoke
@@ -139,7 +139,7 @@ class GraphHypernetwork(Hypernetwork):
     graph: Annotated[Graph, Choices(("knn", "cosine")), "auto: given if there is one, else knn"] = "auto"
     k: Annotated[Count, IntegerSpace(1, 5), "neighbours of knn; 0 leaves every client alone"] = 3
     tau: Annotated[float, Between(-1, 1), Choices((0.2, 0.4, 0.8, 0.9, 0.95, 1.0)), "τ, threshold of cosine"] = 0.95
-    stage1_rounds: Annotated[Count, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
+    stage1_rounds: Annotated[Rounds, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
     train_x: Annotated[bool, "train X in stage 2 too"] = False
     warm_start: Annotated[bool, "stage 2 takes over the hypernetwork of stage 1"] = False
     depth: Annotated[Size, Choices((1, 2, 3, 4)), "layers of the encoder"] = 3

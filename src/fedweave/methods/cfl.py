@@ -22,7 +22,7 @@ from fedweave.collaboration import cosines, row_shares
 from fedweave.families import SplitClient
 from fedweave.protocol import Server, Start
 from fedweave.registry import method
-from fedweave.settings import Count, LogSpace, NonNegative, Size
+from fedweave.settings import LogSpace, NonNegative, Rounds, Size
 from fedweave.trees import Tree
 
 
@@ -34,7 +34,7 @@ class CFL(SplitClient):
     eps1: Annotated[NonNegative, LogSpace(0.1, 4), "ε1, a cluster is stationary below this norm of its mean"] = 0.5
     eps2: Annotated[NonNegative, LogSpace(0.1, 4), "ε2, a client is not stationary above this norm of its update"] = 0.5
     min_size: Annotated[Size, "clusters of this size or smaller never split"] = 2
-    first_split: Annotated[Count, "t0, rounds without splits"] = 20
+    first_split: Annotated[Rounds, "t0, rounds without splits"] = 20
 
     label = "CFL"
 

@@ -12,7 +12,7 @@ from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
 from fedweave.registry import method
-from fedweave.settings import Count, LogSpace, Weight
+from fedweave.settings import Epochs, LogSpace, Weight
 from fedweave.solvers import proximal
 from fedweave.trees import Params, Tree
 
@@ -23,7 +23,7 @@ class Ditto(GlobalModel):
     """A personal model beside the global one, pulled towards it."""
 
     lam: Annotated[Weight, LogSpace(0.01, 10), "λ, strength of the pull; 0 is local training"] = 1.0
-    personal_epochs: Annotated[Count, "s, epochs of the personal model per round"] = 5
+    personal_epochs: Annotated[Epochs, "s, epochs of the personal model per round"] = 5
 
     label = "Ditto"
     point = "pre"

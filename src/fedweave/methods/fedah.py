@@ -12,7 +12,7 @@ from fedweave.descent import Fit
 from fedweave.families.blending import Blending
 from fedweave.federation import ClientData
 from fedweave.registry import method
-from fedweave.settings import Count, IntegerSpace
+from fedweave.settings import Epochs, IntegerSpace
 from fedweave.trees import Params
 
 
@@ -21,7 +21,7 @@ from fedweave.trees import Params
 class FedAH(Blending):
     """FedRep whose heads take from the global one what helps them."""
 
-    head_epochs: Annotated[Count, IntegerSpace(1, 5), "τ, epochs of head training before the body's"] = 1
+    head_epochs: Annotated[Epochs, IntegerSpace(1, 5), "τ, epochs of head training before the body's"] = 1
 
     label = "FedAH"
 

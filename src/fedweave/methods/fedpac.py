@@ -21,7 +21,7 @@ from fedweave.families.heads import body, class_statistics, head_shape, shares
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
 from fedweave.registry import method
-from fedweave.settings import Count, LogSpace, Rate, Share, Weight
+from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
 from fedweave.solvers import SGD, Solver
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree
@@ -33,7 +33,7 @@ class FedPAC(Method):
     """Features aligned to common prototypes, heads combined where that helps."""
 
     lam: Annotated[Weight, LogSpace(0.01, 10), "λ, weight of the alignment"] = 1.0
-    head_epochs: Annotated[Count, "epochs of head training before the body's"] = 1
+    head_epochs: Annotated[Epochs, "epochs of head training before the body's"] = 1
     head_lr: Annotated[Rate, "learning rate of the head; 0 is the run's optimiser"] = 0.0
     head_momentum: Annotated[Share, "momentum of the head's own optimiser"] = 0.5
     head_decay: Annotated[Rate, "weight decay of the head's own optimiser"] = 5e-4

@@ -15,7 +15,7 @@ from fedweave.families import GlobalModel, SplitClient
 from fedweave.families.heads import body
 from fedweave.federation import ClientData
 from fedweave.registry import method
-from fedweave.settings import Count, IntegerSpace
+from fedweave.settings import Epochs, IntegerSpace
 from fedweave.trees import Params
 
 
@@ -24,7 +24,7 @@ from fedweave.trees import Params
 class FedRep(SplitClient, GlobalModel):
     """A shared body with private heads, trained in turn."""
 
-    head_epochs: Annotated[Count, IntegerSpace(1, 10), "τ, epochs of head training before the body's"] = 5
+    head_epochs: Annotated[Epochs, IntegerSpace(1, 10), "τ, epochs of head training before the body's"] = 5
 
     label = "FedRep"
 

@@ -26,7 +26,7 @@ from fedweave.families.mending import NETWORKS, Mending, bank, linked, part
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.registry import method
-from fedweave.settings import Count, IntegerSpace, Size
+from fedweave.settings import IntegerSpace, Rounds, Size
 from fedweave.trees import Params, Tree
 
 
@@ -35,7 +35,7 @@ from fedweave.trees import Params, Tree
 class FedSage(Mending):
     """GraphSAGE on graphs mended with generated neighbours."""
 
-    generator_rounds: Annotated[Count, IntegerSpace(5, 20), "rounds in which generators learn"] = 10
+    generator_rounds: Annotated[Rounds, IntegerSpace(5, 20), "rounds in which generators learn"] = 10
     bank_size: Annotated[Size, "nodes whose neighbours' features every client reveals"] = 128
 
     label = "FedSage+"

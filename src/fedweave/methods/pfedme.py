@@ -17,7 +17,7 @@ from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
 from fedweave.registry import method
-from fedweave.settings import LogSpace, Rate, Size, Weight
+from fedweave.settings import AtLeast, AtMost, LogSpace, Rate, Weight
 from fedweave.solvers import Solver
 from fedweave.trees import Params, Tree
 
@@ -59,7 +59,7 @@ class PFedMe(GlobalModel):
     """Personal models in the Moreau envelope of the global one."""
 
     lam: Annotated[Weight, LogSpace(1, 30), "λ, strength of the envelope"] = 15.0
-    inner_steps: Annotated[Size, "K, steps of θ per batch"] = 5
+    inner_steps: Annotated[int, AtLeast(1), AtMost(10_000), "K, steps of θ per batch"] = 5
     inner_lr: Annotated[Rate, LogSpace(0.001, 0.1), "lr_p, size of these steps"] = 0.01
     beta: Annotated[Weight, "β, share of the new average in g"] = 1.0
     mu: Annotated[Weight, "μ, weight decay of θ"] = 1e-3

@@ -28,7 +28,7 @@ from fedweave.federation import ClientData
 from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.registry import method
-from fedweave.settings import Count, LogSpace, Rate, Share, Size, Weight
+from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.solvers import SGD, value_and_grad
 from fedweave.trees import Params, Tree
 
@@ -47,7 +47,7 @@ class SFL(ClientModels):
     node_size: Annotated[Size, "length of node vectors"] = 40
     saturation: Annotated[Weight, "steepness of S"] = 3.0
     neighbours: Annotated[Size, "entries of S that are kept per row"] = 30
-    fit_steps: Annotated[Count, "steps of SGD on S"] = 10
+    fit_steps: Annotated[Epochs, "steps of SGD on S"] = 10
     fit_lr: Annotated[Rate, "learning rate of SGD on S"] = 0.01
     fit_decay: Annotated[Rate, "weight decay of SGD on S"] = 1e-4
     detached: Annotated[bool, "leave the gradients of both pulls out"] = False
