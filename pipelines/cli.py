@@ -54,11 +54,15 @@ def _complain(message: str, code: int) -> int:
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")]) -> None:
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")],
+    name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
+) -> None:
     """List what can be used, one line each."""
     rows = {"methods": _methods, "datasets": _datasets, "models": _models, "partitions": _partitions, "studies": _studies}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    header, *body = rows[choose(what, rows, "fedweave list")]()
+    listed = rows[choose(what, rows, "fedweave list")]
+    header, *body = _settings(what, name) if name else listed()
     for i, name in enumerate(header):
         table.add_column(name, style="cyan" if i == 0 else None, no_wrap=i == 0)
     for row in body:
@@ -76,6 +80,22 @@ def _methods() -> list[tuple[Any, ...]]:
     return [
         ("name", "label", "reported", "needs", "what it is"),
         *((name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls)) for name, cls in METHODS.items()),
+    ]
+
+
+def _settings(what: str, name: str) -> list[tuple[Any, ...]]:
+    from fedweave import models
+    from fedweave.methods import METHODS
+
+    if what == "methods":
+        settings = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+    elif what == "models":
+        settings = models.settings(choose(name, models.MODELS, "fedweave list models"))
+    else:
+        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
+    return [
+        ("name", "default", "values", "search", "meaning"),
+        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in settings),
     ]
 
 
@@ -141,18 +161,19 @@ def run(
 def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
     """A run from command-line words, checked like a study."""
     from fedweave import assemble
+    from fedweave.methods import METHODS
 
     base = spec.read_yaml(catalogue.STUDIES / "base.yaml")
     whole = {name: task for name, task in base["tasks"].items() if "dataset" in task}  # the rest are what papers' tasks have in common
     task = whole[choose(dataset, whole, "--dataset")]
-    choose(method, base["methods"], "--method")
+    choose(method, METHODS, "--method")
     key = f"{dataset}-{method}"
     block = {
         "study": "single",
         "seeds": [seed],
         "tasks": {dataset: task},
         "runs": {key: {"task": dataset, "method": method}},
-        "methods": {method: base["methods"][method] or {}},
+        "methods": {method: {}},
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
     extra = _pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])

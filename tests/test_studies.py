@@ -7,6 +7,7 @@ import yaml
 
 from fedweave import catalogue, published, spec
 from fedweave.errors import BadInput
+from fedweave.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = {
@@ -55,26 +56,26 @@ def test_reduced_studies_claim_no_full_budget() -> None:
 
 def write(folder: Path, **files: str) -> None:
     """A folder of studies over a base of two tasks."""
-    base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\nmethods: {m: {x: 1}, n: {}}\n"
+    base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\n"
     for name, text in {"base": base, **files}.items():
         (folder / f"{name}.yaml").write_text(text)
 
 
 def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
     """Named tasks only, with the study's own changes on top; without names all of them."""
-    tasks = "tasks:\n  a: {methods: [m, n]}\n  b: {methods: [m]}\n"
+    tasks = "tasks:\n  a: {methods: [fedprox, local]}\n  b: {methods: [fedprox]}\n"
     files = {
-        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{m: {{x: 2}}}}\nablate: {{part: {{run: a-m, variants: {{}}}}}}\n",
-        "two": "about: two\nlike: one\ntasks: {a: {methods: [n], train: {epochs: 3}}}\n",
-        "more": "tasks: {c: {base: a, methods: [n]}}\n",
+        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{fedprox: {{mu: 2.0}}}}\nablate: {{part: {{run: a-fedprox, variants: {{}}}}}}\n",
+        "two": "about: two\nlike: one\ntasks: {a: {methods: [local], train: {epochs: 3}}}\n",
+        "more": "tasks: {c: {base: a, methods: [local]}}\n",
     }
     write(tmp_path, **files, all="like: one\n", other="like: [one, more]\n")
     two = catalogue.expand("two", tmp_path)
     assert (two["about"], two["seeds"], two["ablate"]) == ("two", [5], {})
-    assert two["runs"] == {"a-n": {"task": "a", "method": "n"}}
+    assert two["runs"] == {"a-local": {"task": "a", "method": "local"}}
     assert two["tasks"] == {"a": {"dataset": "d", "train": {"rounds": 9, "epochs": 3}}}
-    assert catalogue.expand("all", tmp_path)["methods"] == {"m": {"x": 2}, "n": {}}
-    assert [*catalogue.expand("all", tmp_path)["runs"]] == ["a-m", "a-n", "b-m"]
+    assert catalogue.expand("all", tmp_path)["methods"] == {"fedprox": {"mu": 2.0}, "local": {}}
+    assert [*catalogue.expand("all", tmp_path)["runs"]] == ["a-fedprox", "a-local", "b-fedprox"]
     assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
 
 
@@ -140,8 +141,8 @@ def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
         ({"one": "like: one\n"}, ["studies/one.yaml: like", "one -> one"]),
         ({"one": "like: two\n", "two": "like: [one]\n"}, ["studies/two.yaml: like", "one -> two -> one"]),
         ({"one": "like: 3\n"}, ["studies/one.yaml: like: 3", "list of names"]),
-        ({"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [m]}}\n"}, ["studies/one.yaml: tasks: ['a']", "not a block"]),
-        ({"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [m]}}\n"}, ["studies/one.yaml: tasks.a: 'b'"]),
+        ({"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks: ['a']", "not a block"]),
+        ({"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks.a: 'b'"]),
     ],
 )
 def test_like_what_cannot_be_taken_over_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
@@ -206,3 +207,14 @@ def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
     whole = catalogue.expand("quick", ROOT / "studies") | {"seeds": [7]}
     folder = written(tmp_path, yaml.safe_dump(whole, sort_keys=False))
     assert catalogue.expand("mine", folder) == whole | {"study": "mine"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
+    """As the class has it, unless the study says otherwise; and it says nothing that is so anyway."""
+    own = catalogue.overlay(name, ROOT / "studies").get("methods", {})
+    for method, block in STUDIES[name]["methods"].items():
+        defaults = {setting.name: setting.default for setting in METHODS[method].settings()}
+        assert block == {**defaults, **own.get(method, {})}
+        assert block.keys() - {"train", "evaluate"} == defaults.keys()
+        assert [key for key, value in own.get(method, {}).items() if key in defaults and value == defaults[key]] == []

@@ -1,7 +1,7 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,7 +272,7 @@ def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
 
 def hyperparameters(method: Method) -> Mapping[str, Any]:
     """The method's own settings, defaults included."""
-    return {f.name: getattr(method, f.name) for f in fields(method) if f.name not in ("task", "solver", "training")}
+    return {setting.name: getattr(method, setting.name) for setting in method.settings()}
 
 
 def point(run: Run) -> str:

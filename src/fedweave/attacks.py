@@ -7,7 +7,7 @@ flipping c → C − 1 − c of Fang et al., "Local Model Poisoning Attacks" (US
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedweave import trees
 from fedweave.errors import BadInput
 from fedweave.privacy import normals
+from fedweave.settings import AtLeast, Share
 from fedweave.streams import stream
 from fedweave.trees import Tree
 
@@ -29,18 +30,11 @@ SCALED = (*ON_EMBEDDINGS, "sign_flip", "noise")
 
 @dataclass(frozen=True, kw_only=True)
 class AttackSpec:
-    """The block `attack` of a task.
+    """The block `attack` of a task; for the kinds see `Attack`."""
 
-    Attributes:
-        kind, scale: see `Attack`; a kind without a strength has no scale.
-        share: of the clients that attack.
-    """
-
-    kind: Kind
-    share: float
-    scale: float | None = None
-
-    bounds: ClassVar = {"scale": (0, None), "share": (0, 1)}
+    kind: Annotated[Kind, "what the attackers do"]
+    share: Annotated[Share, "share of the clients that attack"]
+    scale: Annotated[float | None, AtLeast(0), "strength, of the kinds that have one"] = None
 
     def checked(self, key: str) -> "AttackSpec":
         """This block, if it has a scale exactly where its kind has one.

@@ -1,93 +1,58 @@
 """The blocks of params.yaml, as typed records."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from fedweave.config import LARGEST_REAL, LARGEST_WHOLE
+from fedweave.config import LARGEST_WHOLE
+from fedweave.settings import AtLeast, AtMost, Between, Count, LogSpace, Rounds, Share
+
+Participation = Annotated[float, AtLeast(1e-6), AtMost(LARGEST_WHOLE)]
+Rate = Annotated[float, AtLeast(0), AtMost(1000)]
+Executor = Literal["auto", "loop", "batched", "compiled"]
+Precision = Literal["tf32", "bfloat16"]
+Selection = Literal["best_val_round", "per_client_best_val", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSpec:
     """Budget and local optimiser of a task.
 
-    Attributes:
-        rounds: T.
-        epochs, steps, batch_size: local work per round; `steps` replaces epochs, batch_size 0 is the whole training set.
-        participation: fraction (≤ 1) or number (> 1) of clients per round.
-        optimizer, lr, momentum, weight_decay, clip: the clients' solver.
-        augment: pixels by which training images are shifted at random, and then mirrored half of the time, or null.
-        bn_buffers: "average" lets methods that average do so with BatchNorm statistics; null leaves them with the clients.
-        precision: in which the clients' models multiply: "bfloat16", "tf32" (on a GPU), or null for full float32.
-        executor, chunk: how clients are mapped; never changes a result beyond rounding.
-        device: "auto" takes a GPU where there is one.
-        newcomers, join_round: how many clients join late, and before which round.
-        freeze: the server learns nothing more once they have joined.
-        checkpoint: rounds between checkpoints, 0 for none.
-        privacy: {clip, noise, delta} of what clients send, see `fedweave.privacy.Privacy`, or null.
-        robust: {rule, trim, bound} of the server's aggregation, see `fedweave.robust.Robust`, or null.
-
-    The bounds leave room for every published protocol, and none for a slip of the pen that would only fail after hours: a rate
-    or decay above 1000 overflows within a few steps, and more than 10,000 passes a round are no federated learning.
+    The bounds leave room for every published protocol, and none for a slip of the pen that would only fail after hours:
+    a rate or decay above 1000 overflows within a few steps, and nobody trains 10,000 epochs a round.
     """
 
-    rounds: int
-    lr: float
-    epochs: int = 1
-    steps: int = 0
-    batch_size: int = 32
-    participation: float = 1.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    augment: int | None = None
-    bn_buffers: Literal["average"] | None = None
-    precision: Literal["tf32", "bfloat16"] | None = None
-    executor: Literal["auto", "loop", "batched", "compiled"] = "auto"
-    chunk: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    newcomers: int = 0
-    join_round: int = 0
-    freeze: bool = False
-    checkpoint: int = 25
-    privacy: dict[str, Any] | None = None
-    robust: dict[str, Any] | None = None
-
-    bounds: ClassVar = {
-        "rounds": (1, 1_000_000),
-        "lr": (0, 1000),
-        "epochs": (1, 10_000),
-        "steps": (0, 1_000_000),
-        "batch_size": (0, LARGEST_WHOLE),  # beyond a client's rows it means all of them
-        "participation": (1e-6, LARGEST_WHOLE),
-        "augment": (1, 4096),
-        "momentum": (0, 1),
-        "weight_decay": (0, 1000),
-        "clip": (1e-12, LARGEST_REAL),
-        "chunk": (0, LARGEST_WHOLE),
-        "newcomers": (0, LARGEST_WHOLE),
-        "join_round": (0, LARGEST_WHOLE),
-        "checkpoint": (0, LARGEST_WHOLE),
-    }
+    rounds: Annotated[int, AtLeast(1), AtMost(1_000_000), "T, rounds of communication"]
+    lr: Annotated[Rate, LogSpace(0.003, 0.3), "learning rate of the clients' optimiser"]
+    epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
+    steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
+    batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
+    participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
+    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser, which starts afresh every round"] = "sgd"
+    momentum: Annotated[Share, "momentum of sgd"] = 0.0
+    weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
+    clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
+    augment: Annotated[int | None, Between(1, 4096), "pixels by which training images are shifted"] = None
+    bn_buffers: Annotated[Literal["average"] | None, "who keeps BatchNorm statistics; null: the clients"] = None
+    precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
+    executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
+    chunk: Annotated[Count, "clients that are trained at once; 0 for all of them"] = 0
+    device: Annotated[Literal["auto", "cpu", "cuda"], "auto takes a GPU where there is one"] = "auto"
+    newcomers: Annotated[Count, "clients that join late"] = 0
+    join_round: Annotated[Count, "round before which they join"] = 0
+    freeze: Annotated[bool, "the server learns nothing more once they have joined"] = False
+    checkpoint: Annotated[Count, "rounds between checkpoints, 0 for none"] = 25
+    privacy: Annotated[dict[str, Any] | None, "settings of `fedweave.privacy.Privacy`, or null"] = None
+    robust: Annotated[dict[str, Any] | None, "settings of `fedweave.robust.Robust`, or null"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """When and how models are judged.
+    """When and how models are judged."""
 
-    Attributes:
-        every: rounds between evaluations.
-        select: how the reported round is chosen; always from validation data.
-        point: "pre", "post", or "method" for the point the method's paper reports.
-        models: keep every client's selected model; without, a run leaves numbers and graphs, and nothing to be served.
-    """
-
-    every: int = 1
-    select: Literal["best_val_round", "per_client_best_val", "last"] = "best_val_round"
-    point: Literal["method", "pre", "post"] = "method"
-    models: bool = True
-
-    bounds: ClassVar = {"every": (1, LARGEST_WHOLE)}
+    every: Annotated[int, AtLeast(1), "rounds between evaluations"] = 1
+    select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
+    point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
+    models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,24 +79,14 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSpec:
-    """The tuning budget, the same for every method.
+    """The tuning budget, the same for every method."""
 
-    Attributes:
-        trials: per run; 0 turns tuning off.
-        share: of the task's rounds that a trial trains, rounded up.
-        seeds: of a trial, at least one; disjoint from the study's seeds.
-        workers: parallel processes.
-        spaces: method -> {parameter: {low, high, log, step} or {choices}}; "train.lr" reaches the solver.
-    """
-
-    trials: int = 0
-    share: float = 1.0
-    seeds: list[int] = field(default_factory=lambda: [1000])
-    sampler: Literal["tpe", "random", "grid"] = "tpe"
-    workers: int = 2
-    spaces: dict[str, Any] = field(default_factory=dict)
-
-    bounds: ClassVar = {"trials": (0, 100_000), "share": (1e-6, 1), "workers": (1, 1024)}
+    trials: Annotated[int, Between(0, 100_000), "trials per run; 0 turns tuning off"] = 0
+    share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
+    seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
+    sampler: Annotated[Literal["tpe", "random", "grid"], "what proposes values; grid tries every combination"] = "tpe"
+    workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
+    spaces: Annotated[dict[str, Any], "per method, changes of its spaces"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The catalogue of studies.
 
-A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set, one block per method, the papers'
-values). Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
+A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set) and on the methods' settings.
+Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 
 import copy
@@ -65,8 +65,10 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
     base, own = read_yaml(folder / "base.yaml"), overlay(name, folder)
     if "runs" in own:  # a params.yaml that was saved here
         return {**own, "study": name}
-    _check_words(name, own, base["methods"])
-    methods = merge(base["methods"], own.get("methods", {}))
+    from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
+    from fedweave.spaces import derived
+
+    _check_words(name, own, METHODS)
     tasks, runs = {}, {}
     for key, block in own["tasks"].items():
         block = dict(block)
@@ -76,8 +78,9 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
             suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
             runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
     used = sorted({item["method"] for item in runs.values()})
-    tune = merge(base.get("tune", {}), own.get("tune", {}))
-    spaces = {m: tune.get("spaces", {}).get(m, {}) for m in used} if tune.get("trials") else {}
+    defaults = {m: {setting.name: setting.default for setting in METHODS[m].settings()} for m in used}
+    tune = merge({**base.get("tune", {}), "spaces": {m: derived(m) for m in METHODS}}, own.get("tune", {}))
+    spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used} if tune.get("trials") else {}
     return {
         "study": name,
         "about": own.get("about", ""),
@@ -85,7 +88,7 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": runs,
-        "methods": {m: methods.get(m) or {} for m in used},
+        "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used},
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
     }
@@ -96,8 +99,11 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
     if not isinstance(own.get("like", []), str | list):
         raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
     blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
-    tasks = blocks.get("tasks")
-    blocks |= {f"tasks.{key}": block or {} for key, block in tasks.items()} if isinstance(tasks, Mapping) else {}
+    for name in ("tasks", "methods"):
+        parts = blocks.get(name)
+        blocks |= {f"{name}.{key}": block or {} for key, block in parts.items()} if isinstance(parts, Mapping) else {}
+    if isinstance(tune := blocks.get("tune"), Mapping):
+        blocks["tune.spaces"] = tune.get("spaces") or {}
     for key, block in blocks.items():
         if not isinstance(block, Mapping):
             raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")

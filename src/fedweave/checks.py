@@ -1,22 +1,21 @@
 """What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
 
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from fedweave import data
 from fedweave.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.blocks import TaskSpec
-from fedweave.config import LARGEST_WHOLE, check_bounds, check_numbers, check_value, construct
+from fedweave.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.errors import BadInput, choose, shown
 from fedweave.methods import METHODS
-from fedweave.models import MODELS, options
+from fedweave.models import MODELS, options, settings
 from fedweave.privacy import Privacy
 from fedweave.protocol import Method
 from fedweave.robust import Robust
 from fedweave.spec import Run, Study
 from fedweave.wire import Wire
 
-MODEL_BOUNDS: dict[str, tuple[float | None, float | None]] = {"hidden": (1, 65_536), "dropout": (0, 0.99)}
 MOST_CLIENTS = 1_000_000
 
 
@@ -42,12 +41,12 @@ def check_task(task: TaskSpec, where: str) -> None:
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
-    known, hints = options(model["name"]), get_type_hints(MODELS[model["name"]].__init__)
+    known = {setting.name: setting for setting in settings(model["name"])}
     for name, value in model.items():
         if name != "name":
             choose(name, known, where) if known else _refuse(f"{where}.{name}: {model['name']} has no options; drop it")
-            check_value(value, hints[name], f"{where}.{name}")
-            check_bounds(value, MODEL_BOUNDS.get(name), f"{where}.{name}")
+            check_value(value, known[name].type, f"{where}.{name}")
+            known[name].check_bounds(value, f"{where}.{name}")
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_ar
 
 from fedweave.errors import BadInput, choose, shown
 from fedweave.files import check_regular
+from fedweave.settings import describe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
 LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
-GENEROUS = 1000  # a bound from here on only stops slips of the pen; it says nothing to whom is below the lower one
 DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
 MOST_NODES = 1_000_000  # values of a YAML file, those behind an alias counted wherever it stands
 LONGEST_PROBLEM = 200  # characters of what the parser says
@@ -27,20 +27,20 @@ MOST_BYTES = 16 * 2**20  # of a YAML file
 def construct(cls: type[T], block: object, key: str, **given: object) -> T:
     """An instance of dataclass `cls` from the mapping `block`; `given` fields are set by the caller and not by users.
 
-    A class may carry `bounds: {field: (lowest, highest)}`, None meaning no bound.
+    The fields' types and bounds are those that `fedweave.settings.describe` reads.
 
     Raises:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
         raise BadInput(f"{key}: {shown(block)} is not a mapping of settings")
-    hints = get_type_hints(cls)
+    hints, settings = get_type_hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in given}
     for name, value in block.items():
         if name not in fields:
             choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
         check_value(value, hints[name], f"{key}.{name}")
-        check_bounds(value, getattr(cls, "bounds", {}).get(name), f"{key}.{name}")
+        settings[name].check_bounds(value, f"{key}.{name}")
     needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     missing = [n for n in needed if n not in block]
     if missing:
@@ -62,23 +62,6 @@ def check_value(value: object, hint: Any, key: str) -> None:
     if not _fits(value, hint):
         raise BadInput(f"{key}: {shown(value)} is not {_named(hint)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key)
-
-
-def check_bounds(value: object, bounds: tuple[float | None, float | None] | None, key: str) -> None:
-    """Refuse a number, or a list with a number, outside `bounds`.
-
-    Raises:
-        BadInput: naming `key`, the value and the range.
-    """
-    for item in value if isinstance(value, list | tuple) else ():
-        check_bounds(item, bounds, key)
-    if bounds is None or not isinstance(value, int | float) or isinstance(value, bool):
-        return
-    low, high = bounds
-    if (low is not None and value < low) or (high is not None and value > high):
-        generous = high is not None and high >= GENEROUS and low is not None and value < low
-        span = f"at least {low}" if high is None or generous else f"at most {high}" if low is None else f"between {low} and {high}"
-        raise BadInput(f"{key}: {shown(value)} is out of range; it must be {span}")
 
 
 def check_numbers(value: object, key: str) -> None:

@@ -9,7 +9,7 @@ applied by the client; the composition is exact (Balle, Wang, "Improving the Gau
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave import trees
+from fedweave.settings import Between
 from fedweave.streams import stream
 from fedweave.trees import Tree
 
@@ -25,19 +26,11 @@ NOISE = 13  # stream hanging on a run's seed
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The block `train.privacy`.
+    """The block `train.privacy`. A model's norm counts from the model that its client was sent."""
 
-    Attributes:
-        clip: C, the largest norm of what a client says in one part of an upload; a model counts from the one it was sent.
-        noise: z, standard deviation of the noise over the norm of all that is sent at once.
-        delta: δ of the guarantee (ε, δ).
-    """
-
-    clip: float
-    noise: float
-    delta: float = 1e-5
-
-    bounds: ClassVar = {"clip": (1e-9, 1e9), "noise": (1e-3, 1e6), "delta": (1e-15, 0.5)}
+    clip: Annotated[float, Between(1e-9, 1e9), "C, largest norm of what a client sends in one part of an upload"]
+    noise: Annotated[float, Between(1e-3, 1e6), "z, standard deviation of the noise over the norm of all that is sent"]
+    delta: Annotated[float, Between(1e-15, 0.5), "δ of the guarantee (ε, δ)"] = 1e-5
 
     def protected(self, told: Tree, known: Tree, ids: Tensor, seed: int, round: int) -> Tree:
         """`told` [P, ...] clipped around `known` [P, ...], with noise that hangs on (seed, round, client).

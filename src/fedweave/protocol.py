@@ -16,6 +16,7 @@ from fedweave import trees
 from fedweave.descent import Fit, descend
 from fedweave.federation import ClientData
 from fedweave.schedule import Training
+from fedweave.settings import Setting, describe
 from fedweave.solvers import Loss, Solver
 from fedweave.task import Task
 from fedweave.trees import Params, Tree
@@ -113,6 +114,11 @@ class Method(ABC):
         """The model a client would deploy now: any tree that `predict` understands."""
 
     # Neutral defaults.
+
+    @classmethod
+    def settings(cls) -> tuple[Setting, ...]:
+        """What users may set: every field but those that the run sets."""
+        return tuple(setting for setting in describe(cls) if setting.name not in Method.__dataclass_fields__)
 
     @property
     def statistics(self) -> tuple[str, ...]:

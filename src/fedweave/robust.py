@@ -6,13 +6,14 @@ clipping of Sun et al., "Can You Really Backdoor Federated Learning?" (arXiv:191
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fedweave import trees
 from fedweave.privacy import clip_rows
+from fedweave.settings import AtLeast, Between
 from fedweave.trees import Tree
 
 MODEL = "model"  # the part of an upload that is averaged
@@ -22,18 +23,13 @@ MODEL = "model"  # the part of an upload that is averaged
 class Robust:
     """The block `train.robust`.
 
-    Attributes:
-        rule: "median" and "trimmed" take the place of the mean, coordinate by coordinate and without weights, in methods
-            that average; "clip" shortens long updates and goes with every method.
-        trim: share of the clients that "trimmed" leaves out at either end of a coordinate, rounded up.
-        bound: the longest update that "clip" lets through; without one, the median length of the round.
+    "median" and "trimmed" take the place of the mean, coordinate by coordinate and without weights, in methods that
+    average; "clip" shortens long updates and goes with every method.
     """
 
-    rule: Literal["median", "trimmed", "clip"]
-    trim: float = 0.1
-    bound: float | None = None
-
-    bounds: ClassVar = {"trim": (0, 0.5), "bound": (1e-12, None)}
+    rule: Annotated[Literal["median", "trimmed", "clip"], "what is done to uploads"]
+    trim: Annotated[float, Between(0, 0.5), "share of the clients left out at either end, rounded up"] = 0.1
+    bound: Annotated[float | None, AtLeast(1e-12), "longest update that clip admits; null: the round's median"] = None
 
     @property
     def replaces_mean(self) -> bool:

@@ -1,13 +1,14 @@
 """Search spaces: what is searched for of a run, and what can be refused of it before any trial."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 from fedweave.blocks import TrainSpec
-from fedweave.config import check_bounds, check_value, construct
+from fedweave.config import check_value, construct
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
+from fedweave.settings import Choices, Setting, describe
 from fedweave.spec import Study
 
 FORMS = "give either low and high (beside them log or step), or choices"
@@ -23,11 +24,9 @@ class Range:
     step: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """A few values."""
-
-    choices: list[Any]
+def derived(method: str) -> dict[str, dict[str, Any]]:
+    """The space of a method as its class and the local solver's describe it: name -> entry of `tune.spaces`."""
+    return {name: setting.space.entry() for name, setting in _parameters(method).items() if setting.space}
 
 
 def entries(study: Study, key: str) -> dict[str, Any]:
@@ -58,22 +57,18 @@ def check(study: Study, where: str) -> None:
             raise BadInput(f"{here}: {space!r} is not a mapping of parameters to ranges")
         known = _parameters(method)
         for name, entry in (space or {}).items():
-            hint, bounds = known[choose(name, known, here)]
+            setting = known[choose(name, known, here)]
             for value in _values(entry, f"{here}.{name}", study.tune.sampler):
-                check_value(value, hint, f"{here}.{name}")
-                check_bounds(value, bounds, f"{here}.{name}")
+                check_value(value, setting.type, f"{here}.{name}")
+                setting.check_bounds(value, f"{here}.{name}")
     for key in study.runs if study.tune.trials else ():
         _check_reach(study, key, where)
 
 
-def _parameters(method: str) -> dict[str, tuple[Any, Any]]:
-    """Type and bounds of what may be searched for; the rounds may not, of which a trial trains the declared share."""
-    cls = METHODS[method]
-    found: dict[str, tuple[Any, Any]] = {}
-    for owner, prefix, left in ((cls, "", {"task", "solver", "training"}), (TrainSpec, "train.", {"rounds"})):
-        hints, bounds = get_type_hints(owner), getattr(owner, "bounds", {})
-        found |= {f"{prefix}{name}": (hints[name], bounds.get(name)) for name in {field.name for field in fields(owner)} - left}
-    return found
+def _parameters(method: str) -> dict[str, Setting]:
+    """What may be searched for; the rounds may not, of which a trial trains the declared share."""
+    solver = {f"train.{setting.name}": setting for setting in describe(TrainSpec) if setting.name != "rounds"}
+    return solver | {setting.name: setting for setting in METHODS[method].settings()}
 
 
 def _values(entry: Any, here: str, sampler: str) -> list[Any]:
@@ -81,7 +76,7 @@ def _values(entry: Any, here: str, sampler: str) -> list[Any]:
     if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
         raise BadInput(f"{here}: {entry!r} is no space; {FORMS}")
     if "choices" in entry:
-        values = construct(Choices, entry, here).choices
+        values = list(construct(Choices, entry, here).choices)
         if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
             raise BadInput(f"{here}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
         return values

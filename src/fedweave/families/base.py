@@ -6,7 +6,7 @@ which every client's model is generated). Clients: `SplitClient` (a private part
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -138,13 +138,11 @@ class GeneratedModels(Method):
     """The server keeps learnables φ and fixed state, generates every client's model and learns from how it was trained.
 
     State: {"phi": φ, "optimizer": its state, "fixed": data such as last models or a graph}.
-
-    Attributes:
-        server_sign: "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
-            papers print it.
+    `server_sign` "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
+    papers print it.
     """
 
-    server_sign: Literal["descent", "literal"] = "descent"
+    server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
 
     @property
     @abstractmethod

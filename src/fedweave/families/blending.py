@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from fedweave.descent import Fit
 from fedweave.families.base import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate
 from fedweave.solvers import value_and_grad
 from fedweave.task import trimmed
 from fedweave.trees import Params, Tree, mapped
@@ -26,20 +27,12 @@ class Blending(GlobalModel):
 
     W starts at 1, persists, and learns on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a round. In a
     client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than `threshold`.
-
-    Attributes:
-        eta: η, step size of W.
-        portion: percent of the training rows that W learns on, a contiguous stretch drawn every round.
-        start_epochs: most epochs of the first time.
-        threshold: standard deviation below which W has settled.
     """
 
-    eta: float = 1.0
-    portion: float = 100.0
-    start_epochs: int = 1
-    threshold: float = 0.1
-
-    bounds: ClassVar[dict] = {"eta": (0.0, None), "portion": (0.0, 100.0), "start_epochs": (1, None), "threshold": (0.0, None)}
+    eta: Annotated[Rate, LogSpace(0.1, 10), "η, step size of W"] = 1.0
+    portion: Annotated[float, Between(0, 100), "percent of the training rows that W learns on"] = 100.0
+    start_epochs: Annotated[int, AtLeast(1), AtMost(10_000), "most epochs of W the first time"] = 1
+    threshold: Annotated[NonNegative, "standard deviation below which W has settled"] = 0.1
 
     @property
     @abstractmethod

@@ -1,13 +1,14 @@
 """A family of clients whose data is a subgraph, and who tell the server a vector that describes it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
 from fedweave import trees
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Update
+from fedweave.settings import Epochs, Rounds
 from fedweave.solvers import Grouped
 from fedweave.task import NodeClassification
 from fedweave.trees import Params, Tree
@@ -20,19 +21,14 @@ class EmbeddedClient(Method):
     It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer: once on
     joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier and BatchNorm
     buffers, "moments": the classifier's optimiser}; moments of what is received would mean nothing and start afresh.
-
-    Attributes:
-        enrol_epochs: epochs before the first embedding.
-        refresh: rounds between embeddings, 0 for the first one only.
     """
 
     task: NodeClassification
-    enrol_epochs: int = 10
-    refresh: int = 5
+    enrol_epochs: Annotated[Epochs, "epochs before the first embedding"] = 10
+    refresh: Annotated[Rounds, "rounds between embeddings, 0 for the first one only"] = 5
 
     needs = frozenset({"subgraphs"})
     embeds = True
-    bounds: ClassVar[dict] = {"enrol_epochs": (0, None), "refresh": (0, None)}
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Networks are plain modules run on state: `fedweave.protocol.initialised` makes t
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.hyper import TargetHypernetwork
 from fedweave.protocol import Server, Stage, Start, initialised
+from fedweave.settings import Between, Choices, Count, Dropout, IntegerSpace, LogSpace, NonNegative, Rate, Rounds, Share, Size
 from fedweave.solvers import SGD, Adam, Solver
 from fedweave.streams import stream
 from fedweave.task import invoke
@@ -38,35 +39,26 @@ def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(rows)).to(like)
 
 
+Graph = Literal["auto", "given", "knn", "cosine"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hypernetwork(SplitClient, GeneratedModels):
     """One hypernetwork for all clients: the code z_i of client i becomes its model (pFedHN, GHN, SHN).
 
     The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, a sum over parameters; one step a round of one optimiser
     over all of φ, so momentum and weight decay also move the vectors of absent clients, as in AvivSham/pFedHN.
-
-    Attributes:
-        server_optimizer, server_lr, server_momentum (of "sgd"), server_decay, server_clip: of φ; a clip of 0 is none.
-        width, hidden: hidden width and number of hidden layers of the hypernetwork.
-        embedding: clients' vectors are a "table", or a table behind ReLU and a linear layer ("mlp").
-        embedding_size: length of a vector, 0 for ⌊1 + N/4⌋.
     """
 
-    server_optimizer: Literal["sgd", "adam"] = "adam"
-    server_lr: float = 1e-3
-    server_momentum: float = 0.0
-    server_decay: float = 5e-5
-    server_clip: float = 50.0
-    width: int = 100
-    hidden: int = 3
-    embedding: Literal["table", "mlp"] = "table"
-    embedding_size: int = 0
-
-    bounds: ClassVar[dict] = {
-        **dict.fromkeys(("server_lr", "server_decay", "server_clip", "hidden", "embedding_size"), (0, None)),
-        "server_momentum": (0, 1),
-        "width": (1, None),
-    }
+    server_optimizer: Annotated[Literal["sgd", "adam"], "optimiser of φ"] = "adam"
+    server_lr: Annotated[Rate, LogSpace(0.0003, 0.03), "learning rate of φ"] = 1e-3
+    server_momentum: Annotated[Share, "momentum of φ under sgd"] = 0.0
+    server_decay: Annotated[Rate, "weight decay of φ"] = 5e-5
+    server_clip: Annotated[NonNegative, "largest norm of the gradient of φ; 0 is none"] = 50.0
+    width: Annotated[Size, "hidden width of the hypernetwork"] = 100
+    hidden: Annotated[Count, "hidden layers of the hypernetwork"] = 3
+    embedding: Annotated[Literal["table", "mlp"], "clients' vectors; mlp: behind ReLU and a linear layer"] = "table"
+    embedding_size: Annotated[Count, "length of a client's vector, 0 for ⌊1 + N/4⌋"] = 0
 
     @abstractmethod
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
@@ -142,35 +134,17 @@ class GraphHypernetwork(Hypernetwork):
 
     Stage 1 trains a plain hypernetwork and X. Then the graph is made (or taken as given), X freezes, and encoder and
     hypernetwork start anew; the budget of rounds is the sum of both stages.
-
-    Attributes:
-        graph: "given", "knn" (of X, symmetrised), "cosine" (X at least τ alike), or "auto": given if there is one, else knn.
-        k, tau: neighbours of "knn", threshold of "cosine"; k = 0 and τ = 1 leave every client alone.
-        stage1_rounds: rounds of stage 1, 0 for as many as stage 2 has.
-        train_x: train X in stage 2 too.
-        warm_start: stage 2 takes over the hypernetwork of stage 1.
-        depth, channels, dropout: of the encoder.
     """
 
-    graph: Literal["auto", "given", "knn", "cosine"] = "auto"
-    k: int = 3
-    tau: float = 0.95
-    stage1_rounds: int = 0
-    train_x: bool = False
-    warm_start: bool = False
-    depth: int = 3
-    channels: int = 32
-    dropout: float = 0.0
-
-    bounds: ClassVar[dict] = {
-        **Hypernetwork.bounds,
-        "k": (0, None),
-        "tau": (-1.0, 1.0),
-        "stage1_rounds": (0, None),
-        "depth": (1, None),
-        "channels": (1, None),
-        "dropout": (0.0, 0.99),
-    }
+    graph: Annotated[Graph, Choices(("knn", "cosine")), "auto: given if there is one, else knn"] = "auto"
+    k: Annotated[Count, IntegerSpace(1, 5), "neighbours of knn; 0 leaves every client alone"] = 3
+    tau: Annotated[float, Between(-1, 1), Choices((0.2, 0.4, 0.8, 0.9, 0.95, 1.0)), "τ, threshold of cosine"] = 0.95
+    stage1_rounds: Annotated[Rounds, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
+    train_x: Annotated[bool, "train X in stage 2 too"] = False
+    warm_start: Annotated[bool, "stage 2 takes over the hypernetwork of stage 1"] = False
+    depth: Annotated[Size, Choices((1, 2, 3, 4)), "layers of the encoder"] = 3
+    channels: Annotated[Size, Choices((8, 16, 32, 64)), "channels of the encoder"] = 32
+    dropout: Annotated[Dropout, "dropout of the encoder"] = 0.0
 
     @abstractmethod
     def encoder(self, size: int) -> nn.Module:

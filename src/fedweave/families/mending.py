@@ -6,7 +6,7 @@ Self loops and padding (edges of node 0 to itself) are never neighbours.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from fedweave.families.heads import head_shape
 from fedweave.federation import ClientData
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
 from fedweave.protocol import Method
+from fedweave.settings import Dropout, Share, Size
 from fedweave.task import NodeClassification, RowLosses, invoke
 from fedweave.trees import Params, Tree, mapped
 
@@ -119,27 +120,17 @@ class _Dots(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True)
 class Mending(Method):
-    """Two networks per client: a GraphSAGE classifier on the mended subgraph, and the generator that mends it.
-
-    Attributes:
-        width, dropout: of both GraphSAGE networks.
-        hidden_share: share of the validation nodes that is hidden then.
-        most: S, generated neighbours per node at most.
-        narrow, wide: hidden widths of the feature head.
-        inert: leave generated neighbours without influence.
-    """
+    """Two networks per client: a GraphSAGE classifier on the mended subgraph, and the generator that mends it."""
 
     task: NodeClassification
 
-    width: int = 128
-    dropout: float = 0.5
-    hidden_share: float = 0.5
-    most: int = 5
-    narrow: int = 256
-    wide: int = 2048
-    inert: bool = False
-
-    bounds: ClassVar[dict] = {**dict.fromkeys(("width", "most", "narrow", "wide"), (1, None)), "dropout": (0, 0.99), "hidden_share": (0, 1)}
+    width: Annotated[Size, "hidden width of both GraphSAGE networks"] = 128
+    dropout: Annotated[Dropout, "dropout of both GraphSAGE networks"] = 0.5
+    hidden_share: Annotated[Share, "share of the validation nodes that generators learn to restore"] = 0.5
+    most: Annotated[Size, "S, generated neighbours per node at most"] = 5
+    narrow: Annotated[Size, "first hidden width of the feature head"] = 256
+    wide: Annotated[Size, "second hidden width of the feature head"] = 2048
+    inert: Annotated[bool, "leave generated neighbours without influence"] = False
 
     @cached_property
     def networks(self) -> dict[str, nn.Module]:

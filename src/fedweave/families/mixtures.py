@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.hypernetworks import vectors
 from fedweave.hyper import LayerWeights
 from fedweave.protocol import Server, Start, initialised
+from fedweave.settings import LogSpace, Rate, Size
 from fedweave.solvers import SGD, Solver
 from fedweave.trees import Params, Tree
 
@@ -23,14 +24,9 @@ class LearnedMixtures(SplitClient, GeneratedModels):
     """The server keeps every client's last model; φ says how to mix them.
 
     State: fixed = {"models": [N, ...]}. Plain gradient descent on φ, so that rows of absent clients keep their bits.
-
-    Attributes:
-        server_lr: step size on φ.
     """
 
-    server_lr: float = 0.005
-
-    bounds: ClassVar[dict] = {"server_lr": (0.0, None)}
+    server_lr: Annotated[Rate, "step size on φ"] = 0.005
 
     @abstractmethod
     def learnables(self, start: Start) -> Tree:
@@ -98,19 +94,13 @@ class LayerwiseHypernetworks(LearnedMixtures):
     """A vector and a hypernetwork of its own per client, whose output is the client's mixture (pFedLA).
 
     φ: {"vector": [N, E], "network": [N, ...]}.
-
-    Attributes:
-        vector_size, width: length of a client's vector, hidden width of its network.
-        relu_norm: mixture weights are ReLU over its sum, started positive, instead of a softmax.
-        tied: one row of weights for the whole model instead of one per layer.
     """
 
-    vector_size: int = 100
-    width: int = 100
-    relu_norm: bool = False
-    tied: bool = False
-
-    bounds: ClassVar[dict] = {**LearnedMixtures.bounds, "vector_size": (1, None), "width": (1, None)}
+    server_lr: Annotated[float, LogSpace(0.0005, 0.5)] = 0.005
+    vector_size: Annotated[Size, "length of a client's vector"] = 100
+    width: Annotated[Size, "hidden width of a client's network"] = 100
+    relu_norm: Annotated[bool, "weights are ReLU over its sum, started positive, instead of a softmax"] = False
+    tied: Annotated[bool, "one row of weights for the whole model instead of one per layer"] = False
 
     def learnables(self, start: Start) -> Tree:
         return self._drawn(start, next(iter(start.model.values())))

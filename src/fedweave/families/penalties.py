@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from fedweave.descent import Fit
 from fedweave.families.base import SplitClient
 from fedweave.federation import ClientData
+from fedweave.settings import LogSpace, Weight
 from fedweave.solvers import Loss, proximal
 from fedweave.trees import Params
 
@@ -18,15 +19,9 @@ BLUNT = 1e-4  # distances below this count as rounding
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalClient(SplitClient):
-    """Local training with (μ/2) ‖w − g‖² beside the loss, g the parameters as received.
+    """Local training with (μ/2) ‖w − g‖² beside the loss, g the parameters as received."""
 
-    Attributes:
-        mu: μ, weight of the proximal term.
-    """
-
-    mu: float = 0.01
-
-    bounds: ClassVar[dict] = {"mu": (0.0, None)}
+    mu: Annotated[Weight, LogSpace(0.0001, 1), "μ, weight of the proximal term"] = 0.01
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
         return self.descend(model, data, loss=proximal(self.task.objective(data), received, self.mu))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -12,34 +12,31 @@ from fedweave import keys, trees
 from fedweave.families.mixtures import LearnedMixtures
 from fedweave.federation import ClientData
 from fedweave.protocol import Server, Start
+from fedweave.settings import LogSpace, Positive, Size
 from fedweave.solvers import SGD, Adam, value_and_grad
 from fedweave.task import CHUNK
 from fedweave.trees import Params, Tree
+
+Gradient = Literal["client_grad", "delta", "simulated", "spsa"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedMixtures(LearnedMixtures):
     """Mixtures that learn from held-out losses (pFedGAT); one step a round on the *sum* of the clients' losses.
 
+    `gat_grad` says what comes up beside the model. "client_grad": the loss and its gradient, which give the exact
+    gradient of φ. "simulated": the same number, counted as the one scalar that is possible only in a single process.
+    "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only, the
+    losses at the models of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
     State: fixed gains {"key": of this round's probes}.
-
-    Attributes:
-        gat_grad: what comes up beside the model. "client_grad": the loss and its gradient, which give the exact gradient of φ.
-            "simulated": the same number, counted as the one scalar that is possible only in a single process. "delta": nothing,
-            the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only, the losses at the models
-            of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
-        gat_split: held-out rows, "val" or "test". Test rows tune the server on what is reported: such a run leaks.
-        probes, perturbation: how many random directions u ∈ {−1, 1}^|φ| a round, and c; of "spsa".
     """
 
     solver: SGD | Adam
-    server_lr: float = 0.01
-    gat_grad: Literal["client_grad", "delta", "simulated", "spsa"] = "client_grad"
-    gat_split: Literal["val", "test"] = "val"
-    probes: int = 1
-    perturbation: float = 0.01
-
-    bounds: ClassVar[dict] = {**LearnedMixtures.bounds, "probes": (1, None), "perturbation": (1e-12, None)}
+    server_lr: Annotated[float, LogSpace(0.001, 0.1)] = 0.01
+    gat_grad: Annotated[Gradient, "what the gradient of φ is made of"] = "client_grad"
+    gat_split: Annotated[Literal["val", "test"], "held-out rows; a run on test rows leaks"] = "val"
+    probes: Annotated[Size, "random directions u ∈ {−1, 1}^|φ| a round, of spsa"] = 1
+    perturbation: Annotated[Positive, "c, size of the perturbation, of spsa"] = 0.01
 
     @property
     def leaks(self) -> bool:

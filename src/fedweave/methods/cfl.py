@@ -12,7 +12,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -21,27 +21,22 @@ from fedweave import trees
 from fedweave.collaboration import cosines, row_shares
 from fedweave.families import SplitClient
 from fedweave.protocol import Server, Start
+from fedweave.registry import method
+from fedweave.settings import LogSpace, NonNegative, Rounds, Size
 from fedweave.trees import Tree
 
 
+@method("cfl")
 @dataclass(frozen=True, kw_only=True)
 class CFL(SplitClient):
-    """FedAvg that splits where clients' updates contradict each other.
+    """FedAvg that splits where clients' updates contradict each other."""
 
-    Attributes:
-        eps1: ε1, a cluster is stationary below this norm of its mean update.
-        eps2: ε2, somebody in it is not, above this norm.
-        min_size: clusters of this size or smaller never split.
-        first_split: t0, rounds without splits.
-    """
-
-    eps1: float = 0.5
-    eps2: float = 0.5
-    min_size: int = 2
-    first_split: int = 20
+    eps1: Annotated[NonNegative, LogSpace(0.1, 4), "ε1, a cluster is stationary below this norm of its mean"] = 0.5
+    eps2: Annotated[NonNegative, LogSpace(0.1, 4), "ε2, a client is not stationary above this norm of its update"] = 0.5
+    min_size: Annotated[Size, "clusters of this size or smaller never split"] = 2
+    first_split: Annotated[Rounds, "t0, rounds without splits"] = 20
 
     label = "CFL"
-    bounds: ClassVar[dict] = {"eps1": (0.0, None), "eps2": (0.0, None), "min_size": (1, None), "first_split": (0, None)}
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.without(start.model, self.kept), start.clients)

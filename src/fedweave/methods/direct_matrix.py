@@ -8,7 +8,7 @@ Deviation: the paper does not say how rows stay mixtures; here every row is proj
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -17,18 +17,18 @@ from fedweave import trees
 from fedweave.collaboration import simplex
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.protocol import Start
+from fedweave.registry import method
+from fedweave.settings import LogSpace
 from fedweave.trees import Tree
 
 
+@method("direct_matrix")
 @dataclass(frozen=True, kw_only=True)
 class DirectMatrix(ValidatedMixtures):
-    """Mixtures from a free matrix.
+    """Mixtures from a free matrix."""
 
-    Attributes:
-        rows: how a row is kept a mixture, "simplex" or "logits".
-    """
-
-    rows: Literal["simplex", "logits"] = "simplex"
+    server_lr: Annotated[float, LogSpace(0.0001, 0.1)] = 0.01
+    rows: Annotated[Literal["simplex", "logits"], "how a row is kept a mixture"] = "simplex"
 
     label = "Direct matrix"
 

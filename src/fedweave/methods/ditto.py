@@ -5,30 +5,27 @@ of v ← v − lr (∇F(v) + λ (v − g)), then w is trained from g by plain lo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from fedweave import trees
 from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.registry import method
+from fedweave.settings import Epochs, LogSpace, Weight
 from fedweave.solvers import proximal
 from fedweave.trees import Params, Tree
 
 
+@method("ditto")
 @dataclass(frozen=True, kw_only=True)
 class Ditto(GlobalModel):
-    """A personal model beside the global one, pulled towards it.
+    """A personal model beside the global one, pulled towards it."""
 
-    Attributes:
-        lam: λ, strength of the pull; 0 is local training.
-        personal_epochs: s, epochs of the personal model per round.
-    """
-
-    lam: float = 1.0
-    personal_epochs: int = 5
+    lam: Annotated[Weight, LogSpace(0.01, 10), "λ, strength of the pull; 0 is local training"] = 1.0
+    personal_epochs: Annotated[Epochs, "s, epochs of the personal model per round"] = 5
 
     label = "Ditto"
-    bounds: ClassVar[dict] = {"lam": (0.0, None), "personal_epochs": (0, None)}
     point = "pre"
 
     @property

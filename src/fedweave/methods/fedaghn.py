@@ -11,7 +11,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -20,35 +20,28 @@ from fedweave import trees
 from fedweave.collaboration import layer_cosines, weave
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.protocol import Server, Start
+from fedweave.registry import method
+from fedweave.settings import Choices, Rate, Weight
 from fedweave.solvers import SGD, Grouped, Solver
 from fedweave.trees import Params, Tree
 
 Role = Literal["trained", "frozen", "absent"]
 
 
+@method("fedaghn")
 @dataclass(frozen=True, kw_only=True)
 class FedAGHN(SplitClient, GeneratedModels):
-    """Layer-wise attention over the clients' updates, with a learned self weight and a learned sharpness.
-
-    Attributes:
-        server_sign: see `GeneratedModels`.
-        server_lr: η, step size of plain gradient descent on p and q.
-        p0, q0: their start values.
-        p: "trained", "frozen" at p0, or "absent": no self weight, the softmax runs over all clients.
-        q: "trained", "frozen" at q0, or "absent": 1 throughout.
-        tied: one p and one q per client instead of one per layer.
-    """
+    """Layer-wise attention over the clients' updates, with a learned self weight and a learned sharpness."""
 
     server_sign: Literal["descent", "literal"] = "literal"
-    server_lr: float = 0.005
-    p0: float = 0.03
-    q0: float = 0.5
-    p: Role = "trained"
-    q: Role = "trained"
-    tied: bool = False
+    server_lr: Annotated[Rate, "η, step size of plain gradient descent on p and q"] = 0.005
+    p0: Annotated[Weight, Choices((0.02, 0.03, 0.06)), "start value of p"] = 0.03
+    q0: Annotated[Weight, Choices((0.1, 0.2, 0.5, 1.0, 3.0, 10.0)), "start value of q"] = 0.5
+    p: Annotated[Role, "self weight; absent: the softmax runs over all clients"] = "trained"
+    q: Annotated[Role, "sharpness; absent: 1 throughout"] = "trained"
+    tied: Annotated[bool, "one p and one q per client instead of one per layer"] = False
 
     label = "FedAGHN"
-    bounds: ClassVar[dict] = {"server_lr": (0.0, None), "p0": (0.0, None), "q0": (0.0, None)}
 
     @property
     def server_solver(self) -> Solver:

@@ -6,27 +6,24 @@ with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from fedweave.descent import Fit
 from fedweave.families.blending import Blending
 from fedweave.federation import ClientData
+from fedweave.registry import method
+from fedweave.settings import Epochs, IntegerSpace
 from fedweave.trees import Params
 
 
+@method("fedah")
 @dataclass(frozen=True, kw_only=True)
 class FedAH(Blending):
-    """FedRep whose heads take from the global one what helps them.
+    """FedRep whose heads take from the global one what helps them."""
 
-    Attributes:
-        eta, portion, start_epochs, threshold: see `Blending`.
-        head_epochs: τ, epochs of head training before the body's.
-    """
-
-    head_epochs: int = 1
+    head_epochs: Annotated[Epochs, IntegerSpace(1, 5), "τ, epochs of head training before the body's"] = 1
 
     label = "FedAH"
-    bounds: ClassVar[dict] = {**Blending.bounds, "head_epochs": (0, None)}
 
     @property
     def blended(self) -> tuple[str, ...]:

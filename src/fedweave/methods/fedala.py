@@ -10,27 +10,24 @@ Deviations from TsingZ0/PFLlib:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from fedweave.families.blending import Blending
+from fedweave.registry import method
+from fedweave.settings import Count
 
 
+@method("fedala")
 @dataclass(frozen=True, kw_only=True)
 class FedALA(Blending):
-    """FedAvg with adaptive local aggregation of the upper layers.
-
-    Attributes:
-        eta, portion, start_epochs, threshold: see `Blending`.
-        tensors: p, how many of the last parameter tensors are blended; 0 for all.
-    """
+    """FedAvg with adaptive local aggregation of the upper layers."""
 
     portion: float = 80.0
     start_epochs: int = 20
-    tensors: int = 2
+    tensors: Annotated[Count, "p, how many of the last parameter tensors are blended; 0 for all"] = 2
 
     label = "FedALA"
     point = "pre"
-    bounds: ClassVar[dict] = {**Blending.bounds, "tensors": (0, None)}
 
     @property
     def blended(self) -> tuple[str, ...]:

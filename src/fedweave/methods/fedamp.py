@@ -8,7 +8,7 @@ Deviation: the penalty is squared and differentiated. `detached` reproduces Tsin
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,28 +17,23 @@ from fedweave import trees
 from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Update
+from fedweave.registry import method
+from fedweave.settings import LogSpace, Positive, Weight
 from fedweave.solvers import proximal
 from fedweave.trees import Params, Tree
 
 
+@method("fedamp")
 @dataclass(frozen=True, kw_only=True)
 class FedAMP(ClientModels):
-    """Attentive message passing between clients' models.
+    """Attentive message passing between clients' models."""
 
-    Attributes:
-        alpha: α_K, step size of the server's gradient step.
-        lam: λ, strength of the pull towards u_i.
-        sigma: σ, scale of squared distances.
-        detached: leave the penalty's gradient out.
-    """
-
-    alpha: float = 100.0
-    lam: float = 1.0
-    sigma: float = 10000.0
-    detached: bool = False
+    alpha: Annotated[Positive, LogSpace(1, 1000), "α_K, step size of the server's gradient step"] = 100.0
+    lam: Annotated[Weight, LogSpace(0.1, 100), "λ, strength of the pull towards u_i"] = 1.0
+    sigma: Annotated[Positive, "σ, scale of squared distances"] = 10000.0
+    detached: Annotated[bool, "leave the penalty's gradient out"] = False
 
     label = "FedAMP"
-    bounds: ClassVar[dict] = {"alpha": (1e-12, None), "lam": (0.0, None), "sigma": (1e-12, None)}
     point = "pre"
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:

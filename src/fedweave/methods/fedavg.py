@@ -7,8 +7,10 @@ rows among the participants. Every client deploys g with its own BatchNorm stati
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.registry import method
 
 
+@method("fedavg")
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(SplitClient, GlobalModel):
     """One model for everybody, evaluated as received."""

@@ -7,8 +7,10 @@ FedAGHN, songjiarui00/FedAGHN). The control that every weaving method has to bea
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.registry import method
 
 
+@method("fedavg_ft")
 @dataclass(frozen=True, kw_only=True)
 class FedAvgFT(SplitClient, GlobalModel):
     """FedAvg, evaluated after local training."""

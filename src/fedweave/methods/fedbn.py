@@ -7,8 +7,10 @@ not by a substring of their names as in the public code (med-air/FedBN). Undefin
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.registry import method
 
 
+@method("fedbn")
 @dataclass(frozen=True, kw_only=True)
 class FedBN(SplitClient, GlobalModel):
     """FedAvg with private batch normalisation."""

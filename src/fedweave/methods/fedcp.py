@@ -9,7 +9,7 @@ Deviation from TsingZ0/FedCP: no Gumbel noise in evaluation, where the code keep
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Start, Update, initialised
+from fedweave.registry import method
+from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree
 
@@ -27,21 +29,16 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 GATE = ("gate/weight", "gate/bias", "gate/scale", "gate/shift")
 
 
+@method("fedcp")
 @dataclass(frozen=True, kw_only=True)
 class FedCP(GlobalModel):
-    """A gate per sample between personalized and global features.
+    """A gate per sample between personalized and global features."""
 
-    Attributes:
-        lam: λ, weight of the distance between the features of the local and of the global body.
-        tau: temperature of the Gumbel-softmax.
-    """
-
-    lam: float = 5.0
-    tau: float = 1.0
+    lam: Annotated[Weight, LogSpace(0.1, 10), "λ, weight of the distance between local and global features"] = 5.0
+    tau: Annotated[float, AtLeast(1e-6), "temperature of the Gumbel-softmax"] = 1.0
 
     label = "FedCP"
     needs = frozenset({"classes"})
-    bounds: ClassVar[dict] = {"lam": (0.0, None), "tau": (1e-6, None)}
 
     def extras(self, start: Start) -> Params:
         width, like = head_shape(self.task)[1], next(iter(start.model.values()))

@@ -10,7 +10,7 @@ Deviation: the local validation set is the task's validation split; NVlabs/FedFo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,28 +19,24 @@ from fedweave import keys, trees
 from fedweave.collaboration import row_shares
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.registry import method
+from fedweave.settings import IntegerSpace, Rate, Share, Size
 from fedweave.trees import Params, Tree
 
 LARGEST = 2**62 - 1
 
 
+@method("fedfomo")
 @dataclass(frozen=True, kw_only=True)
 class FedFomo(Method):
-    """Every client takes from other clients' models what lowers its own validation loss.
+    """Every client takes from other clients' models what lowers its own validation loss."""
 
-    Attributes:
-        models: M, models sent to a client.
-        epsilon, decay: probability of a random pick in round 0, and what it loses each round.
-        raw_affinity: add unclipped, unnormalised scores to P.
-    """
-
-    models: int = 5
-    epsilon: float = 0.3
-    decay: float = 0.05
-    raw_affinity: bool = False
+    models: Annotated[Size, IntegerSpace(2, 10), "M, models sent to a client"] = 5
+    epsilon: Annotated[Share, "probability of a random pick in round 0"] = 0.3
+    decay: Annotated[Rate, "what epsilon loses each round"] = 0.05
+    raw_affinity: Annotated[bool, "add unclipped, unnormalised scores to P"] = False
 
     label = "FedFomo"
-    bounds: ClassVar[dict] = {"models": (1, None), "epsilon": (0.0, 1.0), "decay": (0.0, None)}
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)

@@ -11,7 +11,7 @@ Deviations from JianXu95/FedPAC:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -20,32 +20,27 @@ from fedweave import trees
 from fedweave.families.heads import body, class_statistics, head_shape, shares
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.registry import method
+from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
 from fedweave.solvers import SGD, Solver
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree
 
 
+@method("fedpac")
 @dataclass(frozen=True, kw_only=True)
 class FedPAC(Method):
-    """Features aligned to common prototypes, heads combined where that helps.
+    """Features aligned to common prototypes, heads combined where that helps."""
 
-    Attributes:
-        lam: λ, weight of the alignment.
-        head_epochs: epochs of head training before the body's.
-        head_lr, head_momentum, head_decay: optimiser of the head; head_lr = 0 is the run's.
-        weighted: prototypes weigh clients by their class counts.
-    """
-
-    lam: float = 1.0
-    head_epochs: int = 1
-    head_lr: float = 0.0
-    head_momentum: float = 0.5
-    head_decay: float = 5e-4
-    weighted: bool = True
+    lam: Annotated[Weight, LogSpace(0.01, 10), "λ, weight of the alignment"] = 1.0
+    head_epochs: Annotated[Epochs, "epochs of head training before the body's"] = 1
+    head_lr: Annotated[Rate, "learning rate of the head; 0 is the run's optimiser"] = 0.0
+    head_momentum: Annotated[Share, "momentum of the head's own optimiser"] = 0.5
+    head_decay: Annotated[Rate, "weight decay of the head's own optimiser"] = 5e-4
+    weighted: Annotated[bool, "prototypes weigh clients by their class counts"] = True
 
     label = "FedPAC"
     needs = frozenset({"classes"})
-    bounds: ClassVar[dict] = {**dict.fromkeys(("lam", "head_epochs", "head_lr", "head_decay"), (0, None)), "head_momentum": (0, 1)}
 
     @property
     def epochs(self) -> int:

@@ -6,8 +6,10 @@ Server keeps the body B; the head H stays with the client. Both are trained toge
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.registry import method
 
 
+@method("fedper")
 @dataclass(frozen=True, kw_only=True)
 class FedPer(SplitClient, GlobalModel):
     """A shared body with private heads."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from fedweave.families import GlobalModel
 from fedweave.families.penalties import ProximalClient
+from fedweave.registry import method
 
 
+@method("fedprox")
 @dataclass(frozen=True, kw_only=True)
 class FedProx(ProximalClient, GlobalModel):
     """FedAvg with local training tied to the received model."""

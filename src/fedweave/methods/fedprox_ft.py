@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from fedweave.families import GlobalModel
 from fedweave.families.penalties import ProximalClient
+from fedweave.registry import method
 
 
+@method("fedprox_ft")
 @dataclass(frozen=True, kw_only=True)
 class FedProxFT(ProximalClient, GlobalModel):
     """FedProx, evaluated after local training."""

@@ -11,7 +11,7 @@ Deviations from JinheonBaek/FED-PUB:
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,34 +23,30 @@ from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.models import gcn_norm
 from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.registry import method
+from fedweave.settings import AtLeast, LogSpace, Share, Size, Weight
 from fedweave.solvers import SGD, Adam, Grouped, Loss
 from fedweave.streams import stream
 from fedweave.trees import Params, Tree
 
 
+@method("fedpub")
 @dataclass(frozen=True, kw_only=True)
 class FedPub(ClientModels):
-    """Mixtures by functional similarity, and personal sparse masks.
-
-    Attributes:
-        tau: τ, sharpness of the similarity.
-        lam1: λ1, sparsity of masks and their threshold; lam2: λ2, pull of every tensor towards the received one.
-        blocks, block_size, density: the random graph; detached: leave the regularisers' gradients out.
-    """
+    """Mixtures by functional similarity, and personal sparse masks."""
 
     solver: SGD | Adam
-    tau: float = 10.0
-    lam1: float = 1e-3
-    lam2: float = 1e-3
-    blocks: int = 5
-    block_size: int = 100
-    density: float = 0.1
-    detached: bool = False
+    tau: Annotated[Weight, LogSpace(1, 30), "τ, sharpness of the similarity"] = 10.0
+    lam1: Annotated[Weight, "λ1, sparsity of masks and their threshold"] = 1e-3
+    lam2: Annotated[Weight, "λ2, pull of every tensor towards the received one"] = 1e-3
+    blocks: Annotated[Size, "blocks of the random graph"] = 5
+    block_size: Annotated[int, AtLeast(2), "nodes of a block"] = 100
+    density: Annotated[Share, "share of a block's possible edges that the random graph has"] = 0.1
+    detached: Annotated[bool, "leave the regularisers' gradients out"] = False
 
     label = "FED-PUB"
     needs = frozenset({"subgraphs"})
     embeds = True
-    bounds: ClassVar = {"density": (0, 1), "block_size": (2, None), "blocks": (1, None)} | dict.fromkeys(("tau", "lam1", "lam2"), (0, None))
 
     @property
     def matrices(self) -> tuple[str, ...]:

@@ -8,27 +8,25 @@ unless the run's optimiser has it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from fedweave.descent import Fit
 from fedweave.families import GlobalModel, SplitClient
 from fedweave.families.heads import body
 from fedweave.federation import ClientData
+from fedweave.registry import method
+from fedweave.settings import Epochs, IntegerSpace
 from fedweave.trees import Params
 
 
+@method("fedrep")
 @dataclass(frozen=True, kw_only=True)
 class FedRep(SplitClient, GlobalModel):
-    """A shared body with private heads, trained in turn.
+    """A shared body with private heads, trained in turn."""
 
-    Attributes:
-        head_epochs: τ, epochs of head training before the body's.
-    """
-
-    head_epochs: int = 5
+    head_epochs: Annotated[Epochs, IntegerSpace(1, 10), "τ, epochs of head training before the body's"] = 5
 
     label = "FedRep"
-    bounds: ClassVar[dict] = {"head_epochs": (0, None)}
 
     @property
     def private(self) -> tuple[str, ...]:

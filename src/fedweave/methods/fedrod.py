@@ -8,6 +8,7 @@ z and G(z) held fixed, on the same batches. The prediction is G(z) + H(z).
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
@@ -16,19 +17,17 @@ from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, one_hot
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.registry import method
 from fedweave.task import RowLosses
 from fedweave.trees import Params, Tree
 
 
+@method("fedrod")
 @dataclass(frozen=True, kw_only=True)
 class FedRoD(GlobalModel):
-    """A generic head that forgets class frequencies, and a private one that adds them back.
+    """A generic head that forgets class frequencies, and a private one that adds them back."""
 
-    Attributes:
-        local_generic: average only the body.
-    """
-
-    local_generic: bool = False
+    local_generic: Annotated[bool, "average only the body"] = False
 
     label = "FedRoD"
     needs = frozenset({"classes"})

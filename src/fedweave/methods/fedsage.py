@@ -16,7 +16,7 @@ Deviations from xkLi-Allen/OpenFGL:
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -25,25 +25,21 @@ from fedweave import trees
 from fedweave.families.mending import NETWORKS, Mending, bank, linked, part
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.registry import method
+from fedweave.settings import IntegerSpace, Rounds, Size
 from fedweave.trees import Params, Tree
 
 
+@method("fedsage")
 @dataclass(frozen=True, kw_only=True)
 class FedSage(Mending):
-    """GraphSAGE on graphs mended with generated neighbours.
+    """GraphSAGE on graphs mended with generated neighbours."""
 
-    Attributes:
-        width, dropout, hidden_share, most, narrow, wide, inert: see `Mending`.
-        generator_rounds: rounds in which generators learn.
-        bank_size: nodes whose neighbours' features every client reveals.
-    """
-
-    generator_rounds: int = 10
-    bank_size: int = 128
+    generator_rounds: Annotated[Rounds, IntegerSpace(5, 20), "rounds in which generators learn"] = 10
+    bank_size: Annotated[Size, "nodes whose neighbours' features every client reveals"] = 128
 
     label = "FedSage+"
     needs = frozenset({"subgraphs"})
-    bounds: ClassVar[dict] = {**Mending.bounds, "generator_rounds": (0, None), "bank_size": (1, None)}
 
     def init(self, start: Start) -> Server:
         fresh = {name: initialised(partial(self.build, name), start.seed + i, self.task.dtype) for i, name in enumerate(NETWORKS)}

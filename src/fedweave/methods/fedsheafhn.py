@@ -11,7 +11,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,40 +25,30 @@ from fedweave.families.hypernetworks import applied
 from fedweave.hyper.attention import padded
 from fedweave.hyper.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.protocol import Server, Start, initialised
+from fedweave.registry import method
+from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
 from fedweave.solvers import Adam, Grouped, Solver
 from fedweave.trees import Params, Tree
 
 
+@method("fedsheafhn")
 @dataclass(frozen=True, kw_only=True)
 class FedSheafHN(EmbeddedClient, GeneratedModels):
-    """Models of graph clients from a hypernetwork behind sheaf diffusion.
+    """Models of graph clients from a hypernetwork behind sheaf diffusion."""
 
-    Attributes:
-        lr_theta, decay_theta, lr_phi: Adam on the encoder S_θ (with weight decay), and on attention and hypernetwork.
-        gnn, attention, depth, channels, width, dropout: see `CollaborativeHypernetwork`; a dropout mask lasts one round.
-        embedding: what the server reads: the "graph" embeddings or, as ablation, "onehot" vectors, of the same length if it suffices.
-        server_learning: whether θ and φ are trained; without, everything else is as it would be.
-    """
-
-    lr_theta: float = 0.001
-    decay_theta: float = 5e-4
-    lr_phi: float = 0.01
-    gnn: Encoder = "sheaf"
-    attention: Mixer = "free"
-    depth: int = 4
-    channels: int = 20
-    width: int = 128
-    dropout: float = 0.3
-    embedding: Literal["graph", "onehot"] = "graph"
-    server_learning: bool = True
+    lr_theta: Annotated[Rate, LogSpace(0.001, 0.02), "learning rate of Adam on the encoder S_θ"] = 0.001
+    decay_theta: Annotated[Rate, "weight decay of the encoder"] = 5e-4
+    lr_phi: Annotated[Rate, Choices((0.001, 0.01)), "learning rate of Adam on attention and hypernetwork"] = 0.01
+    gnn: Annotated[Encoder, "kind of the encoder's layers"] = "sheaf"
+    attention: Annotated[Mixer, "attention over the clients; dot is softmax(QKᵀ/√D)V"] = "free"
+    depth: Annotated[Size, Choices((2, 4)), "layers of the encoder"] = 4
+    channels: Annotated[Size, "channels of the encoder"] = 20
+    width: Annotated[Size, "hidden width of the hypernetwork"] = 128
+    dropout: Annotated[Dropout, "dropout of the encoder; a mask lasts one round"] = 0.3
+    embedding: Annotated[Literal["graph", "onehot"], "what the server reads; onehot is an ablation"] = "graph"
+    server_learning: Annotated[bool, "train θ and φ; without, everything else is as it would be"] = True
 
     label = "FedSheafHN"
-    bounds: ClassVar[dict] = {
-        **EmbeddedClient.bounds,
-        **dict.fromkeys(("lr_theta", "decay_theta", "lr_phi"), (0, None)),
-        **dict.fromkeys(("depth", "channels", "width"), (1, None)),
-        "dropout": (0.0, 0.99),
-    }
 
     @property
     def server_solver(self) -> Solver:

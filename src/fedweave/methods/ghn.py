@@ -14,8 +14,10 @@ from torch import nn
 
 from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.hyper import GCNEncoder
+from fedweave.registry import method
 
 
+@method("ghn")
 @dataclass(frozen=True, kw_only=True)
 class GHN(GraphHypernetwork):
     """Hypernetwork behind graph convolutions over the clients."""

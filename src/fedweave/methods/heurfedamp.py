@@ -11,7 +11,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -21,33 +21,26 @@ from fedweave.collaboration import model_cosines
 from fedweave.families import ClientModels
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.registry import method
+from fedweave.settings import LogSpace, Positive, Share, Weight
 from fedweave.solvers import proximal
 from fedweave.trees import Params, Tree
 
 
+@method("heurfedamp")
 @dataclass(frozen=True, kw_only=True)
 class HeurFedAMP(ClientModels):
-    """Message passing between clients' models by cosine similarity.
+    """Message passing between clients' models by cosine similarity."""
 
-    Attributes:
-        omega: ω, weight of a client's own model; 1 is local training.
-        sigma: σ, sharpness of the softmax.
-        lam, alpha: λ / α_K is the strength of the pull towards u_i.
-        begin_at: where local training starts.
-        origin: compare models ("zero") or what they learnt since the common start ("initial").
-        detached: leave the penalty's gradient out.
-    """
-
-    omega: float = 0.05
-    sigma: float = 100.0
-    lam: float = 1.0
-    alpha: float = 1.0
-    begin_at: Literal["own", "mixture"] = "own"
-    origin: Literal["zero", "initial"] = "zero"
-    detached: bool = False
+    omega: Annotated[Share, LogSpace(0.02, 0.8), "ω, weight of a client's own model; 1 is local training"] = 0.05
+    sigma: Annotated[Positive, LogSpace(1, 100), "σ, sharpness of the softmax"] = 100.0
+    lam: Annotated[Weight, "λ; λ / α_K is the strength of the pull towards u_i"] = 1.0
+    alpha: Annotated[Positive, "α_K, see lam"] = 1.0
+    begin_at: Annotated[Literal["own", "mixture"], "where local training starts"] = "own"
+    origin: Annotated[Literal["zero", "initial"], "compare models, or what they learnt since the initial one"] = "zero"
+    detached: Annotated[bool, "leave the penalty's gradient out"] = False
 
     label = "HeurFedAMP"
-    bounds: ClassVar[dict] = {"omega": (0.0, 1.0), "sigma": (1e-12, None), "lam": (0.0, None), "alpha": (1e-12, None)}
 
     def begin(self, start: Start) -> Tree:
         return {"initial": trees.without(start.model, self.kept)}

@@ -8,7 +8,7 @@ Deviation: normalisation layers are not ranked unless `rank_bn` (the layers the 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,24 +17,21 @@ from fedweave import trees
 from fedweave.families.mixtures import LayerwiseHypernetworks
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Update
+from fedweave.registry import method
+from fedweave.settings import Count, IntegerSpace
 from fedweave.trees import Params, Tree
 
 
+@method("heurpfedla")
 @dataclass(frozen=True, kw_only=True)
 class HeurpFedLA(LayerwiseHypernetworks):
-    """Layer-wise mixtures, except for the layers a client trusts itself most with.
+    """Layer-wise mixtures, except for the layers a client trusts itself most with."""
 
-    Attributes:
-        retain: k, layers kept per client and round; 0 is pFedLA.
-        rank_bn: normalisation layers may be retained too.
-    """
-
-    retain: int = 1
-    rank_bn: bool = False
+    retain: Annotated[Count, IntegerSpace(1, 3), "k, layers kept per client and round; 0 is pFedLA"] = 1
+    rank_bn: Annotated[bool, "normalisation layers may be retained too"] = False
 
     label = "HeurpFedLA"
     point = "pre"
-    bounds: ClassVar[dict] = {**LayerwiseHypernetworks.bounds, "retain": (0, None)}
 
     def retained(self, alpha: Tensor, ids: Tensor) -> Tensor:
         own = alpha.detach()[:, torch.arange(len(ids), device=ids.device), ids].T

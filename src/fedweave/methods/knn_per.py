@@ -9,7 +9,7 @@ a softmax over classes, λ fixed (`mix`).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,27 +18,22 @@ from fedweave import trees
 from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.registry import method
+from fedweave.settings import AtMost, IntegerSpace, LogSpace, Positive, Size
 from fedweave.trees import Params, Tree
 
 
+@method("knn_per")
 @dataclass(frozen=True, kw_only=True)
 class KnnPer(GlobalModel):
-    """FedAvg with a local nearest-neighbour memory.
+    """FedAvg with a local nearest-neighbour memory."""
 
-    Attributes:
-        k: neighbours.
-        scale: s, the kernel's width in units of the feature dimension.
-        mix: λ when it is fixed; negative chooses it by validation.
-        rule: "original" or "pfedgraph".
-    """
-
-    k: int = 10
-    scale: float = 1.0
-    mix: float = -1.0
-    rule: Literal["original", "pfedgraph"] = "original"
+    k: Annotated[Size, IntegerSpace(3, 30), "neighbours"] = 10
+    scale: Annotated[Positive, LogSpace(0.1, 10), "s, the kernel's width in units of the feature dimension"] = 1.0
+    mix: Annotated[float, AtMost(1), "λ, weight of the memory; a negative one is chosen by validation"] = -1.0
+    rule: Annotated[Literal["original", "pfedgraph"], "whose kernel and mixture"] = "original"
 
     label = "kNN-Per"
-    bounds: ClassVar[dict] = {"k": (1, None), "scale": (1e-12, None), "mix": (None, 1.0)}
     point = "pre"
     needs = frozenset({"classes"})
 

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Method, Server, Start, Update
+from fedweave.registry import method
 from fedweave.trees import Params, Tree
 
 
+@method("local")
 @dataclass(frozen=True, kw_only=True)
 class Local(Method):
     """Each client on its own, for the same number of rounds and epochs as everybody else."""

@@ -9,35 +9,37 @@ Deviation: neither full text nor code is public; the sizes are those of GHN, and
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave import trees
-from fedweave.families.hypernetworks import GraphHypernetwork
+from fedweave.families.hypernetworks import Graph, GraphHypernetwork
 from fedweave.hyper import GCNEncoder
 from fedweave.protocol import Start, initialised
+from fedweave.registry import method
+from fedweave.settings import Choices, NotSearched, Weight
 from fedweave.solvers import pull_back
 from fedweave.trees import Tree
 
 
+@method("panacea")
 @dataclass(frozen=True, kw_only=True)
 class Panacea(GraphHypernetwork):
-    """Hypernetwork behind graph convolutions whose codes also tell who is connected to whom.
+    """Hypernetwork behind graph convolutions whose codes also tell who is connected to whom."""
 
-    Attributes:
-        generator_weight: λ_g, weight of the reconstruction; 0 is GHN with trainable vectors.
-    """
-
-    generator_weight: float = 0.1
+    graph: Annotated[Graph, NotSearched()] = "auto"
+    k: Annotated[int, NotSearched()] = 3
+    tau: Annotated[float, NotSearched()] = 0.95
     train_x: bool = True
-    depth: int = 2
+    depth: Annotated[int, NotSearched()] = 2
+    channels: Annotated[int, NotSearched()] = 32
+    generator_weight: Annotated[Weight, Choices((0.01, 0.1, 1.0)), "λ_g, weight of the reconstruction"] = 0.1
 
     label = "Panacea"
     point = "pre"
-    bounds: ClassVar[dict] = {**GraphHypernetwork.bounds, "generator_weight": (0.0, None)}
 
     def encoder(self, size: int) -> nn.Module:
         return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)

@@ -11,7 +11,7 @@ Deviations:
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -21,28 +21,24 @@ from fedweave import keys, trees
 from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.registry import method
+from fedweave.settings import LogSpace, Positive, Rate
 from fedweave.solvers import value_and_grad
 from fedweave.task import trimmed
 from fedweave.trees import Params, Tree, mapped
 
 
+@method("perfedavg")
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(GlobalModel):
-    """A model that is one gradient step away from every client's.
+    """A model that is one gradient step away from every client's."""
 
-    Attributes:
-        alpha: α, size of the adaptation step.
-        variant: first-order, or Hessian-free second-order.
-        delta: δ of the central difference.
-    """
-
-    alpha: float = 0.01
-    variant: Literal["fo", "hf"] = "fo"
-    delta: float = 1e-3
+    alpha: Annotated[Rate, LogSpace(0.001, 0.1), "α, size of the adaptation step"] = 0.01
+    variant: Annotated[Literal["fo", "hf"], "first-order, or Hessian-free second-order"] = "fo"
+    delta: Annotated[Positive, "δ of the central difference"] = 1e-3
 
     label = "Per-FedAvg"
     point = "pre"
-    bounds: ClassVar[dict] = {"alpha": (0.0, None), "delta": (1e-12, None)}
 
     @property
     def epochs(self) -> int:

@@ -17,7 +17,7 @@ FedAvg-FT; `score="gatv2"` lifts that limit.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
@@ -26,32 +26,26 @@ from fedweave.families.hypernetworks import applied
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.hyper import ModelAttention, count_sketch, layer_norm
 from fedweave.protocol import Start, initialised
+from fedweave.registry import method
+from fedweave.settings import Choices, Size
 from fedweave.trees import Params, Tree
 
 
+@method("pfedgat")
 @dataclass(frozen=True, kw_only=True)
 class PFedGAT(ValidatedMixtures):
-    """Mixtures from graph attention over the models.
+    """Mixtures from graph attention over the models."""
 
-    Attributes:
-        heads, head_width: K and the width of W h.
-        score: additive attention as in "gat" or "gatv2".
-        shared: one W for all heads, which keep an a of their own.
-        h_scale: "rsqrt" divides h by the root of its length.
-        features: what of a model is attended to: "all" of it, a "proj"ection to `sketch` numbers, or its `last` dense "layers".
-    """
-
-    heads: int = 8
-    head_width: int = 8
-    score: Literal["gat", "gatv2"] = "gat"
-    shared: bool = False
-    h_scale: Literal["none", "rsqrt"] = "none"
-    features: Literal["all", "proj", "layers"] = "all"
-    sketch: int = 4096
-    last: int = 2
+    heads: Annotated[Size, Choices((1, 4, 8)), "K, heads of the attention"] = 8
+    head_width: Annotated[Size, Choices((8, 16, 64)), "width of W h"] = 8
+    score: Annotated[Literal["gat", "gatv2"], "form of the additive attention"] = "gat"
+    shared: Annotated[bool, "one W for all heads, which keep an a of their own"] = False
+    h_scale: Annotated[Literal["none", "rsqrt"], "rsqrt divides h by the root of its length"] = "none"
+    features: Annotated[Literal["all", "proj", "layers"], "what of a model is attended to"] = "all"
+    sketch: Annotated[Size, "numbers of the projection"] = 4096
+    last: Annotated[Size, "how many dense layers"] = 2
 
     label = "pFedGAT"
-    bounds: ClassVar[dict] = {**ValidatedMixtures.bounds, **dict.fromkeys(("heads", "head_width", "sketch", "last"), (1, None))}
 
     def learnables(self, start: Start) -> Tree:
         h = self._attended(trees.broadcast(trees.without(start.model, self.kept), 1))

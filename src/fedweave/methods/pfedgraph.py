@@ -11,7 +11,7 @@ Deviation: under partial participation the graph is over all clients that have b
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -22,25 +22,21 @@ from fedweave.families import ClientModels
 from fedweave.families.penalties import aligned
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Server, Start, Update
+from fedweave.registry import method
+from fedweave.settings import LogSpace, Positive, Weight
 from fedweave.trees import Params, Tree
 
 
+@method("pfedgraph")
 @dataclass(frozen=True, kw_only=True)
 class PFedGraph(ClientModels):
-    """A collaboration graph inferred from what models have learnt.
+    """A collaboration graph inferred from what models have learnt."""
 
-    Attributes:
-        alpha: α, how much the data shares count against similarity; ∞ is FedAvg.
-        lam: λ, weight of the cosine in the local loss.
-        repel: push away from the collaborators.
-    """
-
-    alpha: float = 0.8
-    lam: float = 0.01
-    repel: bool = False
+    alpha: Annotated[Positive, LogSpace(0.1, 10), "α, how much data shares count against similarity; ∞ is FedAvg"] = 0.8
+    lam: Annotated[Weight, LogSpace(0.001, 1), "λ, weight of the cosine in the local loss"] = 0.01
+    repel: Annotated[bool, "push away from the collaborators"] = False
 
     label = "pFedGraph"
-    bounds: ClassVar[dict] = {"alpha": (1e-12, None), "lam": (0.0, None)}
 
     def begin(self, start: Start) -> Tree:
         model = trees.without(start.model, self.kept)

@@ -9,17 +9,20 @@ Deviations from the public code (AvivSham/pFedHN):
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fedweave.families.hypernetworks import TableHypernetwork
+from fedweave.registry import method
+from fedweave.settings import LogSpace
 
 
+@method("pfedhn")
 @dataclass(frozen=True, kw_only=True)
 class PFedHN(TableHypernetwork):
     """Every client's model from one hypernetwork and the client's own vector; the defaults are the public code's."""
 
     server_optimizer: Literal["sgd", "adam"] = "sgd"
-    server_lr: float = 0.01
+    server_lr: Annotated[float, LogSpace(0.001, 0.1)] = 0.01
     server_momentum: float = 0.9
     server_decay: float = 1e-3
 

@@ -14,8 +14,10 @@ Deviations:
 from dataclasses import dataclass
 
 from fedweave.families.mixtures import LayerwiseHypernetworks
+from fedweave.registry import method
 
 
+@method("pfedla")
 @dataclass(frozen=True, kw_only=True)
 class PFedLA(LayerwiseHypernetworks):
     """Layer-wise mixtures of the clients' models, learned per client."""

@@ -8,7 +8,7 @@ Deviation: the step on w is one of the run's optimiser, which is the paper's w �
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 
@@ -16,6 +16,8 @@ from fedweave import trees
 from fedweave.families import GlobalModel
 from fedweave.federation import ClientData
 from fedweave.protocol import ClientState, Update
+from fedweave.registry import method
+from fedweave.settings import AtLeast, AtMost, LogSpace, Rate, Weight
 from fedweave.solvers import Solver
 from fedweave.trees import Params, Tree
 
@@ -51,29 +53,20 @@ class Envelope(Solver):
         return self.step(params, grads, state)
 
 
+@method("pfedme")
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(GlobalModel):
-    """Personal models in the Moreau envelope of the global one.
+    """Personal models in the Moreau envelope of the global one."""
 
-    Attributes:
-        lam: λ, strength of the envelope.
-        inner_steps: K, steps of θ per batch.
-        inner_lr: lr_p, their size.
-        beta: β, share of the new average in g.
-        mu: μ, weight decay of θ.
-        eval_w: deploy w instead of θ.
-    """
-
-    lam: float = 15.0
-    inner_steps: int = 5
-    inner_lr: float = 0.01
-    beta: float = 1.0
-    mu: float = 1e-3
-    eval_w: bool = False
+    lam: Annotated[Weight, LogSpace(1, 30), "λ, strength of the envelope"] = 15.0
+    inner_steps: Annotated[int, AtLeast(1), AtMost(10_000), "K, steps of θ per batch"] = 5
+    inner_lr: Annotated[Rate, LogSpace(0.001, 0.1), "lr_p, size of these steps"] = 0.01
+    beta: Annotated[Weight, "β, share of the new average in g"] = 1.0
+    mu: Annotated[Weight, "μ, weight decay of θ"] = 1e-3
+    eval_w: Annotated[bool, "deploy w instead of θ"] = False
 
     label = "pFedMe"
     point = "pre"
-    bounds: ClassVar[dict] = {"lam": (0.0, None), "inner_steps": (1, None), "inner_lr": (0.0, None), "beta": (0.0, None), "mu": (0.0, None)}
 
     def merge(self, old: Params, mean: Params) -> Params:
         return trees.tree_map(lambda a, b: (1 - self.beta) * a + self.beta * b, old, mean)

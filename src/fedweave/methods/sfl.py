@@ -13,7 +13,7 @@ Deviations from dawenzi098/SFL-Structural-Federated-Learning:
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -27,43 +27,33 @@ from fedweave.families.penalties import tied
 from fedweave.federation import ClientData
 from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.registry import method
+from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.solvers import SGD, value_and_grad
 from fedweave.trees import Params, Tree
 
 
+@method("sfl")
 @dataclass(frozen=True, kw_only=True)
 class SFL(ClientModels):
-    """Models propagated along a graph between clients.
+    """Models propagated along a graph between clients."""
 
-    Attributes:
-        lam_u, lam_g: λ_u and λ_g, pulls towards the propagated and the common model; detached: leave their gradients out.
-        layers, gamma: L, multiplications with A, and γ, share of the propagated models.
-        learned_graph, beta: SFL*, and β, share of the learned graph.
-        node_size, saturation, neighbours: length of node vectors, steepness of S, entries of S that are kept per row.
-        fit_steps, fit_lr, fit_decay: SGD on S.
-    """
-
-    lam_u: float = 0.3
-    lam_g: float = 0.3
-    layers: int = 3
-    gamma: float = 1.0
-    learned_graph: bool = False
-    beta: float = 0.05
-    node_size: int = 40
-    saturation: float = 3.0
-    neighbours: int = 30
-    fit_steps: int = 10
-    fit_lr: float = 0.01
-    fit_decay: float = 1e-4
-    detached: bool = False
+    lam_u: Annotated[Weight, LogSpace(0.003, 3), "λ_u, pull towards the propagated model"] = 0.3
+    lam_g: Annotated[Weight, LogSpace(0.003, 3), "λ_g, pull towards the common model"] = 0.3
+    layers: Annotated[Count, "L, multiplications with A"] = 3
+    gamma: Annotated[Share, "γ, share of the propagated models"] = 1.0
+    learned_graph: Annotated[bool, "learn the graph, which is SFL*"] = False
+    beta: Annotated[Share, "β, share of the learned graph"] = 0.05
+    node_size: Annotated[Size, "length of node vectors"] = 40
+    saturation: Annotated[Weight, "steepness of S"] = 3.0
+    neighbours: Annotated[Size, "entries of S that are kept per row"] = 30
+    fit_steps: Annotated[Epochs, "steps of SGD on S"] = 10
+    fit_lr: Annotated[Rate, "learning rate of SGD on S"] = 0.01
+    fit_decay: Annotated[Rate, "weight decay of SGD on S"] = 1e-4
+    detached: Annotated[bool, "leave the gradients of both pulls out"] = False
 
     label = "SFL"
     point = "pre"
-    bounds: ClassVar[dict] = {
-        **dict.fromkeys(("lam_u", "lam_g", "layers", "fit_steps", "fit_lr", "fit_decay", "saturation"), (0, None)),
-        **dict.fromkeys(("gamma", "beta"), (0, 1)),
-        **dict.fromkeys(("node_size", "neighbours"), (1, None)),
-    }
 
     def begin(self, start: Start) -> Tree:
         n = start.clients

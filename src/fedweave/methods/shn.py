@@ -12,7 +12,7 @@ Deviations:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -20,31 +20,24 @@ from fedweave.families.hypernetworks import GraphHypernetwork, applied
 from fedweave.hyper import SheafDiffusion
 from fedweave.hyper.sheaf import Activation, Maps
 from fedweave.protocol import Server
+from fedweave.registry import method
+from fedweave.settings import IntegerSpace, Size
 
 
+@method("shn")
 @dataclass(frozen=True, kw_only=True)
 class SHN(GraphHypernetwork):
-    """Hypernetwork behind sheaf diffusion over the clients.
+    """Hypernetwork behind sheaf diffusion over the clients."""
 
-    Attributes:
-        stalk: dimension of every client's stalk.
-        maps: restriction maps: orthogonal ones in three parametrisations, "diagonal", or "general".
-        act: activation on what parametrises a map.
-        use_eps: learn how much of itself a stalk row keeps.
-        edge_weights: learn a weight per edge.
-        augmented: normalise by degree + 1.
-    """
-
-    stalk: int = 3
-    maps: Maps = "householder"
-    act: Activation = "tanh"
-    use_eps: bool = True
-    edge_weights: bool = False
-    augmented: bool = True
+    stalk: Annotated[Size, IntegerSpace(1, 5), "d, dimension of every client's stalk"] = 3
+    maps: Annotated[Maps, "restriction maps; the first three are orthogonal"] = "householder"
+    act: Annotated[Activation, "activation on what parametrises a map"] = "tanh"
+    use_eps: Annotated[bool, "learn how much of itself a stalk row keeps"] = True
+    edge_weights: Annotated[bool, "learn a weight per edge"] = False
+    augmented: Annotated[bool, "normalise by degree + 1"] = True
 
     label = "SHN"
     point = "pre"
-    bounds: ClassVar[dict] = {**GraphHypernetwork.bounds, "stalk": (1, None)}
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         x = {**server["fixed"], **server["phi"]}["x"]

@@ -1,6 +1,5 @@
 """Client models by name. A new one is a `ClientModel` in a file of this folder and a line in `MODELS`."""
 
-import inspect
 from typing import Any
 
 from fedweave.errors import BadInput, choose
@@ -10,6 +9,7 @@ from fedweave.models.gcn import GCN, Cells, gcn_norm
 from fedweave.models.gru import GRU
 from fedweave.models.mlp import MLP, TptMLP
 from fedweave.models.resnet import ResNet18
+from fedweave.settings import Setting, describe
 
 MODELS: dict[str, type[ClientModel]] = {
     "mlp": MLP,
@@ -27,8 +27,12 @@ MODELS: dict[str, type[ClientModel]] = {
 
 def options(name: str) -> dict[str, Any]:
     """Option names and defaults of the model called `name`."""
-    parameters = inspect.signature(MODELS[choose(name, MODELS, "model.name")].__init__).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {setting.name: setting.default for setting in settings(choose(name, MODELS, "model.name"))}
+
+
+def settings(name: str) -> tuple[Setting, ...]:
+    """The options of the model called `name`, as its constructor describes them."""
+    return describe(MODELS[name].__init__)
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:
@@ -45,4 +49,4 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> Clie
     return MODELS[name](tuple(shape), outputs, **given)
 
 
-__all__ = ["MODELS", "Cells", "ClientModel", "Inputs", "build", "gcn_norm", "layers", "options", "parameter_count"]
+__all__ = ["MODELS", "Cells", "ClientModel", "Inputs", "build", "gcn_norm", "layers", "options", "parameter_count", "settings"]

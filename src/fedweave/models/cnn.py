@@ -3,13 +3,15 @@
 Layers are called conv1, bn1, conv2, ..., fc1, ..., so that they can be retained, shared or weighted by name.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import BatchNorm, ClientModel
+
+BatchNorms = Annotated[bool, "batch normalisation after every convolution"]
 
 
 class Block(NamedTuple):
@@ -100,7 +102,7 @@ class LeNet16(ConvNet):
     blocks = (Block(16, 5), Block(32, 5))
     widths = (120, 84)
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, batch_norm: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, batch_norm: BatchNorms = False) -> None:
         super().__init__(shape, outputs, batch_norm=batch_norm)
 
 

@@ -1,7 +1,7 @@
 """Two-layer graph convolutional network for subgraph clients (Kipf and Welling, arXiv:1609.02907)."""
 
 import inspect
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedweave import keys
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.settings import Dropout, Size
 from fedweave.trees import mapped
 
 
@@ -129,7 +130,14 @@ class GCN(ClientModel):
 
     head = ("fc",)
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int = 128, dropout: float = 0.3) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        *,
+        hidden: Annotated[Size, "width of both convolutions"] = 128,
+        dropout: Annotated[Dropout, "dropout of both activations"] = 0.3,
+    ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
             raise BadInput(f"model.dropout: {dropout!r} is not in [0, 1); try 0.3")

@@ -1,11 +1,15 @@
 """Encoder-decoder of gated recurrent units for traffic series (Meng et al., CNFGNN, arXiv:2106.05223)."""
 
 from math import sqrt
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from fedweave.models.base import ClientModel
+from fedweave.settings import Size
+
+Hidden = Annotated[Size, "width of encoder and decoder"]
 
 
 class GRUCell(nn.Module):
@@ -56,7 +60,7 @@ class GRU(ClientModel):
 
     head = ("fc",)
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int = 64) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Hidden = 64) -> None:
         super().__init__()
         self.history, features = shape
         self.horizon = outputs

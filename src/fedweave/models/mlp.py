@@ -3,12 +3,16 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.settings import AtLeast, AtMost
+
+Widths = Annotated[int | Sequence[int], AtLeast(1), AtMost(65_536), "width of the hidden layer, or a list of widths"]
 
 
 def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
@@ -52,7 +56,7 @@ class Perceptron(ClientModel):
 class MLP(Perceptron):
     """Perceptron on flattened images or vectors; 354 parameters for 2 inputs, hidden [16, 16], 2 outputs."""
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int | Sequence[int] = 64) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Widths = 64) -> None:
         super().__init__(prod(shape), hidden, outputs)
 
     def vector(self, x: Tensor) -> Tensor:
@@ -67,7 +71,7 @@ class TptMLP(Perceptron):
     with T >= T_in; only the values (feature 0) of the first T_in steps are read.
     """
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: int | Sequence[int] = (16, 16)) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Widths = (16, 16)) -> None:
         super().__init__(shape[0], hidden, outputs)
         self.history = shape[0]
 

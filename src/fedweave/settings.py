@@ -1,0 +1,265 @@
+"""Settings of methods, models and blocks: each is described once, at its field.
+
+    lam: Annotated[float, AtLeast(0), LogSpace(0.01, 10), "λ, weight of the proximal term"] = 1.0
+
+`describe` reads the type, the bounds, the default, the search space and the meaning. The checks of values, the
+searches, params.yaml, the command line and the tables of the documentation are made from them.
+"""
+
+import dataclasses
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+
+from fedweave.errors import BadInput, shown
+
+REQUIRED = dataclasses.MISSING
+
+
+def _plain(number: float) -> str:
+    """5.0 as 5, and a whole number with all its digits."""
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
+
+
+class Bound(ABC):
+    """What a number must fulfil; its text completes "it must be"."""
+
+    @abstractmethod
+    def admits(self, value: float) -> bool:
+        """Whether `value` fulfils it."""
+
+
+@dataclass(frozen=True)
+class AtLeast(Bound):
+    """No number below `low`."""
+
+    low: float
+
+    def admits(self, value: float) -> bool:
+        return value >= self.low
+
+    def __str__(self) -> str:
+        return f"at least {_plain(self.low)}"
+
+
+@dataclass(frozen=True)
+class Above(Bound):
+    """`low` itself is not admitted either."""
+
+    low: float
+
+    def admits(self, value: float) -> bool:
+        return value > self.low
+
+    def __str__(self) -> str:
+        return f"above {_plain(self.low)}"
+
+
+@dataclass(frozen=True)
+class AtMost(Bound):
+    """No number above `high`."""
+
+    high: float
+
+    def admits(self, value: float) -> bool:
+        return value <= self.high
+
+    def __str__(self) -> str:
+        return f"at most {_plain(self.high)}"
+
+
+@dataclass(frozen=True)
+class Below(Bound):
+    """`high` itself is not admitted either."""
+
+    high: float
+
+    def admits(self, value: float) -> bool:
+        return value < self.high
+
+    def __str__(self) -> str:
+        return f"below {_plain(self.high)}"
+
+
+@dataclass(frozen=True)
+class Between(Bound):
+    """From `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    def admits(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"between {_plain(self.low)} and {_plain(self.high)}"
+
+
+class Space(ABC):
+    """Where a search looks for a value."""
+
+    @abstractmethod
+    def entry(self) -> dict[str, Any]:
+        """The space as an entry of `tune.spaces`."""
+
+
+@dataclass(frozen=True)
+class LogSpace(Space):
+    """Numbers from `low` to `high`, both included, spread by magnitude."""
+
+    low: float
+    high: float
+
+    def entry(self) -> dict[str, Any]:
+        return {"low": float(self.low), "high": float(self.high), "log": True}
+
+    def __str__(self) -> str:
+        return f"{_plain(self.low)} to {_plain(self.high)}, by magnitude"
+
+
+@dataclass(frozen=True)
+class LinearSpace(Space):
+    """Numbers from `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    def entry(self) -> dict[str, Any]:
+        return {"low": float(self.low), "high": float(self.high)}
+
+    def __str__(self) -> str:
+        return f"{_plain(self.low)} to {_plain(self.high)}"
+
+
+@dataclass(frozen=True)
+class IntegerSpace(Space):
+    """Whole numbers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def entry(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high}
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Choices(Space):
+    """A few values."""
+
+    choices: tuple[Any, ...]
+
+    def entry(self) -> dict[str, Any]:
+        return {"choices": list(self.choices)}
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.choices))
+
+
+@dataclass(frozen=True)
+class NotSearched(Space):
+    """No search, although the class above has a space for this setting."""
+
+    def entry(self) -> dict[str, Any]:
+        return {}
+
+    def __str__(self) -> str:
+        return ""
+
+
+# Types that several settings share.
+NonNegative = Annotated[float, AtLeast(0)]
+Rate = NonNegative
+Weight = NonNegative
+Positive = Annotated[float, AtLeast(1e-12)]
+Share = Annotated[float, Between(0, 1)]
+Dropout = Annotated[float, Between(0, 0.99)]
+Count = Annotated[int, AtLeast(0)]
+Epochs = Annotated[int, AtLeast(0), AtMost(10_000)]
+Rounds = Annotated[int, AtLeast(0), AtMost(1_000_000)]
+Size = Annotated[int, AtLeast(1), AtMost(65_536)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The one description of a setting.
+
+    Attributes:
+        name: of the field or parameter.
+        type: its annotation without what `Annotated` adds.
+        default: its value where nobody gives one; `REQUIRED` if there is none.
+        bounds: which a number must fulfil, all of them.
+        space: where a search looks for it, or None if it does not.
+        meaning: one line; empty where nobody wrote one.
+    """
+
+    name: str
+    type: Any
+    default: Any = REQUIRED
+    bounds: tuple[Bound, ...] = ()
+    space: Space | None = None
+    meaning: str = ""
+
+    @property
+    def range(self) -> str:
+        """Which values it takes, in words; empty where the type says it all."""
+        if get_origin(self.type) is Literal:
+            return ", ".join(map(str, get_args(self.type)))
+        return ", ".join(map(str, self.bounds))
+
+    def check_bounds(self, value: object, key: str) -> None:
+        """Refuse a number, or a list with one, that is out of bounds.
+
+        Raises:
+            BadInput: naming `key`, the value and the bounds.
+        """
+        numbers: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        for number in numbers:
+            real = isinstance(number, int | float) and not isinstance(number, bool)
+            broken = [str(bound) for bound in self.bounds if real and not bound.admits(number)]
+            if broken:
+                raise BadInput(f"{key}: {shown(value)} is out of range; it must be {' and '.join(broken)}")
+
+
+@cache
+def describe(owner: type | Callable[..., Any]) -> tuple[Setting, ...]:
+    """The settings of a dataclass, its fields, or of a function, its keyword-only parameters, in their order.
+
+    What a class does not say of a field that it declares again is as in the class above: bounds, space and meaning.
+    """
+    types = get_type_hints(owner)
+    if dataclasses.is_dataclass(owner):
+        classes = cast(type, owner).__mro__[::-1]
+        levels = [inspect.get_annotations(cls, eval_str=True) for cls in classes]
+        defaults = {field.name: _default(field) for field in dataclasses.fields(owner)}
+    else:
+        levels = [get_type_hints(owner, include_extras=True)]
+        parameters = inspect.signature(owner).parameters.values()
+        defaults = {p.name: _default(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return tuple(
+        _setting(Setting(name, types.get(name, Any), default), [level[name] for level in levels if name in level])
+        for name, default in defaults.items()
+    )
+
+
+def _default(given: dataclasses.Field[Any] | inspect.Parameter) -> Any:
+    if isinstance(given, inspect.Parameter):
+        return REQUIRED if given.default is inspect.Parameter.empty else given.default
+    return given.default if given.default_factory is dataclasses.MISSING else given.default_factory()
+
+
+def _setting(bare: Setting, annotations: list[Any]) -> Setting:
+    """`bare` with what its annotations add, those of the class itself last."""
+    bounds, space, meaning = bare.bounds, bare.space, bare.meaning
+    for annotation in annotations:
+        notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+        bounds = tuple(note for note in notes if isinstance(note, Bound)) or bounds
+        space = next((note for note in reversed(notes) if isinstance(note, Space)), space)
+        meaning = next((note for note in reversed(notes) if isinstance(note, str)), meaning)
+    space = None if isinstance(space, NotSearched) else space
+    return dataclasses.replace(bare, bounds=bounds, space=space, meaning=meaning)
