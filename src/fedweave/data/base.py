@@ -18,6 +18,7 @@ Rows = tuple[np.ndarray, ...]
 
 _RAGGED = ("train", "val", "test", "nodes", "edges")
 _DENSE = ("relation", "test_weight", "group")
+_TEXTS = ("names", "group_names")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Dataset:
     note: str = ""  # printed beside every result
     owner: np.ndarray | None = None  # [M] int64 natural client of a row
     names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
+    group: np.ndarray | None = None  # [N] int64 true group of a natural client
+    group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
@@ -78,8 +81,10 @@ class Partition:
     edges: Rows | None = None  # graph clients: [2, E_i] local, both directions, no self loops
     relation: np.ndarray | None = None  # [2, R] given client graph, both directions, no self loops
     test_weight: np.ndarray | None = None  # [N, C] class weights of a test set that all clients share
-    group: np.ndarray | None = None  # [N] planted group of each client
+    group: np.ndarray | None = None  # [N] int64 true group of each client
     layout: dict[str, int] = field(default_factory=dict)  # series: {"window", "horizon", "stride"}
+    names: tuple[str, ...] = ()  # of the clients, N or none
+    group_names: tuple[str, ...] = ()  # of the groups, by their numbers, or none
 
     def __post_init__(self) -> None:
         n, ragged = self.clients, {key: getattr(self, key) for key in _RAGGED}
@@ -93,6 +98,10 @@ class Partition:
             _require(local, f"partition: {key} must be positions in the client's nodes")
         _require(self.relation is None or _is_pairs(self.relation, n), f"partition: relation is not [2, R] below {n}")
         _require(self.group is None or len(self.group) == n, f"partition: group must have {n} entries")
+        _require(len(self.names) in (0, n), f"partition: names must have {n} entries, or none")
+        used = range(len(self.group_names))
+        named = not used or (self.group is not None and all(g in used for g in self.group.tolist()))
+        _require(named, f"partition: group must hold positions in the {len(used)} group_names")
 
     @property
     def clients(self) -> int:
@@ -162,7 +171,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        return Dataset(**{"y": None} | meta | {"names": tuple(meta.get("names", ()))} | arrays)
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TEXTS} | arrays)
     except BadInput:
         raise
     except Exception as error:  # whatever a wrong type leads to
@@ -188,6 +197,7 @@ def save_partition(path: Path | str, partition: Partition) -> None:
             out[key] = np.concatenate(value, axis=-1)
             out[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
     out |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
+    out |= {key: np.array(getattr(partition, key)) for key in _TEXTS if getattr(partition, key)}
     if partition.layout:
         out["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -205,6 +215,7 @@ def load_partition(path: Path | str) -> Partition:
             data = {key: file[key] for key in file.files}
         entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data}
         entries |= {key: data[key] for key in _DENSE if key in data}
+        entries |= {key: tuple(str(text) for text in data[key]) for key in _TEXTS if key in data}
         return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
     except BadInput:
         raise

@@ -1,6 +1,7 @@
 """Clients that the data come with: sensors, states, owners of images; and the relation between them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +41,17 @@ def natural(
     if dataset.owner is None:
         layout = _layout(dataset, window, horizon, stride)
         train, held, test = _windows(dataset, layout, shares)
-        return Partition(train, held, test, relation=dataset.relation, layout=layout)
+        return Partition(train, held, test, layout=layout, **_identities(dataset))
     if (window, horizon, stride) != (None, None, 1):
         raise BadInput(f"partition.window: {dataset.name} is no series; leave window, horizon and stride out")
     train, held, test = _owned(dataset.owner, found, shares, seed)
-    return Partition(train, held, test, relation=dataset.relation)
+    return Partition(train, held, test, **_identities(dataset))
+
+
+def _identities(dataset: Dataset) -> dict[str, Any]:
+    """What the data set knows of its natural clients: names, groups and the given relation between them."""
+    known = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
+    return {"relation": dataset.relation, **known}
 
 
 def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:
