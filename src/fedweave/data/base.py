@@ -37,6 +37,8 @@ class Dataset:
     relation: np.ndarray | None = None  # [2, R] int64 given client graph, both directions, no self loops
     note: str = ""  # printed beside every result
     owner: np.ndarray | None = None  # [M] int64 natural client of a row
+    recording: np.ndarray | None = None  # [M] int64 recording that a row is cut from; its rows are in the order of time
+    overlap: int = 0  # rows after a row in its recording that share samples with it
     names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
     group: np.ndarray | None = None  # [N] int64 true group of a natural client
     group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
@@ -50,7 +52,7 @@ class Dataset:
         whole = self.y is None or np.issubdtype(self.y.dtype, np.integer)
         _require(whole, f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')")
         rows = self.x.shape[1 if series else 0]
-        for key in ("y", "official", "coarse", "owner"):
+        for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
         inside = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
