@@ -16,11 +16,12 @@ from fedweave.data.packaged import packaged
 from fedweave.data.pickles import read_arrays
 
 WINDOW, STEP = 100, 50  # samples at 50 Hz: windows of two seconds that begin every second
+MERGED = 2  # samples that become one: movements of an arm are slow, and a model of half the size sees them as well
 SIDES = ("left", "right")
 
 
 def shoulder(root: Path) -> Dataset:
-    """Windows [M, 6, 1, 100] of acceleration and angular velocity in 7 exercises; a client is one arm of one person.
+    """Windows [M, 6, 1, 50] of acceleration and angular velocity in 7 exercises; a client is one arm of one person.
 
     `root` is not used. Rows are in the order of clients, recordings and time.
     """
@@ -63,9 +64,10 @@ def contents(path: Path) -> Mapping[str, Any]:
 
 
 def cut(recording: np.ndarray) -> np.ndarray:
-    """Windows [W, F, 1, WINDOW] float32 of a recording [T, F] that begin every STEP samples."""
+    """Windows [W, F, 1, WINDOW / MERGED] float32 of a recording [T, F] that begin every STEP samples; each value is a mean of MERGED."""
     views = np.lib.stride_tricks.sliding_window_view(recording, WINDOW, axis=0)[::STEP]
-    return views[:, :, None].astype(np.float32)
+    means = views.reshape(*views.shape[:2], 1, -1, MERGED).mean(-1)
+    return means.astype(np.float32)
 
 
 LOADERS: dict[str, Callable[[Path], Dataset]] = {"shoulder": shoulder}
