@@ -158,6 +158,8 @@ def _whole(path: str, digest: str, url: str) -> Form:
 CATALOGUE: dict[str, tuple[Form, ...]] = {
     "digits": (),
     "digits-graph": (),
+    "shoulder": (),  # inside packages, see packaged.py
+    "us-income": (),
     "fashion-mnist": (_fashion(),),
     "emnist": (_emnist(),),
     "cifar10": (_cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS), _below("CIFAR10")),
