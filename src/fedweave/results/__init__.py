@@ -3,6 +3,7 @@
 from fedweave.results.kept import Graphs, Portrait, graphs, portrait
 from fedweave.results.measured import cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
+from fedweave.results.selection import chosen, clients, matrix, unfinished
 from fedweave.results.stored import current
 from fedweave.results.tables import (
     COLUMNS,
@@ -10,12 +11,9 @@ from fedweave.results.tables import (
     MIB,
     Tables,
     board,
-    chosen,
-    clients,
     curves,
     dvc_metrics,
     leaderboard_rows,
-    matrix,
     shown,
     significance,
     tables,
@@ -50,6 +48,7 @@ __all__ = [
     "shown",
     "significance",
     "tables",
+    "unfinished",
     "values",
     "write",
 ]
