@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedweave import metrics, published
 from fedweave.files import read
-from fedweave.results.kept import graphs
+from fedweave.results.kept import Graphs, graphs
 from fedweave.results.runs import Run, Study, by_task
 
 COLUMNS = ["run", "task", "dataset", "setting", "method", "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
@@ -79,22 +79,28 @@ def _final(run: Run, part: pd.DataFrame) -> int:
     return int(part["round"].max()) - (run.info["point"] == "post")
 
 
+def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
+    """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs.
+
+    Args:
+        chosen: the rows of `clients` that belong to the run.
+    """
+    found = [(graphs(run, int(seed)), _final(run, part)) for seed, part in chosen.groupby("seed")]
+    return [(kept, kept.at(final)) for kept, final in found if kept is not None]
+
+
 def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """Of the graph behind the reported models, averaged over layers: how well it separates the true groups, how its rows differ."""
     found: dict[str, list[float]] = {}
-    rounds: list[int] = []
-    for seed, part in chosen.groupby("seed"):
-        kept = graphs(run, int(seed))
-        if kept is None:
-            return
-        index = kept.at(_final(run, part))
-        rounds.append(kept.rounds[index])
+    shown = reported_graphs(run, chosen)
+    for kept, index in shown:
         layers = kept.weights[index]
         found.setdefault(VARIATION, []).append(float(np.mean([metrics.row_variation(layer) for layer in layers])))
         if kept.group is not None:
             found.setdefault(AUC, []).append(float(np.mean([metrics.group_auc(layer, kept.group) for layer in layers])))
     for quantity, values in found.items():
-        yield {"quantity": quantity, "part": "all", "stage": "final", "round": float(np.mean(rounds)), **_over_seeds(values)}
+        when = float(np.mean([kept.rounds[index] for kept, index in shown]))
+        yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
 
 
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:

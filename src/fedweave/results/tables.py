@@ -10,14 +10,15 @@ import pandas as pd
 
 from fedweave import metrics, published, stats
 from fedweave.files import write_atomic
-from fedweave.results.marks import CONTROLS, column, with_marks
+from fedweave.results.gains import gains
+from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
 from fedweave.results.measured import MIB, cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_study
 from fedweave.results.selection import clients, matrix, progress
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "best_round", "at_last",
+    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients", "best_round", "at_last",
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 EMPTY = "\N{EN DASH}"
@@ -61,6 +62,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     scores = {task: values(runs, table) for task, runs in by_task(study).items()}
+    helped = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
         totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
         printed = None
@@ -69,7 +71,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
         low, high = stats.bootstrap(scores[run.task][run.label])
-        about = {"study": study.name, **_score(run, table), "low": low, "high": high, **progress(run)}
+        about = {"study": study.name, **_score(run, table), "low": low, "high": high, **progress(run), **helped.get(run.name, {})}
         rows.append({**about, **totals.to_dict(), **beside, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
@@ -77,7 +79,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     frame["order"] *= frame["mean"]
     frame = frame.sort_values(["task", "order", "method"], na_position="last", ignore_index=True)
     frame[["mark", *map(column, CONTROLS)]] = ""
-    numbers = ["published_mean", "published_std"]
+    numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
 
 
@@ -205,6 +207,11 @@ def shown(value: float, spread: float, metric: str) -> str:
     return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
+def interval(low: float, high: float, metric: str) -> str:
+    """`low to high` for people; a dash for NaN."""
+    return f"{shown(low, np.nan, metric)} to {shown(high, np.nan, metric)}" if np.isfinite(low + high) else EMPTY
+
+
 def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
     """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there."""
     for (dataset, setting), part in frame.groupby(["dataset", "setting"], sort=False):
@@ -214,7 +221,10 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "rank": str(rank),
                 "method": row["method"],
                 "metric": row["metric"],
-                "score": shown(row["mean"], row["std"], row["metric"]),
+                "score": MARKS.get(row["mark"], "") + shown(row["mean"], row["std"], row["metric"]),
+                "interval": interval(row["low"], row["high"], row["metric"]),
+                **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
+                "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
                 "worst10": shown(row["worst10"], np.nan, row["metric"]),
                 "client_std": shown(row["client_std"], np.nan, row["metric"]),
                 "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",

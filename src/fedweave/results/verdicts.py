@@ -22,7 +22,10 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
         return "No method reached a finite score."
     row = board[board["method"] == leader].iloc[0]
     score = shown(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
-    parts = {mark: [method for method in board["method"] if marks[method] == mark] for mark in ("behind", "undecided", "tied")}
+    parts = {
+        mark: [method for method in board["method"] if marks[method] == mark and method != leader]
+        for mark in ("behind", "undecided", "tied")
+    }
     if not any(parts.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
     said = [f"significantly ahead of {_count(len(parts['behind']))}"] if parts["behind"] else []
