@@ -17,7 +17,8 @@ from pipelines.train import found
 
 COLUMNS = {
     "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "worst10": "worst 10 %",
-    "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds", "published": "published",
+    "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds",
+    "published": "published",
 }  # fmt: skip
 OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
 LEGEND = (

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = 60  # most clients whose names fit beside the rows
-LETTER = 0.56  # mean width of a letter by the size of its font
+LETTER = 0.54  # mean width of a letter by the size of its font
 GROUP_FONT = 10.0
 
 
 @drawing
 def graph(weights: np.ndarray, names: Sequence[str], group: np.ndarray | None = None, group_names: Sequence[str] = ()) -> "Figure":
-    """A collaboration graph [N, N] as a heat map. Row: learner; column: source; the darkest shade is the largest weight between two clients.
+    """A collaboration graph [N, N] as a heat map. Row: learner; column: source; darkest: the largest weight between two clients.
 
     Clients of one group [N] stand together, with a line between groups and the groups' names at the right. The weight of a client
     on itself would hide the others, so the diagonal has crosses instead.
@@ -64,7 +64,7 @@ def _longest(words: Sequence[str]) -> float:
 
 def _square(side: float, names: float, groups: float) -> tuple["Figure", "Axes"]:
     """A square of `side` points with room at the left and below for names, and at the right for groups."""
-    left, bottom, right, top = names + 14, names + 26, groups + 16, 20
+    left, bottom, right, top = names + 12, names + 10, groups + 14, 20
     width, height = left + side + right, bottom + side + top
     figure, axes = panels(width, height)
     figure.set_layout_engine("none")

@@ -60,9 +60,9 @@ def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: b
 
 
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
-    """Limits of what happens after the first tenth of 20 rounds or more; an MSE that diverges does not flatten the others."""
+    """Limits of what happens after the first fifth of 20 rounds or more; an MSE that diverges does not flatten the others."""
     rounds = np.unique(curves["round"])
-    values = curves[curves["round"] >= rounds[len(rounds) // 10 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
+    values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 1.0

@@ -181,7 +181,7 @@ def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float
     for (label, y, look), at in zip(ends, spread([end[1] for end in ends], gap, low, high), strict=True):
         options: dict[str, Any] = {"color": MUTED if label in quiet else look.color, "clip_on": False, "transform": across}
         (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [y, at], linewidth=0.6, alpha=0.6, **options)
-        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle=look.dash, **options)
+        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options)
         ink = MUTED if label in quiet else INK
         text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center", color=ink)
         for part, artist in enumerate((lead, key, text)):

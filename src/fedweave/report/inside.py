@@ -52,7 +52,7 @@ def shares(measures: pd.DataFrame) -> Iterable[Grid]:
             for part in parts
             for quantity, kind in KINDS.items()
         ]
-        when = f"After {', '.join(f'{round:g}' for round in stages.values())} rounds."
+        when = f"After {', '.join(f'{round:.3g}' for round in stages.values())} rounds."
         printed = " In brackets what the paper prints." if table["printed"].notna().any() else ""
         yield Grid(str(method), ["weight of", *stages], rows, when + printed)
 

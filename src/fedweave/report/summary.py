@@ -1,8 +1,8 @@
 """A study in five lines of words, for the terminal and for the top of the page. They say nothing that the tables do not say."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,16 @@ ALIKE = 0.05  # variation between rows below which every client gets nearly the 
 
 
 class Line(NamedTuple):
-    """One line: what it is about, its text, and whether it is a warning."""
+    """One line: what it is about, its sentences (one for every task, where there are few), and whether it is a warning."""
 
     topic: str
-    text: str
+    sentences: tuple[str, ...]
     warning: bool = False
+
+    @property
+    def text(self) -> str:
+        """All in one."""
+        return " ".join(self.sentences)
 
 
 def summary(study: Study, made: Tables) -> list[Line]:
@@ -32,10 +37,10 @@ def summary(study: Study, made: Tables) -> list[Line]:
     tests = {task: made.significance[made.significance["task"] == task] for task in parts}
     loud = [said for task, part in parts.items() if (said := _control_as_good(task, part, tests[task]))]
     return [
-        Line("Who leads", " ".join([*_joined(loud, len(parts)), *_leaders(parts, tests)]), bool(loud)),
-        Line("Against Local", _against_local(parts, tests)),
-        Line("True groups", _groups(study, made.measures)),
-        Line("Tuning", _tuning(study)),
+        Line("Who leads", (*_joined(loud, len(parts)), *_leaders(parts, tests)), bool(loud)),
+        Line("Against Local", tuple(_against_local(parts))),
+        Line("True groups", tuple(_groups(study, made.measures))),
+        Line("Tuning", (_tuning(study),)),
         _convergence(made.board),
     ]
 
@@ -44,7 +49,7 @@ def _joined(loud: Sequence[str], tasks: int) -> list[str]:
     """What must be said first: that a control does as well; a count where there are many tasks."""
     if len(loud) <= SPELLED:
         return list(loud)
-    return [f"CONTROL AS GOOD on {len(loud)} of {tasks} tasks: no method is significantly better than a control there."]
+    return [f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL (Local, FedAvg or FedAvg-FT)."]
 
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
@@ -61,7 +66,7 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         numbers = f"{control} {shown(scores[control], np.nan, metric)}, {methods[0]} {shown(scores[methods[0]], np.nan, metric)}"
         open_to = [name for name, word in words.items() if word == "undecided"]
         still = f"; undecided for {listed(open_to)}" if open_to else ""
-        return f"CONTROL AS GOOD on {task}: no method is significantly better than {control} ({numbers}{still})."
+        return f"{task}: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL {control} ({numbers}{still})."
     return ""
 
 
@@ -74,7 +79,7 @@ def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
     return {other: outcome(test, other) for other, test in zip(others, pairs.to_dict("records"), strict=True)}
 
 
-def _leaders(parts: dict[str, pd.DataFrame], tests: dict[str, pd.DataFrame]) -> Iterator[str]:
+def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     if len(parts) > SPELLED:
         first = Counter(part["method"].iloc[0] for part in parts.values() if np.isfinite(part["mean"].iloc[0]))
         yield f"Of {len(parts)} tasks, {listed([f'{name} leads on {count}' for name, count in first.most_common()])}."
@@ -82,68 +87,75 @@ def _leaders(parts: dict[str, pd.DataFrame], tests: dict[str, pd.DataFrame]) -> 
     for task, part in parts.items():
         row = part.iloc[0]
         if not np.isfinite(row["mean"]):
-            yield f"On {task} no method reached a finite score."
+            yield f"{task}: no method reached a finite score."
             continue
         unit = " %" if row["metric"] == "accuracy" else ""
-        led = tests[task][tests[task]["family"] == "leader"]
-        behind = [t["other"] for t in led.to_dict("records") if outcome(t, t["method"]) == "better"]
-        if len(led):
-            ahead = f"significantly ahead of {_counted(behind, len(led))}" if behind else "not significantly ahead of any other method"
-        else:
-            ahead = "with nothing to compare it with"
-        yield f"On {task}, {row['method']} leads with {shown(row['mean'], row['std'], row['metric'])}{unit}, {ahead}."
+        led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
+        score = shown(row["mean"], row["std"], row["metric"])
+        yield f"{task}: {row['method']} leads with {score}{unit}, {_ahead(led)}."
 
 
-def _counted(names: Sequence[str], total: int) -> str:
-    """All of them, or how many and which."""
-    return f"all {total} others" if len(names) == total > 1 else f"{len(names)} of {total} ({listed(names)})"
+def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
+    """From whom the leader differs significantly: the names, or the exceptions where these are fewer."""
+    behind = [test["other"] for test in led if outcome(test, test["method"]) == "better"]
+    rest = [test["other"] for test in led if test["other"] not in behind]
+    if not led:
+        return "with nothing to compare it with"
+    if not behind:
+        return f"not significantly ahead of any of the {len(led)} others" if len(led) > 1 else f"not significantly ahead of {rest[0]}"
+    if not rest:
+        return "significantly ahead of every other method"
+    count = f"significantly ahead of {len(behind)} of {len(led)} others"
+    return f"{count}, not of {listed(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({listed(behind)})"
 
 
-def _against_local(parts: dict[str, pd.DataFrame], tests: dict[str, pd.DataFrame]) -> str:
-    said = [_gain(task, part, tests[task]) for task, part in parts.items() if part["gain"].notna().any()]
-    if not said:
-        return "Local was not run, so nothing shows whether collaboration helps a client."
-    if len(parts) > SPELLED:
+def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    measured = {task: part for task, part in parts.items() if part["gain"].notna().any()}
+    if not measured:
+        yield "Local was not run, so nothing shows whether collaboration helps a client."
+    elif len(parts) > SPELLED:
         words = [word for part in parts.values() for word in part["vs_local"] if word]
-        return (
-            f"{words.count('better')} of {len(words)} runs are significantly better than Local, {words.count('worse')} significantly worse."
-        )
-    return " ".join(said) + " A client gains or loses by its mean over seeds."
+        better, worse = words.count("better"), words.count("worse")
+        yield f"{better} of {len(words)} runs are significantly better than Local, {worse} significantly worse."
+    else:
+        yield from (_gain(task, part) for task, part in measured.items())
 
 
-def _gain(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
+def _gain(task: str, board: pd.DataFrame) -> str:
+    """How many methods beat Local by the test, and how many clients the best of them helps and hurts, by the mean over seeds."""
     words = [word for word in board["vs_local"] if word]
     measured = board[board["gain"].notna()]
     best = measured.iloc[0]
-    count = int(best["clients"])
     said = [f"{words.count('better')} of {len(words)} methods are significantly better than Local"]
-    said += [f"{words.count('worse')} significantly worse"] if "worse" in words else []
-    said += [f"{words.count('undecided')} undecided"] if "undecided" in words else []
-    text = f"On {task}, {', '.join(said)}; {best['method']}: gain for {int(best['gain'])} of {count} clients, loss for {int(best['loss'])}"
+    said += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
+    helped = f"{best['method']}: gain for {int(best['gain'])} of {int(best['clients'])} clients, loss for {int(best['loss'])}"
     worst = measured.loc[measured["loss"].idxmax()]
-    return text + (f"; most losses: {worst['method']}, {int(worst['loss'])}." if worst["loss"] > best["loss"] else ".")
+    most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
+    return f"{task}: {', '.join(said)}; {helped}{most}."
 
 
-def _groups(study: Study, measures: pd.DataFrame) -> str:
+def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
     rows = measures[measures["quantity"] == AUC]
     if rows.empty:
-        return "No task has both known groups and a method with a collaboration graph."
+        yield "No task has both known groups and a method with a collaboration graph."
     varied = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
-    said = [_found(str(task), part, varied, study) for task, part in rows.groupby("task", sort=False)]
-    return " ".join(said[:SPELLED]) + (f" {len(said) - SPELLED} more tasks are in measures.csv." if len(said) > SPELLED else "")
+    for place, (task, part) in enumerate(rows.groupby("task", sort=False)):
+        if place < SPELLED:
+            yield _found(str(task), part, varied, study)
+    if rows["task"].nunique() > SPELLED:
+        yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
 
 
 def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
-    """Which graphs of a task found its groups; a graph with nearly identical rows is none, whatever its AUC."""
+    """Which graphs of a task show its groups; a graph with nearly identical rows is none, whatever its AUC."""
     kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
     for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
         auc = row["value"]
         kind = "found" if auc >= FOUND else "partly" if auc >= PARTLY else "missed"
-        alike = varied.get(row["run"], np.nan) < ALIKE
-        kinds["alike" if alike else kind].append(f"{row['method']} {auc:.2f}")
-    sentences = {"found": "found by {}", "partly": "partly by {}", "missed": "not by {}", "alike": "rows nearly identical, so no graph: {}"}
+        kinds["alike" if varied.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
+    sentences = {"found": "found by {}", "partly": "partly by {}", "missed": "not by {}", "alike": "no graph, rows nearly identical: {}"}
     said = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
-    return f"On {task}, {_named(study, task)}: {said} (AUC, 0.5 is chance)."
+    return f"{task}, {_named(study, task)}: {said} (AUC; 0.5 is chance)."
 
 
 def _named(study: Study, task: str) -> str:
@@ -160,7 +172,7 @@ def _tuning(study: Study) -> str:
         return "Untuned: every run has its declared values."
     trials = sorted({len(found.trials) for found in searches})
     each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
-    changes = {True: [], False: []}  # type: dict[bool, list[float]]
+    changes: dict[bool, list[float]] = {True: [], False: []}  # of accuracies in points, of errors in percent
     for found in searches:
         declared = float(found.trials["value"].iloc[0])
         accuracy = runs[found.run].info["metric"] == "accuracy"
@@ -179,13 +191,12 @@ def _convergence(board: pd.DataFrame) -> Line:
     """A warning that names every method whose best validation round is the last one."""
     late = results.unfinished(board)
     if late.empty:
-        return Line("Convergence", "No run had its best validation round at the end in half of its seeds.")
+        return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
     several = board["task"].nunique() > 1
     if len(late) > 3 * SPELLED:
         names = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
     else:
         named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))
         names = "; ".join((f"{task}: " if several else "") + ", ".join(methods) for task, methods in named)
-    return Line(
-        "Convergence", f"NOT CONVERGED, best at the last round in at least half of the seeds: {names}. More rounds may help them.", True
-    )
+    text = f"NOT CONVERGED, validation was best at the last round in at least half of the seeds: {names}. More rounds may help them."
+    return Line("Convergence", (text,), True)
