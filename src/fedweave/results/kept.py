@@ -1,5 +1,6 @@
 """What a run kept of the server: who learned from whom, and the vectors it knows clients by. A missing file is no error."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
         raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
     if (weights == weights[:, :1]).all():
         weights, layers = weights[:, :1], ["all layers"]
-    return Graphs(seed, rounds, weights, layers, stored.get("group")) if weights.size else None
+    return Graphs(seed, rounds, weights, layers, _group(run, stored, weights.shape[-1])) if weights.size else None
 
 
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:
@@ -66,7 +67,13 @@ def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     if found is None:
         return None
     seed, _, stored = found
-    return Portrait(seed, int(stored["round"]), stored["vectors"], stored.get("group"))
+    return Portrait(seed, int(stored["round"]), stored["vectors"], _group(run, stored, len(stored["vectors"])))
+
+
+def _group(run: Run, stored: Mapping[str, np.ndarray], clients: int) -> np.ndarray | None:
+    """The true groups of the `clients` that a file is about: those of the run, else those beside the arrays."""
+    group = stored.get("group") if run.group is None else run.group
+    return group if group is not None and len(group) == clients else None
 
 
 def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
