@@ -5,7 +5,8 @@ starts it, see `pipelines.forkserver`. Where that cannot be, the stage runs as `
 Only the standard library is imported here, because every stage pays for it.
 """
 
-# ruff: noqa: PTH  (pathlib takes longer to import than all of this)
+# ruff: noqa: PTH103, PTH108, PTH109, PTH123, PTH208
+# pathlib would take longer to import than all of this.
 
 import fcntl
 import json
