@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, sweep, write_atomic
+from fedweave.files import atomic_path, check_regular, sweep, write_atomic
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]
@@ -155,6 +155,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         BadInput: a file is missing, damaged, or not what meta.json says.
     """
     folder = Path(folder)
+    check_regular(folder / "meta.json")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         shapes = meta.pop("arrays")
@@ -170,6 +171,7 @@ def load_dataset(folder: Path | str) -> Dataset:
 
 
 def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
+    check_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header can raise nearly anything
@@ -200,6 +202,7 @@ def load_partition(path: Path | str) -> Partition:
     Raises:
         BadInput: the file is missing, damaged, or not a partition.
     """
+    check_regular(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {key: file[key] for key in file.files}
