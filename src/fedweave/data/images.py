@@ -91,7 +91,8 @@ def _colour(paths: list[Path], key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _batch(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
     content = read_arrays(path)
-    pixels, labels = (content.get(name) for name in ("data", key)) if isinstance(content, dict) else (None, None)
+    pixels: Any = content.get("data") if isinstance(content, dict) else None
+    labels: Any = content.get(key) if isinstance(content, dict) else None
     whole = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
     if not whole or type(labels) is not list or len(labels) != len(pixels) or not all(type(n) is int for n in labels):
         raise BadInput(f"{path}: not a batch of images with {key}; run the download stage again")

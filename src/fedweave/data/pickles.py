@@ -31,7 +31,7 @@ class ElementType(Draft):
     """numpy.dtype(code); its state adds the byte order."""
 
     code: str
-    order: str = ""
+    order: Any = ""  # "<", ">" or "|"
 
     def made(self, state: Any) -> "ElementType":
         """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
