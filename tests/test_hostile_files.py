@@ -1,4 +1,4 @@
-"""Files made to harm: what they claim is checked before numpy, scipy, HDF5, Arrow or torch act on it. Each in a child process."""
+"""Files made to harm: what they claim is checked before a library acts on it. Each is read in a child process."""
 
 import io
 import pickle

@@ -31,6 +31,7 @@ class Name(NamedTuple):
 
 
 Builder = Callable[[tuple[Any, ...]], Any]
+Persistent = Callable[[Any], Any]
 
 
 class Draft:
@@ -58,9 +59,7 @@ class Unpickler(pickle._Unpickler):
     32 GiB for its memo.
     """
 
-    def __init__(
-        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Callable[[Any], Any] | None = None, steps: int = STEPS
-    ) -> None:
+    def __init__(self, raw: bytes, builders: Mapping[Name, Builder], persistent: Persistent | None = None, steps: int = STEPS) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
         self.steps = steps

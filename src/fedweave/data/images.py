@@ -37,7 +37,8 @@ def emnist(root: Path) -> Dataset:
 def _grey(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = (read_idx(folder / f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
-        raise BadInput(f"{folder / part}: images {pixels.shape} and labels {labels.shape}; run the download stage again")
+        shapes = f"images {pixels.shape} and labels {labels.shape}"
+        raise BadInput(f"{folder / part}: {shapes}; run the download stage again")
     return pixels[:, None], labels
 
 
