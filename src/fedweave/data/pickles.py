@@ -159,7 +159,8 @@ def _refuse(_: tuple[Any, ...]) -> Any:
 def read_arrays(path: Path | str) -> Any:
     """The value of a pickle of numpy arrays, sparse matrices, numbers, texts and plain containers.
 
-    Pickles of Python 2 are read as well. A .npy file that holds such a pickle, because its elements are objects, is read too. Arrays are read-only.
+    Pickles of Python 2 are read as well, and .npy files that hold such a pickle because their elements are objects.
+    Arrays are read-only.
 
     Raises:
         BadInput: the file is damaged or asks for any other class or function.
