@@ -52,7 +52,8 @@ def plain_dtype(code: object) -> np.dtype[Any]:
 
 def checked_shape(shape: object) -> tuple[int, ...]:
     """`shape` if it is a tuple of a few sizes; raises ValueError otherwise."""
-    if not isinstance(shape, tuple) or len(shape) > DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+    sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
+    if not isinstance(shape, tuple) or not sizes or len(shape) > DIMENSIONS:
         raise ValueError(f"{shape!r:.80} is no shape")
     return shape
 
@@ -64,7 +65,8 @@ def build(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
         ValueError: `raw` is shorter or longer than the shape says, or a boolean is neither 0 nor 1.
     """
     if len(raw) != layout.length:
-        raise ValueError(f"{len(raw)} bytes for an array {list(layout.shape)} of {layout.dtype}, which takes {layout.length}")
+        what = f"an array {list(layout.shape)} of {layout.dtype}"
+        raise ValueError(f"{len(raw)} bytes for {what}, which takes {layout.length}")
     if not layout.length:
         return np.zeros(layout.shape, layout.dtype)
     if layout.dtype.kind == "b" and np.frombuffer(raw, np.uint8).max() > 1:

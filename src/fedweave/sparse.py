@@ -33,7 +33,9 @@ def checked_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
 def checked_size(shape: Any) -> tuple[int, int]:
     """Two sizes of a matrix; raises ValueError for anything else."""
     sizes = shape.tolist() if isinstance(shape, np.ndarray) and shape.shape == (2,) else shape
-    if not isinstance(sizes, list | tuple) or len(sizes) != 2 or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes):
+    if not isinstance(sizes, list | tuple) or len(sizes) != 2:
+        raise ValueError("a sparse matrix has no shape of two sizes")
+    if not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes):
         raise ValueError("a sparse matrix has no shape of two sizes")
     return sizes[0], sizes[1]
 

@@ -61,6 +61,7 @@ class _Archive:
         raw = self.archive.read(f"{self.folder}/data.pkl")
         builders = {
             Name("torch._utils", "_rebuild_tensor_v2"): _tensor,
+            Name("torch._utils", "_rebuild_parameter"): _parameter,
             Name("collections", "OrderedDict"): _ordered,
             Name("torch", "Size"): _size,
             **{Name("torch", name): _refuse for name in _TYPES},
@@ -103,6 +104,13 @@ def _tensor(given: tuple[Any, ...]) -> Tensor:
     if count > MOST or (count and last >= len(storage)) or offset > len(storage):
         raise ValueError(f"a tensor of sizes {list(sizes)} does not fit its {len(storage)} elements")
     return torch.as_strided(storage, sizes, strides, offset).requires_grad_(gradient is True)
+
+
+def _parameter(given: tuple[Any, ...]) -> torch.nn.Parameter:
+    tensor, gradient, hooks = given
+    if type(tensor) is not Tensor or hooks:
+        raise ValueError("it describes no parameter")
+    return torch.nn.Parameter(tensor.detach(), gradient is True)
 
 
 def _ordered(given: tuple[Any, ...]) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 STEPS = 2_000_000  # instructions of one pickle; the largest real one, PubMed's graph, has 180,000
 _LARGEST_KEY = 1 << 60  # numbers beyond it can be chosen so that all of them fall into one place of a dictionary
 _LONGEST_KEY = 10_000
+_LONGEST_TUPLE = 8
 _LARGEST_INDEX = 1 << 32
 
 _INSTRUCTIONS = (
@@ -31,6 +32,7 @@ class Name(NamedTuple):
 
 
 Builder = Callable[[tuple[Any, ...]], Any]
+Persistent = Callable[[Any], Any]
 
 
 class Draft:
@@ -58,9 +60,7 @@ class Unpickler(pickle._Unpickler):
     32 GiB for its memo.
     """
 
-    def __init__(
-        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Callable[[Any], Any] | None = None, steps: int = STEPS
-    ) -> None:
+    def __init__(self, raw: bytes, builders: Mapping[Name, Builder], persistent: Persistent | None = None, steps: int = STEPS) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
         self.steps = steps
@@ -94,11 +94,16 @@ def _target(machine: Any, kind: type) -> Any:
 
 def _key(key: Any) -> Any:
     """`key` if its hash is cheap and cannot be made to collide: a tower of tuples takes for ever."""
-    if isinstance(key, str | bytes) and len(key) <= _LONGEST_KEY:
-        return key
-    if isinstance(key, int) and -_LARGEST_KEY < key < _LARGEST_KEY:
-        return key
-    raise pickle.UnpicklingError(f"a key is {type(key).__name__}, not a short text or a number")
+    parts = key if type(key) is tuple and len(key) <= _LONGEST_TUPLE else (key,)
+    if not all(_is_plain(part) for part in parts):
+        raise pickle.UnpicklingError(f"a key is {type(key).__name__}, not a short text or a number")
+    return key
+
+
+def _is_plain(part: Any) -> bool:
+    if isinstance(part, str | bytes):
+        return len(part) <= _LONGEST_KEY
+    return part is None or (isinstance(part, int) and -_LARGEST_KEY < part < _LARGEST_KEY)
 
 
 def _append(machine: Any) -> None:

@@ -13,7 +13,7 @@ from tests.fuzz.campaign import Outcome, attack
 from tests.fuzz.targets import TARGETS
 
 FINDINGS = Path(".fuzz")
-SLICE = 20.0  # seconds of one child
+SLICE = 60.0  # seconds of one child: it takes a few to start
 
 
 def _arguments() -> argparse.Namespace:

@@ -39,7 +39,7 @@ class Outcome:
 
 
 def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Path = ROOT) -> Outcome:
-    """Let a child read up to `count` damaged files in up to `seconds`; `path` comes first where it looks for modules."""
+    """Let a child read up to `count` damaged files in up to `seconds`; it looks for modules in `path` first."""
     place = SHARED if os.access(SHARED, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         begun = time.monotonic()

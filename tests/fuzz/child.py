@@ -1,4 +1,4 @@
-"""One process that reads damaged files until its time is up; it says beforehand what it reads, in case it does not live to tell."""
+"""One process that reads damaged files until its time is up. It notes each file beforehand, in case it crashes."""
 
 import faulthandler
 import mmap

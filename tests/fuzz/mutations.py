@@ -1,4 +1,4 @@
-"""Ways to damage a file: patches of bytes, cuts and splices, and the same inside of archives, whose sums are put right."""
+"""Ways to damage a file: patches, cuts and splices, and the same inside of archives, whose sums are put right."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ from random import Random
 
 Mutation = Callable[[Random, Sequence[bytes]], bytes]
 
-EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+EDGES = (0, 1, 2, 1 << 40, *(edge for bits in (8, 16, 32, 64) for edge in ((1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1)))
 LONGEST = 1 << 16  # bytes of a damaged file
 
 
@@ -90,7 +90,8 @@ def members(inner: Mutation) -> Mutation:
         if random.random() < 0.1:
             del content[random.choice(sorted(content))]
         packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)), compresslevel=1) as archive:
+        way = random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+        with zipfile.ZipFile(packed, "w", way, compresslevel=1) as archive:
             for name, raw in content.items():
                 archive.writestr(name, raw)
         return packed.getvalue()

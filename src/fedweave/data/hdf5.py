@@ -34,7 +34,7 @@ def hard_link(group: Any, name: str, kind: str) -> Any:
     links, key = group.id.links, name.encode()
     if not links.exists(key):
         raise KeyError(f"no {name!r}")
-    if links.get_info(key).type != h5py.h5l.TYPE_HARD:  # Group.get would follow the link to see whether it leads anywhere
+    if links.get_info(key).type != h5py.h5l.TYPE_HARD:  # Group.get would follow the link first
         raise ValueError(f"{name!r} is a link to another place")
     member = group[name]
     if not isinstance(member, getattr(h5py, kind)):

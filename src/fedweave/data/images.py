@@ -37,7 +37,8 @@ def emnist(root: Path) -> Dataset:
 def _grey(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = (read_idx(folder / f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
-        raise BadInput(f"{folder / part}: images {pixels.shape} and labels {labels.shape}; run the download stage again")
+        shapes = f"images {pixels.shape} and labels {labels.shape}"
+        raise BadInput(f"{folder / part}: {shapes}; run the download stage again")
     return pixels[:, None], labels
 
 
@@ -91,7 +92,8 @@ def _colour(paths: list[Path], key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _batch(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
     content = read_arrays(path)
-    pixels, labels = (content.get(name) for name in ("data", key)) if isinstance(content, dict) else (None, None)
+    pixels: Any = content.get("data") if isinstance(content, dict) else None
+    labels: Any = content.get(key) if isinstance(content, dict) else None
     whole = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
     if not whole or type(labels) is not list or len(labels) != len(pixels) or not all(type(n) is int for n in labels):
         raise BadInput(f"{path}: not a batch of images with {key}; run the download stage again")

@@ -31,7 +31,7 @@ class ElementType(Draft):
     """numpy.dtype(code); its state adds the byte order."""
 
     code: str
-    order: str = ""
+    order: Any = ""  # "<", ">" or "|"
 
     def made(self, state: Any) -> "ElementType":
         """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
@@ -57,7 +57,7 @@ class Array(Draft):
         self.reader = reader
 
     def made(self, state: Any) -> np.ndarray:
-        """The array of a state (version, shape, dtype, is_fortran, content), the version being younger than the rest."""
+        """The array of a state (version, shape, dtype, is_fortran, content); old ones have no version."""
         shape, kind, fortran, content = _typed(state, tuple)[-4:]
         if _typed(kind, ElementType).code == _OBJECT:
             return self.reader.objects(arrays.checked_shape(shape), content, bool(fortran))
@@ -81,7 +81,7 @@ def _typed(value: Any, kind: type[T]) -> T:
 
 
 class _Reader:
-    """The builders of one pickle; `left` is how many bytes they may still copy, which a true file needs but once each."""
+    """The builders of one pickle; `left` is how many bytes they may still copy. A true file needs each byte once."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw, self.left = raw, len(raw)
@@ -122,7 +122,8 @@ class _Reader:
 
     def _from_buffer(self, given: tuple[Any, ...]) -> np.ndarray:
         content, kind, shape, order = given
-        return self.array(_typed(kind, ElementType), shape if isinstance(shape, tuple) else (shape,), order == "F", content)
+        sizes = shape if isinstance(shape, tuple) else (shape,)
+        return self.array(_typed(kind, ElementType), sizes, order == "F", content)
 
     def array(self, kind: ElementType, shape: Any, fortran: bool, content: Any) -> np.ndarray:
         """A checked array of plain elements, read-only."""
@@ -156,9 +157,10 @@ def _refuse(_: tuple[Any, ...]) -> Any:
 
 
 def read_arrays(path: Path | str) -> Any:
-    """The value of a pickle of numpy arrays, sparse matrices, numbers, texts and plain containers (of Python 2 as well).
+    """The value of a pickle of numpy arrays, sparse matrices, numbers, texts and plain containers.
 
-    A .npy file that holds such a pickle, because its elements are objects, is read too. Arrays are read-only.
+    Pickles of Python 2 are read as well, and .npy files that hold such a pickle because their elements are objects.
+    Arrays are read-only.
 
     Raises:
         BadInput: the file is damaged or asks for any other class or function.
