@@ -1,13 +1,12 @@
 """What DVC's ledger says: which stages are stale, and in what order they can run."""
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import networkx
-from dvc.repo import Repo
 
 from fedweave.errors import choose
+from pipelines.project import repository
 
 
 class StaleStage(NamedTuple):
@@ -27,7 +26,7 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
     Raises:
         BadInput: a target is not a stage of dvc.yaml.
     """
-    with Repo(os.curdir) as repo:
+    with repository() as repo:
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()

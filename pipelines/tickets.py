@@ -1,13 +1,15 @@
 """A stage that runs elsewhere: what its worker must know, and how its outputs reach the one folder that has dvc.lock.
 
-The writer issues a ticket for a stage; a worker on any host does what the ticket says and answers with what it made;
-the writer checks that and commits it. Files need no way where both see the same folder; from clone to clone they go
-through DVC's default remote.
+The writer issues a ticket for a stage; a worker on any host runs that stage and answers with what it made; the writer checks
+that and commits it. Files need no way where both see the same folder; from clone to clone they go through DVC's default
+remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
 """
 
 import fcntl
 import hashlib
 import json
+import os
+import re
 import shutil
 import sys
 import threading
@@ -18,16 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from fedweave.errors import BadInput
+from fedweave.config import load_yaml
+from fedweave.errors import BadInput, choose, shown
 from fedweave.files import write_atomic
-from fedweave.spec import PARAMS
-from pipelines import paths
+from fedweave.spec import PARAMS, check_names
+from pipelines import paths, project
 
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
 
 FOLDER = paths.STATE / "tickets"
+TOKEN, MD5 = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}(\.dir)?")
+ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(@[A-Za-z0-9_][A-Za-z0-9_-]*)?")
 WRITER = threading.Lock()  # of a process's threads one at a time speaks to DVC; its own locks see to other processes
 
 
@@ -37,18 +42,14 @@ class Ticket:
 
     Attributes:
         stage: its address in dvc.yaml.
-        command: its command.
-        outputs: the paths it writes.
         inputs: what the stages above it wrote, as DVC's entries (path, md5).
         params: the text of the writer's params.yaml.
         code: digest of the writer's code; other code is refused.
         basis: digest of command, parameters and dependencies; outputs of another basis are not accepted.
-        token: name of a file that only a worker in the writer's own folder finds.
+        token: name of a file that only a worker in the writer's own folder finds, 32 hexadecimal digits.
     """
 
     stage: str
-    command: str
-    outputs: tuple[str, ...]
     inputs: tuple[dict[str, str], ...]
     params: str
     code: str
@@ -58,7 +59,24 @@ class Ticket:
     @property
     def here(self) -> bool:
         """Whether this folder is the writer's, on whichever host."""
-        return (FOLDER / self.token).is_file()
+        return bool(TOKEN.fullmatch(self.token)) and (FOLDER / self.token).is_file()
+
+    def check(self) -> None:
+        """Refuse what no writer with the code of this folder has issued.
+
+        Raises:
+            BadInput: other code, or a field that is not of its form.
+        """
+        if not TOKEN.fullmatch(self.token):
+            raise BadInput(f"ticket: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
+        if not ADDRESS.fullmatch(self.stage):
+            raise BadInput(f"ticket: stage {shown(self.stage)} is no address of a stage; let the flow issue it")
+        if code_digest() != self.code:
+            raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
+        params = load_yaml(self.params)
+        if not isinstance(params, dict):
+            raise BadInput("ticket: params: is not a mapping; let the flow issue it")
+        check_names(params, "ticket: params")  # they become words of commands and parts of paths
 
 
 @contextmanager
@@ -81,8 +99,7 @@ def _write(name: str, token: str) -> Ticket:
         if repo.config["core"].get("remote"):
             _push(repo, inputs)
         return Ticket(
-            name, str(stage.cmd), tuple(str(out.def_path) for out in stage.outs), tuple(map(_entry, inputs)),
-            PARAMS.read_text(encoding="utf-8"), code_digest(), _basis(stage), token,
+            name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(), _basis(stage), token,
         )  # fmt: skip
 
 
@@ -90,14 +107,14 @@ def accept(ticket: Ticket, made: Sequence[Mapping[str, str]]) -> None:
     """Commit what a worker made for `ticket`; `made` are the outputs to fetch from the DVC remote, none from the same folder.
 
     Raises:
-        BadInput: the stage is no longer the one of the ticket, or an output is missing.
+        BadInput: the stage is no longer the one of the ticket, or an output is missing or is none of the stage.
     """
     with WRITER, _repo() as repo:
         stage = _stage(repo, ticket.stage)
         if _basis(stage) != ticket.basis:
             raise BadInput(f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again")
-        _pull(repo, stage, made)
-        lost = [path for path in ticket.outputs if not Path(path).exists()]
+        _pull(repo, stage, made, stage.outs)
+        lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
         if lost:
             raise BadInput(f"{ticket.stage}: {lost[0]} did not arrive; share the folder, or set a remote: dvc remote add -d NAME PLACE")
         repo.commit(ticket.stage, force=True)
@@ -108,19 +125,43 @@ def prepared(ticket: Ticket) -> Iterator[list[str]]:
     """The command for `ticket`, in a folder that stays ready for it as long as the block lasts.
 
     Raises:
-        BadInput: this clone has other code than the writer, or cannot reach what the stage needs.
+        BadInput: this clone has other code than the writer, or cannot reach what the stage needs, or the ticket is not sound.
     """
+    ticket.check()
     if ticket.here:
-        for path in map(Path, ticket.outputs):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        yield ["/bin/sh", "-c", ticket.command]
+        with _repo() as repo:
+            stage = _stage(repo, ticket.stage)
+            command, outputs = str(stage.cmd), _outputs(stage)
+        for path in outputs:
+            _remove(path)
+        yield ["/bin/sh", "-c", command]
         return
-    if code_digest() != ticket.code:
-        raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
     with _params(ticket.params):
         with _repo() as repo:
-            _pull(repo, _stage(repo, ticket.stage), ticket.inputs)
+            stage = _stage(repo, ticket.stage)
+            _pull(repo, stage, ticket.inputs, _above(repo, stage))
         yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", ticket.stage]
+
+
+def _outputs(stage: Any) -> list[Path]:
+    """The paths that a stage writes, relative to the project.
+
+    Raises:
+        BadInput: one is outside of the project.
+    """
+    paths = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
+    for path in paths:
+        if path.is_absolute() or path.parts[:1] == ("..",) or path == Path():
+            raise BadInput(f"dvc.yaml: {stage.addressing}: {str(path)!r} is outside of the project; write below it")
+    return paths
+
+
+def _remove(path: Path) -> None:
+    """Remove an output, whatever it is; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def deliver(ticket: Ticket) -> list[dict[str, str]]:
@@ -157,13 +198,17 @@ def _params(text: str) -> Iterator[None]:
 
 
 def _repo() -> "Repo":
-    from dvc.repo import Repo
-
-    return Repo(_wait_for_lock=True)
+    return project.repository(wait=True)
 
 
 def _stage(repo: "Repo", name: str) -> Any:
-    return next(iter(repo.stage.collect(name)))
+    """The stage with the address `name`.
+
+    Raises:
+        BadInput: dvc.yaml has none.
+    """
+    stages = {stage.addressing: stage for stage in repo.index.stages}
+    return stages[choose(name, stages, "dvc.yaml: stages")]
 
 
 def _above(repo: "Repo", stage: Any) -> list["Output"]:
@@ -192,10 +237,33 @@ def _push(repo: "Repo", outs: Sequence["Output"]) -> None:
             repo.cloud.push(objects)
 
 
-def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]]) -> None:
+def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], known: Sequence["Output"]) -> None:
+    """Fetch `entries` from the DVC remote, each of which must be one of the outputs `known`.
+
+    Raises:
+        BadInput: one is another path, or has no MD5 sum.
+    """
     from dvc.output import loadd_from
 
-    for out in loadd_from(stage, [dict(entry) for entry in entries]):
+    paths = {str(out.def_path) for out in known}
+    for entry in entries:
+        if entry.get("path") not in paths or not MD5.fullmatch(str(entry.get("md5"))):
+            raise BadInput(f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; run the flow again")
+    clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]
+    for out in loadd_from(stage, clean):
         for objects in out.get_used_objs().values():
             repo.cloud.pull(objects)
+        _check_members(out)
         out.checkout(force=True)
+
+
+def _check_members(out: "Output") -> None:
+    """Refuse a folder whose list of files names one outside of it.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    found = out.get_obj()
+    for key, _, _ in found if out.hash_info is not None and out.hash_info.isdir and found is not None else ():
+        if not key or any(part in ("", ".", "..") or "/" in part for part in key):
+            raise BadInput(f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; remove it there, and run the flow again")

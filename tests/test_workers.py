@@ -79,6 +79,105 @@ def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monk
     assert "size: 1" in Path("joined.txt").read_text()
 
 
+ATTACKS = [
+    ({"token": "../../README.md"}, "32 hexadecimal digits"),
+    ({"token": "../params.yaml"}, "32 hexadecimal digits"),
+    ({"token": "A" * 32}, "32 hexadecimal digits"),
+    ({"token": "0" * 31 + "\n"}, "32 hexadecimal digits"),
+    ({"stage": "--help"}, "no address of a stage"),
+    ({"stage": "join; id"}, "no address of a stage"),
+    ({"stage": "../other/dvc.yaml:join"}, "no address of a stage"),
+    ({"stage": "joim"}, "dvc.yaml: stages: 'joim' is unknown; did you mean 'join'"),
+    ({"code": "0" * 16}, "check out the same commit"),
+    ({"params": "study: ../../x\n"}, "study: '../../x' is not a name"),
+    ({"params": "study: toy\ndatasets: [a; id]\n"}, "datasets: 'a; id' is not a name"),
+    ({"params": "study: toy\ntasks: {$(id): {}}\n"}, "is not a name"),
+    ({"params": "study: toy\nruns: {a: {task: ../../x, method: local}}\n"}, "runs.a.task: '../../x' is not a name"),
+    ({"params": "- 1\n"}, "params: is not a mapping"),
+    ({"params": "["}, "not YAML"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), ATTACKS)
+@pytest.mark.parametrize("where", ["writer", "clone"])
+def test_a_ticket_that_nobody_issued(
+    changes: dict[str, str], words: str, where: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs nothing, removes nothing and changes no file, whether or not its token leads to a file that is there."""
+    (folders[0] / "README.md").write_text("mine")
+    (folders[0] / "joined.txt").write_text("old")
+    with tickets.issued("join") as ticket:
+        monkeypatch.chdir(folders[where == "clone"])
+        before = {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()}
+        bad = dataclasses.replace(ticket, **changes)
+        with pytest.raises(BadInput) as caught, tickets.prepared(bad) as command:
+            pytest.fail(f"it would run {command}")
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        if "stage" not in changes or "joim" not in changes["stage"]:
+            assert {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()} == before
+
+
+def test_command_and_outputs_are_those_of_the_own_stage(folders: tuple[Path, Path]) -> None:
+    """A ticket has no place for others."""
+    assert {field.name for field in dataclasses.fields(tickets.Ticket)} == {"stage", "inputs", "params", "code", "basis", "token"}
+    Path("joined.txt").write_text("old")
+    with tickets.issued("join") as ticket, tickets.prepared(ticket) as command:
+        assert command == ["/bin/sh", "-c", f"exec {sys.executable} step.py joined.txt"]
+        assert not Path("joined.txt").exists()
+        assert Path("made-a.txt").exists()
+
+
+ENTRIES = [
+    {"path": "README.md", "hash": "md5", "md5": "0" * 32},
+    {"path": "../writer/README.md", "hash": "md5", "md5": "0" * 32},
+    {"path": "/tmp/evil", "hash": "md5", "md5": "0" * 32},
+    {"path": "joined.txt", "hash": "md5", "md5": "../../x"},
+    {"path": "joined.txt", "hash": "md5"},
+    {},
+]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_outputs_and_inputs_are_known_paths(entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no input."""
+    with tickets.issued("join") as ticket:
+        with pytest.raises(BadInput, match="is no output of dvc.yaml with its MD5 sum"):
+            tickets.accept(ticket, [entry])
+        monkeypatch.chdir(folders[1])
+        bad = dataclasses.replace(ticket, inputs=(entry,))
+        with pytest.raises(BadInput, match="is no output of dvc.yaml with its MD5 sum"), tickets.prepared(bad):
+            pass
+        assert not (folders[0] / "README.md").exists()
+        assert not (folders[1] / "README.md").exists()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "a/../../outside"])
+def test_no_path_outside_of_the_project_is_removed(path: str, folders: tuple[Path, Path]) -> None:
+    """Not even where the folder's own dvc.yaml names one."""
+    text = Path("dvc.yaml").read_text()
+    with tickets.issued("join") as ticket:
+        Path("dvc.yaml").write_text(text.replace("outs: [joined.txt]", f"outs: [{{{path}: {{cache: false}}}}]"))
+        with pytest.raises(BadInput, match="outside of the project"), tickets.prepared(ticket):
+            pass
+
+
+def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an unpacked archive of the code: one line with both ways out, and either of them works."""
+    toy_project.make(tmp_path)
+    (tmp_path / ".dvc" / "config").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=r"git init.*dvc config core\.no_scm true") as caught:
+        stale_stages()
+    assert "\n" not in str(caught.value)
+    env = {**os.environ, **HOME, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], check=True, env=env, capture_output=True)
+    assert stale_stages()
+    (tmp_path / ".dvc" / "config").write_text("")
+    subprocess.run(["git", "init", "--quiet"], check=True, env=env)
+    assert stale_stages()
+
+
 def test_other_code_is_refused(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any work."""
     with tickets.issued("join") as ticket:
@@ -149,7 +248,7 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(tmp_path: Path, ask: Callable
     from prefect.states import Cancelled
 
     monkeypatch.chdir(tmp_path)
-    ticket = dataclasses.asdict(tickets.Ticket("train@x", "true", (), (), "", "", "", ""))
+    ticket = dataclasses.asdict(tickets.Ticket("train@x", (), "", "", "", "0" * 32))
     mine, others = (
         run_deployment("stage/stage", parameters={"ticket": ticket}, timeout=0, tags=tags) for tags in ([pool.tag()], ["writer:x"])
     )

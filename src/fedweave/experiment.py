@@ -25,6 +25,7 @@ from fedweave.protocol import Method
 from fedweave.spec import Run
 
 CELLS = 4_000_000  # numbers kept of the collaboration graphs of a repetition: those of every round, or as many as fit
+HOSTILE = 1000  # scale of an attack from which on it is to blame for a training that diverges
 VERSION = 2  # of a checkpoint's content
 KEPT = 2  # checkpoints of a repetition: the newest, and the one before it in case the disk damages that
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
@@ -97,9 +98,19 @@ def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Rep
         if not math.isfinite(report.loss):
             raise Diverged(
                 f"runs.{bench.run.key}: seed {seed}, round {report.round}: training diverged, every upload was dropped; "
-                f"lower train.lr ({bench.run.train.lr}) or set train.clip"
+                f"{_way_out(bench.run)}"
             )
         yield report
+
+
+def _way_out(run: Run) -> str:
+    """What to change after training has diverged: noise that outweighs every weight of a model, or the step size."""
+    privacy, attack = run.train.privacy or {}, run.task.attack or {}
+    if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
+        return f"lower train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']}): noise {deviation:g} is added"
+    if (attack.get("scale") or 0.0) >= HOSTILE:
+        return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set train.robust"
+    return f"lower train.lr ({run.train.lr}) or set train.clip"
 
 
 def record(history: History, report: Report, bench: Bench) -> History:

@@ -1,7 +1,7 @@
 """Who takes part, and which rows at which local step: tensors that are functions of (seed, round, client)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from fedweave import keys
 from fedweave.federation import Cohort, Federation
 from fedweave.streams import stream
 
+LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
 # Names of the streams hanging on a run's seed.
 SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER = range(1, 6)
 
@@ -20,7 +21,7 @@ class Training:
     """How a client spends one round.
 
     Attributes:
-        batch_size: B, or 0 for the client's whole training set in one batch.
+        batch_size: B, or 0 for the client's whole training set in one batch; beyond the largest client's rows it is all of them.
         epochs: E passes over the training rows; ignored when `steps` is given.
         steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
         drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
@@ -75,11 +76,16 @@ def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
     return padded.reshape(batches, size)
 
 
+def _within(training: Training, rows: int) -> Training:
+    """`training` with a batch size that needs no more memory than the `rows` of the largest client, and the same batches."""
+    return replace(training, batch_size=min(training.batch_size, -(-rows // LANES) * LANES))
+
+
 def cohort(
     federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int, testing: bool = False
 ) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
-    plans = []
+    training, plans = _within(training, federation.train.shape[1]), []
     for position in positions.tolist():
         rows = federation.train[position].cpu().numpy()
         plans.append(client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position])))

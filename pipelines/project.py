@@ -1,0 +1,29 @@
+"""The folder as a project of DVC."""
+
+import os
+from typing import TYPE_CHECKING
+
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+WAYS = "make it one of git (git init), or tell DVC that there is none (dvc config core.no_scm true)"
+
+
+def repository(wait: bool = False) -> "Repo":
+    """DVC's view of the current folder; `wait` lets it wait for a lock that another process holds.
+
+    Raises:
+        BadInput: the folder is no project, or git's records are missing, as in an unpacked archive of the code.
+    """
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+    from dvc.scm import SCMError
+
+    try:
+        return Repo(os.curdir, _wait_for_lock=wait)
+    except SCMError as error:
+        raise BadInput(f"{os.getcwd()}: is not a checkout of git, which DVC asks for; {WAYS}") from error
+    except NotDvcRepoError as error:
+        raise BadInput(f"{os.getcwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml") from error
