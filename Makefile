@@ -1,6 +1,7 @@
 # `make repro` reproduces the study that params.yaml names, `make test` runs the tests; both set themselves up.
 #   STUDY=...      switch to this study first (repro, flow)
 #   TORCH=cpu      PyTorch's build (also: cu130, auto); default: what the package index serves
+#   SECONDS=...    how long to fuzz
 #   PYTHON=...     the interpreter for the virtual environment (3.11 or newer)
 #   VENV=...       where the environment lives (default .venv)
 VENV ?= .venv
@@ -18,7 +19,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test bench peers flow ui lint sbom audit format clean distclean
+.PHONY: help setup repro test fuzz bench peers flow ui lint sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -37,6 +38,9 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 
 test: $(READY)  ## the whole test suite
 	@python -m pytest
+
+fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
+	@python -m tests.fuzz --seconds $(or $(SECONDS),180)
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
 	@python -m pipelines.flows $(if $(STUDY),--study $(STUDY))

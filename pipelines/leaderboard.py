@@ -1,28 +1,39 @@
 """The leaderboard in the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from fedweave import assemble, results, spec
 from fedweave.errors import BadInput
 from fedweave.report import inside
+from fedweave.report.summary import Line, summary
 from fedweave.results import verdicts
 from pipelines import paths
 from pipelines.processes import stage
 from pipelines.train import found
 
 COLUMNS = {
-    "rank": "", "method": "method", "score": "mean ± std", "worst10": "worst 10 %", "client_std": "client std",
-    "mib": "MiB", "seconds": "seconds", "published": "published",
+    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "worst10": "worst 10 %",
+    "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds",
+    "published": "published",
 }  # fmt: skip
+OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
+LEGEND = (
+    "mean over clients, std over seeds, at the round that validation data select; interval: bootstrap over seeds and clients",
+    "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
+    "? undecided (the interval leaves out zero, the corrected test does not decide)",
+    "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
+    "gain / loss: clients with a better / worse mean over seeds than with Local",
+)
 
 NAMED = 6  # most runs in a line
 
 
 def main(study: str = "") -> None:
-    """Print the leaderboard of `study` (default: the one that params.yaml names), and where the rest is."""
+    """Print the leaderboard of `study` (default: the one that params.yaml names), its summary in words, and where the rest is."""
     name = study or spec.load().name
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
@@ -33,26 +44,38 @@ def main(study: str = "") -> None:
         about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         console.print(f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro", soft_wrap=True)
     for task, part in made.board.groupby("task", sort=False):
-        marks = verdicts.marked(part, made.significance[made.significance["task"] == task])
-        rows = list(results.leaderboard_rows(part))
-        table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
-        shown = [key for key in COLUMNS if key != "published" or any(row[key] != results.EMPTY for row in rows)]
-        for key in shown:
-            table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
-        for row in rows:
-            mark = marks[row["method"]]
-            cells = {**row, "score": ("≈ " if mark == "tied" else "") + row["score"]}
-            table.add_row(*(cells[key] for key in shown), style="bold" if mark == "best" else "")
-        console.print(table)
-        runs = results.by_task(loaded)[task]
-        told = verdicts.verdict(part, marks), verdicts.blind(runs, results.values(runs, made.clients))
-        console.print(*filter(None, told), "", sep="\n", soft_wrap=True)
-    legend = "mean over clients, std over seeds, at the round that validation data select; ≈ not told apart from the leader"
-    console.print(legend, style="dim", soft_wrap=True)
+        console.print(board(part))
+        runs = results.by_task(loaded)[str(task)]
+        if said := verdicts.blind(runs, results.values(runs, made.clients)):
+            console.print(said, soft_wrap=True)
+        console.print("")
+    for line in LEGEND:
+        console.print(line, style="dim", soft_wrap=True)
     for grid in besides(made):
         console.print("", plain(grid))
+    in_words(console, summary(loaded, made))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def board(part: pd.DataFrame) -> Table:
+    """The leaderboard of one task."""
+    rows = list(results.leaderboard_rows(part))
+    table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
+    shown = [key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)]
+    for key in shown:
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
+    for row, mark in zip(rows, part["mark"], strict=True):
+        table.add_row(*(row[key] for key in shown), style="bold" if mark == "best" else "")
+    return table
+
+
+def in_words(console: Console, lines: Sequence[Line]) -> None:
+    """The study in five lines."""
+    console.print("")
+    for line in lines:
+        console.print(f"{line.topic}: {line.text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False)
+    console.print("")
 
 
 def stale(study: results.Study) -> list[str]:

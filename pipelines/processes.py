@@ -1,5 +1,6 @@
 """Child processes that never outlive their parent, and the one way in for the stages that run as such."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -108,7 +109,27 @@ def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
             main(*sys.argv[1:])
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, BadInput) else 3)
+        leave(2 if isinstance(error, BadInput) else 3)
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    sys.exit(0)
+        leave(128 + signal.SIGINT)
+    except SystemExit as end:
+        leave(end.code)
+    leave(0)
+
+
+def leave(code: int | str | None) -> NoReturn:
+    """Exit as `sys.exit(code)` does, threads and exit functions included, without taking the interpreter apart.
+
+    Freeing every object of PyTorch one by one takes 0.7 s; the kernel frees them at once.
+    """
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # as processes of `multiprocessing` end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more, or the disk is full
+            code = code or 120
+    os._exit(code or 0)

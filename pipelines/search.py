@@ -196,10 +196,15 @@ def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
         if training >= search.left:
             return None
         tune = search.study.tune
-        opened.sampler = SAMPLERS[tune.sampler](seed=tune.trials - search.left + training)
+        opened.sampler = SAMPLERS[tune.sampler](seed=seed(search.key, tune.trials - search.left + training))
         claimed = opened.ask(distributions(search.study, search.key))
         claims.take(claimed.number)
         return claimed
+
+
+def seed(key: str, trial: int) -> int:
+    """The sampler's seed for a trial of the run `key`, in [0, 2^32): two searches do not draw the same points."""
+    return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
 
 
 def _bench(search: Search, params: Mapping[str, Any], inputs: tuple[Dataset, Partition]) -> experiment.Bench:

@@ -14,6 +14,7 @@ from fedweave.spec import Run, Study
 from pipelines import machine, paths
 from pipelines.processes import stage
 
+FAILURES = (Diverged,)  # which end the stage with one line
 LINES = 3  # of progress per repetition
 
 
@@ -71,4 +72,4 @@ def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
 
 
 if __name__ == "__main__":
-    stage(main, Diverged)
+    stage(main, *FAILURES)

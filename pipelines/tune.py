@@ -1,21 +1,20 @@
 """Stage `tune`: Optuna over the declared spaces of a task's runs, the same budget for every method."""
 
 import json
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import optuna
+import torch
 from optuna.trial import FrozenTrial, TrialState
 
 from fedweave import assemble
 from fedweave.errors import choose
 from fedweave.files import write_atomic
+from fedweave.parallel import side_by_side
 from fedweave.spec import Study
 from pipelines import paths
-from pipelines.processes import die_with_parent, stage
+from pipelines.processes import stage
 from pipelines.search import DONE, Search, find, first, perform
 
 FEWEST = 6  # finished trials from which on their spread is attributed to parameters
@@ -50,11 +49,11 @@ def together(task: str) -> list[str]:
     unfinished = [key for key in keys if find(study, key).left]
     workers = min(study.tune.workers, len(unfinished))
     if workers > 1:
-        with ProcessPoolExecutor(workers, get_context("spawn"), _stay_with, (os.getpid(),)) as pool:
-            list(pool.map(partial(perform, study), unfinished))
-    else:
-        for key in unfinished:
-            perform(study, key)
+        torch.set_num_threads(1)  # a fork cannot use the pool of threads of its parent
+        side_by_side(partial(perform, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
+        unfinished = [key for key in unfinished if find(study, key).left]  # whose error now shows
+    for key in unfinished:
+        perform(study, key)
     return keys
 
 
@@ -66,13 +65,6 @@ def runs(study: Study, task: str) -> list[str]:
     """
     choose(task, study.tasks, "params.yaml: tasks")
     return [key for key, item in study.runs.items() if item.task == task]
-
-
-def _stay_with(parent: int) -> None:
-    """Let this worker end with `parent`, which may have ended while the worker was starting."""
-    die_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def record(search: Search) -> dict[str, Any]:

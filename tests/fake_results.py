@@ -12,6 +12,11 @@ from fedweave.report.extras import ABLATION_COLUMNS
 
 SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
 WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")
+ARMS = {
+    "client_names": [f"subject {i // 2}, {side}" for i in range(20) for side in [("left", "right")[i % 2]]],
+    "group": [i % 2 for i in range(20)],
+    "group_names": ["left", "right"],
+}  # 20 clients in two groups, for `clients=20`
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
 
 
@@ -24,7 +29,10 @@ def write_study(
     rounds: int = 20,
     extras: bool = True,
 ) -> Path:
-    """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`."""
+    """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`.
+
+    A task's block may have dataset, setting, metric, points, select, note, published, and the clients' client_names, group, group_names.
+    """
     for t, (task, block) in enumerate((tasks or {"blobs": {}}).items()):
         for m, (label, skill) in enumerate(methods.items()):
             write_run(folder, task, label, skill, block, seeds, clients, rounds, np.random.default_rng([t, m]))
@@ -61,7 +69,8 @@ def write_run(
         "setting": block.get("setting", task), "method": slug(label), "label": label, "metric": metric,
         "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
         "select": block.get("select", "best_val_round"),
-        "clients": clients, "parameters": 1234, "device": "cpu", "executor": "loop",
+        "clients": clients, **{key: block[key] for key in ("client_names", "group", "group_names") if key in block},
+        "parameters": 1234, "device": "cpu", "executor": "loop",
         "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}", "layers": LAYERS,
         "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
         "spec": {
@@ -80,7 +89,8 @@ def write_run(
             "bytes_up": sent, "seconds": rng.uniform(0.1, 0.3, rounds), "train_loss": np.geomspace(2, 0.2, rounds),
         }))  # fmt: skip
         if label in WEAVERS:
-            _write_graph(path / f"collaboration-{seed}.npz", clients, rounds, label == "FedAMP", rng)
+            group = np.array(block.get("group") or np.arange(clients) * 4 // clients)
+            _write_graph(path / f"collaboration-{seed}.npz", group, rounds, label == "FedAMP", rng)
     pd.concat(long).to_parquet(path / "evaluations.parquet", index=False)
     pd.concat(log).to_csv(path / "rounds.csv", index=False)
     load = pd.DataFrame(
@@ -100,8 +110,8 @@ def _evaluations(metric: str, skill: float, seed: int, base: np.ndarray, rounds:
     return table.assign(seed=seed, value=value)[["seed", "round", "point", "split", "client", "value"]]
 
 
-def _write_graph(path: Path, clients: int, rounds: int, tied: bool, rng: np.random.Generator) -> None:
-    group = np.arange(clients) * 4 // clients
+def _write_graph(path: Path, group: np.ndarray, rounds: int, tied: bool, rng: np.random.Generator) -> None:
+    clients = len(group)
     kin = (group[:, None] == group[None, :]).astype(float)
     at = np.unique(np.linspace(1, rounds, 6).astype(int))
     weights = np.zeros((len(at), len(LAYERS), clients, clients), dtype=np.float32)

@@ -14,7 +14,8 @@ SOURCE = ROOT / "src" / "fedweave"
 FILES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "pipelines").glob("*.py")])
 # Lower layers first; a module may import what stands on its own line or above.
 LAYERS = (
-    {"compiled", "errors", "files", "keys", "lifting", "settings", "streams", "trees", "_torchvision"},
+    {"arrays", "compiled", "errors", "files", "keys", "lifting", "settings", "sparse", "streams", "tensors", "trees", "unpickler",
+     "_torchvision"},
     {"ablations", "augment", "blocks", "config", "data", "metrics", "models", "published", "stats"},
     {"attacks", "collaboration", "descent", "federation", "hyper", "parallel", "privacy", "robust", "solvers", "subgraphs"},
     {"schedule", "task", "wire"},

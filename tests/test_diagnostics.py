@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,13 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
     made = bench("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
     history = experiment.perform(made, 0)
     archive.write(tmp_path, made, {0: history})
+    info = json.loads((tmp_path / "run.json").read_text())
+    assert info["client_names"] == [f"client {i}" for i in range(made.federation.clients)]
+    assert (info["group"], info["group_names"]) == (made.federation.group.tolist(), None)
+    named = replace(made, names=tuple("abcdefghij"), group_names=tuple("vwxyz"))
+    archive.write(tmp_path / "named", named, {0: history})
+    info = json.loads((tmp_path / "named" / "run.json").read_text())
+    assert (info["client_names"], info["group_names"]) == ([*"abcdefghij"], [*"vwxyz"])
     with (tmp_path / "diagnostics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {

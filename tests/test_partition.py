@@ -1,5 +1,8 @@
 """Partitions: they are partitions, they have the law they claim, and they refuse what cannot be done."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -189,6 +192,24 @@ def test_natural_owners() -> None:
     made = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
     assert all((owner[rows] == i).all() for part in (made.train, made.val, made.test) for i, rows in enumerate(part))
     assert [len(part[0]) for part in (made.train, made.val, made.test)] == [14, 2, 4]
+
+
+def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> None:
+    owner, names = np.repeat(np.arange(3), 20), ("subject 1, left", "Zoë", "c")
+    known = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
+    dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **known)
+    data.save_dataset(tmp_path / "features", dataset)
+    made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
+    data.save_partition(tmp_path / "p.npz", made)
+    found = data.load_partition(tmp_path / "p.npz")
+    assert (found.names, found.group_names, found.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
+    data.describe(tmp_path, dataset, found)
+    assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == ["right", "left", "right"]
+    plain = data.partition(toy(), "iid", 5, 0)
+    assert (plain.names, plain.group_names) == ((), ())
+    for changes in ({"names": ("a", "b")}, {"group_names": ("left",)}, {"group": np.array([0, 1])}, {"group": np.array([0, 1, -1])}):
+        with pytest.raises(BadInput, match=r"partition: (names|group) must"):
+            replace(made, **changes)
 
 
 BAD = [

@@ -160,6 +160,18 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     assert all(value is not None for _, value, _ in made())
 
 
+def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
+    """Beside the declared point, which both begin with; else one lucky learning rate would decide for all methods."""
+    runs = {key: {"task": "toy", "method": "fedprox"} for key in ("toy-a", "toy-b")}
+    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "tune": {**STUDY["tune"], "trials": 4, "seeds": [1000]}}))
+    drawn = []
+    for key in runs:
+        search.perform(assemble.load(), key)
+        drawn.append([tuple(trial.params.values()) for trial in search.find(assemble.load(), key).opened.trials])
+    assert drawn[0][0] == drawn[1][0]
+    assert len({*drawn[0], *drawn[1]}) == 7
+
+
 def test_a_search_sees_validation_only(project: Path, alone: list) -> None:
     """Other test rows, the same trials with the same values."""
     file = paths.PARTITIONS / "toy" / "partition.npz"

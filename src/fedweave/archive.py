@@ -64,6 +64,7 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "point": assemble.point(run),
         "select": run.evaluate.select,
         "clients": bench.federation.clients,
+        **_identities(bench),
         "sharing": _sharing(bench),
         "cohorts": assemble.cohorts(run, bench.federation),
         "leaks": bench.method.leaks,
@@ -87,6 +88,16 @@ def _sharing(bench: Bench) -> list[int] | None:
     """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
     group = bench.federation.group
     return None if group is None or bench.run.task.partition["name"] != "metis_overlap" else group.tolist()
+
+
+def _identities(bench: Bench) -> dict[str, Any]:
+    """Names of the clients [N], the group of each and the names of the groups, or null where there are none."""
+    group = bench.federation.group
+    return {
+        "client_names": [*(bench.names or (f"client {i}" for i in range(bench.federation.clients)))],
+        "group": None if group is None else group.tolist(),
+        "group_names": [*bench.group_names] or None,
+    }
 
 
 def _privacy(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:

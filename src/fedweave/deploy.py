@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave import assemble, trees
+from fedweave.arrays import read_npz
 from fedweave.blocks import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.config import construct
 from fedweave.data import Dataset, Partition, load_dataset, load_partition, normalise
@@ -152,9 +153,9 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
 def _graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
     if not path.is_file():
         return []
-    with np.load(path) as stored:
-        parts = np.split(stored["edges"], stored["ends"][:-1], axis=1)
-        return [gcn_norm(torch.from_numpy(pairs), int(size)) for pairs, size in zip(parts, stored["sizes"], strict=True)]
+    stored = read_npz(path)
+    parts = np.split(stored["edges"], stored["ends"][:-1], axis=1)
+    return [gcn_norm(torch.from_numpy(pairs), int(size)) for pairs, size in zip(parts, stored["sizes"], strict=True)]
 
 
 def example(dataset: Dataset, partition: Partition, scaling: Any) -> np.ndarray:

@@ -59,13 +59,15 @@ class History:
 
 @dataclass(frozen=True)
 class Bench:
-    """A run's objects: the method and its data on their device."""
+    """A run's objects: the method and its data on their device; the names of clients and of groups, or none."""
 
     run: Run
     method: Method
     federation: Federation
     note: str
     device: str
+    names: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -84,7 +86,8 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
     keep_memory()
     task = assemble.build_task(run, dataset, partition)
     federation = assemble.attacked(assemble.build_federation(dataset, partition, run.task.normalize), run.task)
-    return Bench(run, assemble.build_method(run, task), federation.to(device), dataset.note, device)
+    method, names = assemble.build_method(run, task), (partition.names, partition.group_names)
+    return Bench(run, method, federation.to(device), dataset.note, device, *names)
 
 
 def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Report]:

@@ -161,11 +161,11 @@ def save_tensors(path: Path | str, content: Any) -> None:
 
 
 def load_tensors(path: Path | str) -> Any:
-    """What `save_tensors` wrote; runs no code that the file may hold. Whatever is wrong with it raises."""
-    import torch
+    """What `save_tensors` wrote, on the CPU; runs no code that the file may hold. Whatever is wrong with it raises."""
+    from fedweave.tensors import read_tensors
 
     check_regular(path)
-    return torch.load(path, weights_only=True, map_location="cpu")
+    return read_tensors(Path(path))
 
 
 def check_writable(folder: Path | str) -> None:

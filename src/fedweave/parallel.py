@@ -50,18 +50,22 @@ def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1)
     return max(1, min(workers, fitting)), 1 if parameter_count(network) < SMALL else max(1, cores() // workers)
 
 
-def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int) -> None:
-    """Run `job` on every item in forked processes, `workers` at a time; what it returns or raises is dropped.
+def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int, start: str = "fork") -> None:
+    """Run `job` on every item in processes of its own, `workers` at a time; what it returns or raises is dropped.
 
     For work that leaves its result in a file and that the caller can take up again in its own process, where an error
-    then shows. Children die with the caller.
+    then shows. Children die with the caller, however that ends.
+
+    Args:
+        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller that may
+            have used a GPU, and needs a job that can be pickled.
     """
-    context = multiprocessing.get_context("fork")
-    waiting, running = list(items), list[multiprocessing.context.ForkProcess]()
+    context = multiprocessing.get_context(start)
+    waiting, running = list(items), list[multiprocessing.process.BaseProcess]()
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                child = context.Process(target=_quietly, args=(job, waiting.pop(0)), daemon=True)
+                child = context.Process(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)  # type: ignore[attr-defined]
                 child.start()
                 running.append(child)
             multiprocessing.connection.wait([child.sentinel for child in running])
@@ -88,8 +92,10 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _PRCTL(_PR_SET_PDEATHSIG, number)
 
 
-def _quietly(job: Callable[[T], object], item: T) -> None:
+def _quietly(job: Callable[[T], object], item: T, parent: int) -> None:
     die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # which ended while this process was starting
+        os._exit(1)
     try:
         job(item)
     except Exception:

@@ -27,6 +27,8 @@ class Comparison(NamedTuple):
 
     `p` is of the test over clients, `p_seeds` of the one over seeds (NaN for a single seed); `..._adjusted` are corrected. `better` names
     who is ahead where the test over clients says so after correction and the interval, over seeds and clients, leaves out zero.
+    `undecided` is true where the interval leaves out zero and the corrected test does not decide: neither better nor without a sign of
+    a difference.
     """
 
     method: str
@@ -39,6 +41,7 @@ class Comparison(NamedTuple):
     better: str
     p_seeds: float
     p_seeds_adjusted: float
+    undecided: bool = False
 
 
 class Ranking(NamedTuple):
@@ -170,16 +173,15 @@ def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], 
     alone = len(pairs) < 2
     adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
     found = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
-    return [
-        c._replace(
-            p=float(p[0]),
-            p_adjusted=float(p[1]),
-            better=c.better if p[1] < ALPHA and c.low * c.high > 0 else "",
-            p_seeds=float(p[2]),
-            p_seeds_adjusted=float(p[3]),
-        )
-        for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
-    ]
+    return [_decided(c, *map(float, p)) for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)]
+
+
+def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
+    """A comparison with its p values and what they say."""
+    apart = c.low * c.high > 0
+    better = c.better if adjusted < ALPHA and apart else ""
+    undecided = apart and not better and adjusted == adjusted
+    return Comparison(c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided)
 
 
 def _comparison(a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool) -> Comparison:
@@ -202,6 +204,17 @@ def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | No
 def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool) -> list[Comparison]:
     """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
     return against(values, list(combinations(values, 2)), higher_is_better)
+
+
+def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool) -> list[Comparison]:
+    """Every method against each of `controls`, corrected over these tests alone; those that `values` lacks are left out.
+
+    The controls are named before anybody looks at scores, so this family may be small: with M methods and two controls it has
+    2 M - 3 tests (the two controls meet once) instead of M (M - 1) / 2.
+    """
+    present = [control for control in controls if control in values]
+    pairs = [(name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]]
+    return against(values, pairs, higher_is_better) if pairs else []
 
 
 def of_leader(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:

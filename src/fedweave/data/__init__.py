@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fedweave.data import citation, compcars, digits, images, traffic, weather
+from fedweave.data import citation, compcars, digits, images, income, shoulder, traffic, weather
 from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
 from fedweave.data.download import complete, download, require
 from fedweave.data.facts import check, check_finite, check_fits
@@ -13,7 +13,14 @@ from fedweave.data.summary import describe, summary
 from fedweave.errors import BadInput, choose
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = (
-    digits.LOADERS | images.LOADERS | citation.LOADERS | traffic.LOADERS | weather.LOADERS | compcars.LOADERS
+    digits.LOADERS
+    | shoulder.LOADERS
+    | income.LOADERS
+    | images.LOADERS
+    | citation.LOADERS
+    | traffic.LOADERS
+    | weather.LOADERS
+    | compcars.LOADERS
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedweave.arrays import map_npy, read_npz
 from fedweave.errors import BadInput
 from fedweave.files import atomic_path, sweep, write_atomic
 
@@ -18,6 +19,7 @@ Rows = tuple[np.ndarray, ...]
 
 _RAGGED = ("train", "val", "test", "nodes", "edges")
 _DENSE = ("relation", "test_weight", "group")
+_TEXTS = ("names", "group_names")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,11 @@ class Dataset:
     relation: np.ndarray | None = None  # [2, R] int64 given client graph, both directions, no self loops
     note: str = ""  # printed beside every result
     owner: np.ndarray | None = None  # [M] int64 natural client of a row
+    recording: np.ndarray | None = None  # [M] int64 recording that a row is cut from; its rows are in the order of time
+    overlap: int = 0  # rows after a row in its recording that share samples with it
     names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
+    group: np.ndarray | None = None  # [N] int64 true group of a natural client
+    group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
@@ -47,7 +53,7 @@ class Dataset:
         whole = self.y is None or np.issubdtype(self.y.dtype, np.integer)
         _require(whole, f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')")
         rows = self.x.shape[1 if series else 0]
-        for key in ("y", "official", "coarse", "owner"):
+        for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
         inside = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
@@ -78,8 +84,10 @@ class Partition:
     edges: Rows | None = None  # graph clients: [2, E_i] local, both directions, no self loops
     relation: np.ndarray | None = None  # [2, R] given client graph, both directions, no self loops
     test_weight: np.ndarray | None = None  # [N, C] class weights of a test set that all clients share
-    group: np.ndarray | None = None  # [N] planted group of each client
+    group: np.ndarray | None = None  # [N] int64 true group of each client
     layout: dict[str, int] = field(default_factory=dict)  # series: {"window", "horizon", "stride"}
+    names: tuple[str, ...] = ()  # of the clients, N or none
+    group_names: tuple[str, ...] = ()  # of the groups, by their numbers, or none
 
     def __post_init__(self) -> None:
         n, ragged = self.clients, {key: getattr(self, key) for key in _RAGGED}
@@ -93,6 +101,10 @@ class Partition:
             _require(local, f"partition: {key} must be positions in the client's nodes")
         _require(self.relation is None or _is_pairs(self.relation, n), f"partition: relation is not [2, R] below {n}")
         _require(self.group is None or len(self.group) == n, f"partition: group must have {n} entries")
+        _require(len(self.names) in (0, n), f"partition: names must have {n} entries, or none")
+        used = range(len(self.group_names))
+        named = not used or (self.group is not None and all(g in used for g in self.group.tolist()))
+        _require(named, f"partition: group must hold positions in the {len(used)} group_names")
 
     @property
     def clients(self) -> int:
@@ -162,7 +174,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        return Dataset(**{"y": None} | meta | {"names": tuple(meta.get("names", ()))} | arrays)
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TEXTS} | arrays)
     except BadInput:
         raise
     except Exception as error:  # whatever a wrong type leads to
@@ -171,7 +183,7 @@ def load_dataset(folder: Path | str) -> Dataset:
 
 def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_npy(path)
     except Exception as error:  # a damaged header can raise nearly anything
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
     found = [str(array.dtype), list(array.shape)]
@@ -188,6 +200,7 @@ def save_partition(path: Path | str, partition: Partition) -> None:
             out[key] = np.concatenate(value, axis=-1)
             out[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
     out |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
+    out |= {key: np.array(getattr(partition, key)) for key in _TEXTS if getattr(partition, key)}
     if partition.layout:
         out["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -201,10 +214,10 @@ def load_partition(path: Path | str) -> Partition:
         BadInput: the file is missing, damaged, or not a partition.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {key: file[key] for key in file.files}
+        data = read_npz(Path(path))
         entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data}
         entries |= {key: data[key] for key in _DENSE if key in data}
+        entries |= {key: tuple(str(text) for text in data[key]) for key in _TEXTS if key in data}
         return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
     except BadInput:
         raise

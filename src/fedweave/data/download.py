@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedweave.data.catalogue import ANY, CATALOGUE, RECORDED, Archive, File, Form, limit
+from fedweave.data.catalogue import ANY, CATALOGUE, OWN, RECORDED, Archive, File, Form, limit
 from fedweave.data.transfer import Progress, SourceError, extract, fetch, join, matches, published_sum, record, recorded, sidecar
 from fedweave.errors import BadInput, choose
 
@@ -23,9 +23,9 @@ class Search:
     progress: Progress | None
     limit: int  # bytes of a file
 
-    def sources(self, path: str, url: str | None) -> list[str]:
-        """Addresses of one file in the order in which they are tried."""
-        mirrored = [join(self.mirror, path)] if self.mirror else []
+    def sources(self, path: str, url: str | None, digest: str) -> list[str]:
+        """Addresses of one file in the order in which they are tried; a mirror has no say in what is OWN."""
+        mirrored = [join(self.mirror, path)] if self.mirror and digest != OWN else []
         return mirrored + ([url] if self.official and url else [])
 
 
@@ -67,7 +67,7 @@ def sound(root: Path, file: File) -> bool:
     path = root / file.path
     if not path.is_file() or path.stat().st_size == 0:
         return False
-    return file.digest == ANY or matches(path, recorded(path) if file.digest == RECORDED else file.digest)
+    return file.digest == ANY or matches(path, recorded(path) if file.digest in (RECORDED, OWN) else file.digest)
 
 
 def require(name: str, root: Path) -> None:
@@ -83,7 +83,7 @@ def require(name: str, root: Path) -> None:
             path = root / file.path
             if path.exists() and not sound(root, file):
                 own = f"; if it is the original, run: sha256sum {path} > {sidecar(path)}"
-                way = own if file.digest == RECORDED else ""
+                way = own if file.digest in (RECORDED, OWN) else ""
                 raise BadInput(f"{path}: damaged, or no known copy; run the download stage for {name}{way}")
     missing = next(file.path for file in CATALOGUE[name][0].files if not (root / file.path).exists())
     raise BadInput(f"{root / missing}: not there; run the download stage for {name}")
@@ -109,9 +109,9 @@ def _obtain(search: Search, form: Form, file: File) -> None:
     """Fetch `file` from the first source that has it, alone or inside its archive."""
     if sound(search.root, file):
         return
-    ways: list[Callable[[], None]] = [partial(_file, search, file, source) for source in search.sources(file.path, file.url)]
+    ways: list[Callable[[], None]] = [partial(_file, search, file, source) for source in search.sources(file.path, file.url, file.digest)]
     if file.archive:
-        sources = search.sources(file.archive.path, file.archive.url)
+        sources = search.sources(file.archive.path, file.archive.url, file.archive.digest)
         ways += [partial(_archive, search, form, file.archive, source) for source in sources]
     failed: list[str] = []
     for way in ways:
@@ -126,11 +126,11 @@ def _obtain(search: Search, form: Form, file: File) -> None:
 def _file(search: Search, file: File, source: str) -> None:
     """Fetch one file; without a published sum a mirror must have its own, the official source is believed."""
     target = search.root / file.path
-    expected = None if file.digest in (RECORDED, ANY) else file.digest
+    expected = None if file.digest in (RECORDED, OWN, ANY) else file.digest
     if file.digest == RECORDED and source != file.url:
         expected = published_sum(source, target)
     fetch(source, target, expected, search.progress, search.limit)
-    if file.digest == RECORDED:
+    if file.digest in (RECORDED, OWN):
         record(target)
 
 
@@ -141,7 +141,7 @@ def _archive(search: Search, form: Form, archive: Archive, source: str) -> None:
     inside = [file for file in form.files if file.archive == archive]
     extract(path, {file.member: search.root / file.path for file in inside}, search.limit)
     for file in inside:
-        if file.digest == RECORDED:
+        if file.digest in (RECORDED, OWN):
             record(search.root / file.path)
         elif not matches(search.root / file.path, file.digest):
             raise SourceError(f"{source} (holds a damaged {file.member})")

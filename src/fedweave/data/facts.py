@@ -21,6 +21,8 @@ class Facts(NamedTuple):
 FACTS = {
     "digits": Facts((1797, 1, 8, 8), 10),
     "digits-graph": Facts((1797, 64), 10, 12618),
+    "shoulder": Facts((4677, 6, 1, 50), 7),
+    "us-income": Facts((48, 81), 0, 214),
     "fashion-mnist": Facts((70000, 1, 28, 28), 10),
     "emnist": Facts((280000, 1, 28, 28), 10),
     "cifar10": Facts((60000, 3, 32, 32), 10),

@@ -71,13 +71,21 @@ def stratified_parts(rows: np.ndarray, y: np.ndarray, split: Split, rng: np.rand
     return [np.sort(part) for part in (queue, held, tested)]
 
 
-def chronological(count: int, split: Split, who: str) -> tuple[int, int]:
-    """Ends of train and validation among `count` windows in time order: round(train), rest, round(test)."""
-    _, _, test = sizes(count, split, who)
-    train = int(np.floor(count * split.train + 0.5))
-    if not 0 < train < count - test:
-        raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test")
-    return train, count - test
+def chronological(count: int, split: Split, who: str, gap: int = 0) -> tuple[slice, slice, slice]:
+    """Positions of train, validation and test among `count` rows in the order of time; `gap` rows between two parts are in none.
+
+    Of the rows that the gaps leave, round(train) and round(test), the rest is validation.
+
+    Raises:
+        BadInput: `who` has too few rows.
+    """
+    rows = count - 2 * gap
+    train, test = (int(np.floor(rows * share + 0.5)) for share in (split.train, split.test))
+    held = rows - train - test
+    if min(train, held, test) < 1:
+        between = f" and gaps of {gap}" if gap else ""
+        raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test{between}")
+    return slice(0, train), slice(train + gap, train + gap + held), slice(count - test, count)
 
 
 def _systematic(queue: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

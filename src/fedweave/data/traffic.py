@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.hdf5 import read_frame
 from fedweave.data.pickles import read_arrays
 from fedweave.errors import BadInput
 
@@ -54,21 +55,24 @@ def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
     content = read_arrays(path)
     try:
         names, _, matrix = content
-        return tuple(str(s) for s in names), np.asarray(matrix, dtype=np.float32).reshape(len(names), len(names))
+        if type(names) is not list or not all(isinstance(name, str) for name in names):
+            raise TypeError("its sensors have no list of names")
+        if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
+            raise TypeError("its weights are no matrix of numbers")
+        return tuple(names), matrix.astype(np.float32).reshape(len(names), len(names))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: not a sensor graph ({error}); run the download stage again") from error
 
 
 def hdf5(path: Path) -> Table:
-    """A pandas fixed-format HDF5 table, read without PyTables."""
-    import h5py
+    """A pandas fixed-format HDF5 table, read without PyTables.
 
+    Raises:
+        BadInput: the file is damaged, is no such table, or refers to another file.
+    """
     try:
-        with h5py.File(path) as file:
-            (block,) = file.values()
-            names = tuple(s.decode() if isinstance(s, bytes) else str(s) for s in block["axis0"][:])
-            return Table(block["block0_values"][:], block["axis1"][:], names)
-    except (OSError, KeyError, ValueError) as error:
+        return Table(*read_frame(path))
+    except Exception as error:  # HDF5 reports damage in a dozen ways
         raise BadInput(f"{path}: not a table of speeds ({error}); run the download stage again") from error
 
 

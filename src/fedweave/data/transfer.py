@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote
 
@@ -40,9 +40,13 @@ def join(base: str, path: str) -> str:
 
 
 def digest(path: Path, algorithm: str) -> str:
-    """ "<algorithm>:<hex>" of a file."""
+    """ "<algorithm>:<hex>" of a file; the algorithm "git" gives the name of the file's blob in a git repository."""
+
+    def blob() -> Any:
+        return hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+
     with path.open("rb") as file:
-        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+        return f"{algorithm}:{hashlib.file_digest(file, blob if algorithm == 'git' else algorithm).hexdigest()}"
 
 
 def matches(path: Path, expected: str | None) -> bool:

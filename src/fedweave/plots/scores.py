@@ -1,7 +1,7 @@
 """Figures of scores: over rounds, over clients, against cost, across tasks."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,42 +15,54 @@ if TYPE_CHECKING:
     from fedweave.stats import Ranking
 
 ROW = 13.5  # points that the name of a method takes beside its line
+ROOM = 16  # most methods whose names all stand beside their lines
 UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
 
 
 @drawing
-def convergence(curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str, against: str = "round") -> "Figure":
+def convergence(
+    curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str, against: str = "round", bold: Collection[str] | None = None
+) -> "Figure":
     """Mean over clients by round, one line per method with a band of one std over seeds.
 
     Args:
         curves: columns method, round, mean, std of ONE task, point and split.
         against: another column to draw against, which grows with the rounds.
+        bold: methods in colour, the rest is grey (default: all); grey lines are named where there is room for it.
     """
-    figure, axes = panels(860, max(360, 50 + ROW * curves["method"].nunique()))
+    methods = list(curves["method"].unique())
+    quiet = set() if bold is None else {*methods} - {*bold}
+    named = [method for method in methods if method not in quiet or len(methods) <= ROOM]
+    figure, axes = panels(860, max(360, 50 + ROW * len(named)))
     axis, ends = axes[0, 0], []
     for method, part in curves.groupby("method"):
-        look, part = looks[method], part.sort_values("round")
-        x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
-        std = np.nan_to_num(std)
-        band = axis.fill_between(x, mean - std, mean + std, color=look.color, alpha=0.13, linewidth=0)
-        (line,) = axis.plot(x, mean, color=look.color, linestyle=look.dash)
-        line.set_gid(f"series-{look.series}-line")
-        band.set_gid(f"series-{look.series}-band")
-        if x[-1] == x[0]:
-            axis.plot(x[-1:], mean[-1:], "o", color=look.color, markersize=5)
-        ends.append((method, mean[-1], look))
+        _line(axis, part.sort_values("round"), looks[method], against, method in quiet)
+        ends += [(method, part.sort_values("round")["mean"].iloc[-1], looks[method])] if method in named else []
     axis.set(xlabel=against, title=UNIT.get(metric, metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylim(*_focus(curves, metric))
     axis.margins(x=0)
-    name_ends(axis, ends)
+    name_ends(axis, ends, quiet=quiet)
     return figure
 
 
+def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: bool) -> None:
+    """One method over its rounds: a line with a band, or a thin grey line."""
+    x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
+    drawn: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if quiet else {"color": look.color}
+    (line,) = axis.plot(x, mean, linestyle="-" if quiet else look.dash, **drawn)
+    line.set_gid(f"series-{look.series}-line")
+    if not quiet:
+        band = axis.fill_between(x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=look.color, alpha=0.13, linewidth=0)
+        band.set_gid(f"series-{look.series}-band")
+    if x[-1] == x[0]:
+        axis.plot(x[-1:], mean[-1:], "o", markersize=5, **drawn)
+
+
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
-    """Limits of what happens after the first tenth of 20 rounds or more; an MSE that diverges does not flatten the others."""
+    """Limits of what happens after the first fifth of 20 rounds or more; an MSE that diverges does not flatten the others."""
     rounds = np.unique(curves["round"])
-    values = curves[curves["round"] >= rounds[len(rounds) // 10 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
+    values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 1.0
@@ -148,7 +160,7 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor
 
 @drawing
 def critical_difference(ranking: "Ranking") -> "Figure":
-    """Average ranks on a line; a bar joins methods that Nemenyi's test does not tell apart (Demsar, 2006, Fig. 1)."""
+    """Average ranks on a line; a bar joins methods without a significant difference by Nemenyi's test (Demsar, 2006, Fig. 1)."""
     order = np.argsort(ranking.ranks, kind="stable")
     count, half = len(order), (len(order) + 1) // 2
     cliques = cliques_of(ranking.ranks[order], ranking.critical_difference)

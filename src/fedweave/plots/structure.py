@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave.plots.graph import NAMED
 from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ def shade(values: np.ndarray, top: float) -> np.ndarray:
 
 
 @drawing
-def evolution(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str], group: np.ndarray | None = None) -> "Figure":
+def evolution(
+    weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str], group: np.ndarray | None = None, names: Sequence[str] = ()
+) -> "Figure":
     """Weights over rounds, [R, L, N, N], one panel for the mean over layers and one for each of some layers.
 
     With planted groups [N]: what a client gives itself, a client of its group and another one, averaged over clients. Without:
@@ -81,9 +84,9 @@ def evolution(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str],
     figure, axes = panels(860, 210 * -(-len(shown) // columns), -(-len(shown) // columns), columns, sharex=True, sharey=True)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
-    named = _prominent(_lines(shown["all layers"], group))
+    named = _prominent(_lines(shown["all layers"], group, names))
     for axis, (name, part) in zip(axes.flat, shown.items(), strict=False):
-        for label, line in _lines(part, group).items():
+        for label, line in _lines(part, group, names).items():
             drawn = {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3} if label in named else QUIET
             axis.plot(rounds, line, **drawn)
         axis.set_title(name)
@@ -93,12 +96,13 @@ def evolution(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str],
     return figure
 
 
-def _lines(weights: np.ndarray, group: np.ndarray | None) -> dict[str, np.ndarray]:
+def _lines(weights: np.ndarray, group: np.ndarray | None, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Name -> [R] of weights [R, N, N]."""
     count = weights.shape[-1]
     itself = np.eye(count, dtype=bool)
     if group is None:
-        return {"itself": weights[:, 0, 0]} | {f"client {source}": weights[:, 0, source] for source in range(1, count)}
+        sources = names or [f"client {source}" for source in range(count)]
+        return {"itself": weights[:, 0, 0]} | {sources[source]: weights[:, 0, source] for source in range(1, count)}
     same = group[:, None] == group
     kinds = {"itself": itself, "similar": same & ~itself, "other": ~same}
     return {name: weights[:, kind].mean(axis=1) for name, kind in kinds.items() if kind.any()}
@@ -111,9 +115,11 @@ def _prominent(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
 
 
 @drawing
-def atlas(places: np.ndarray, edges: np.ndarray, group: np.ndarray | None = None) -> "Figure":
+def atlas(
+    places: np.ndarray, edges: np.ndarray, group: np.ndarray | None = None, names: Sequence[str] = (), group_names: Sequence[str] = ()
+) -> "Figure":
     """Clients as points [N, 2], coloured by group [N] if there are any; `edges` [2, E] join those who learn from each other."""
-    figure, axes = panels(430, 380)
+    figure, axes = panels(460, 400)
     axis = axes[0, 0]
     axis.axis("off")
     ends = places[edges]  # [2, E, 2]
@@ -122,16 +128,22 @@ def atlas(places: np.ndarray, edges: np.ndarray, group: np.ndarray | None = None
     colours = [SERIES[5]] * len(places) if group is None else [SERIES[int(g) % 6] for g in group]
     axis.scatter(*places.T, c=colours, s=34, linewidth=0, zorder=3)
     for client, place in enumerate(places):
-        axis.annotate(str(client), place, (3, 3), textcoords="offset points", fontsize=7.5, color=MUTED)
-    axis.margins(0.07)
+        name = names[client] if len(names) == len(places) else str(client)
+        axis.annotate(name, place, (4, 3), textcoords="offset points", fontsize=8, color=MUTED)
+    axis.margins(x=0.12, y=0.07)
+    if group is not None and 1 < len(group_names) <= len(SERIES):
+        for number, name in enumerate(group_names):
+            axis.plot([], [], "o", color=SERIES[number], label=name)
+        figure.legend(loc="outside upper left", ncols=len(group_names), frameon=False, fontsize=10, handletextpad=0.1)
     return figure
 
 
 @drawing
-def labels(counts: np.ndarray, names: Sequence[str]) -> "Figure":
+def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str] = ()) -> "Figure":
     """Rows per client and label: [N, C] as dots whose area is the count, or as a heat map where there are many."""
     clients, classes = counts.shape
-    figure, axes = panels(500, float(np.clip(60 + 17 * classes, 150, 420)))
+    named = len(client_names) == clients <= NAMED
+    figure, axes = panels(500, float(np.clip(60 + 17 * classes, 150, 420)) + (70 if named else 0))
     axis = axes[0, 0]
     if counts.size <= 700:
         x, y = np.nonzero(counts)
@@ -139,6 +151,9 @@ def labels(counts: np.ndarray, names: Sequence[str]) -> "Figure":
         axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
     else:
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set(xlabel="client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
+    if named:
+        axis.set_xticks(range(clients), client_names, rotation=90, fontsize=min(9.0, 360 / clients))
+    else:
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set(xlabel="" if named else "client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
     return figure

@@ -7,7 +7,7 @@ told apart under red-green colour blindness (OKLab distance checked after Machad
 import io
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -51,9 +51,13 @@ class Look(NamedTuple):
     dash: Any
 
 
-def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """A look for each method, by alphabetical order, so that it is the same in every figure of a study."""
-    ordered = sorted(set(methods), key=str.casefold)
+def looks(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, Look]:
+    """A look for each method, the same in every figure of a study: those of `first` in their order, then the rest by name.
+
+    Hues repeat after six methods and dashes tell them apart, so `first` should be the methods that readers compare most.
+    """
+    ahead = [name for name in dict.fromkeys(first) if name in set(methods)]
+    ordered = [*ahead, *sorted(set(methods) - set(ahead), key=str.casefold)]
     return {name: Look(i, SERIES[i % 6], DASHES[i // 6 % 3]) for i, name in enumerate(ordered)}
 
 
@@ -167,18 +171,19 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
     return np.repeat([b[0] for b in blocks], [b[1] for b in blocks]) if blocks else values
 
 
-def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5) -> None:
-    """Write each label right of the axes at its y, moved apart so that no two overlap, with a line in its colour."""
+def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5, quiet: Collection[str] = ()) -> None:
+    """Write each label right of the axes at its y, moved apart so that no two overlap, with a line in its colour; grey if `quiet`."""
     ends = [end for end in ends if np.isfinite(end[1])]
     low, high = axes.get_ylim()
     gap = (high - low) * size * 1.2 / max(axes.get_window_extent().height, 1)
     across = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
     for (label, y, look), at in zip(ends, spread([end[1] for end in ends], gap, low, high), strict=True):
-        options: dict[str, Any] = {"color": look.color, "clip_on": False, "transform": across}
+        options: dict[str, Any] = {"color": MUTED if label in quiet else look.color, "clip_on": False, "transform": across}
         (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [y, at], linewidth=0.6, alpha=0.6, **options)
-        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle=look.dash, **options)
-        text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center")
+        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options)
+        ink = MUTED if label in quiet else INK
+        text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center", color=ink)
         for part, artist in enumerate((lead, key, text)):
             artist.set_gid(f"series-{look.series}-end{part}")
     axes.set_ylim(low, high)

@@ -1,18 +1,14 @@
-"""What went on inside the methods of one task: collaboration graphs, maps of clients, diagnostics, and what papers print of them."""
+"""What went on inside the methods of one task: weights, diagnostics, clients looked at apart, and what papers print of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedweave import plots, results
+from fedweave import plots
 from fedweave.plots import Look
-from fedweave.results import EMPTY, Run, shown
-
-NEIGHBOURS = 30  # most clients whose single weights are drawn as lines
-DENSE = 0.3  # share of pairs from which on edges on a map would hide the clients
-EMBEDDED = 20  # fewest clients for t-SNE; fewer lie in the plane of their principal components
+from fedweave.results import AUC, EMPTY, VARIATION, Run, shown
 
 POINTS = {"pre": "as received", "post": "after local training"}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
@@ -35,60 +31,7 @@ class Grid(NamedTuple):
     caption: str = ""
 
 
-def graphs(runs: list[Run]) -> Iterable[Figure]:
-    """Who learns from whom, a figure for every run that kept its graphs."""
-    for run in runs:
-        kept = results.graphs(run)
-        if kept:
-            yield Figure(run.label, plots.collaboration(kept.weights, kept.rounds, kept.layers), f"Seed {kept.seed}.")
-
-
-def evolution(runs: list[Run]) -> Iterable[Figure]:
-    """How those weights change over rounds and depth."""
-    for run in runs:
-        kept = results.graphs(run)
-        if not kept or len(kept.rounds) < 3 or np.ptp(kept.weights, axis=0).max() == 0:
-            continue
-        if kept.group is None and kept.weights.shape[-1] > NEIGHBOURS:
-            continue
-        whose = "Mean weight of one client" if kept.group is not None else "Row of client 0; thin lines are the clients it weighs least"
-        yield Figure(run.label, plots.evolution(kept.weights, kept.rounds, kept.layers, kept.group), f"{whose}; seed {kept.seed}.")
-
-
-def maps(runs: list[Run]) -> Iterable[Figure]:
-    """The vectors that the server knows clients by, in the plane, with the graph between them where it is sparse."""
-    for run in runs:
-        known = results.portrait(run)
-        if known is None or len(known.vectors) < 3 or not np.isfinite(known.vectors).all():
-            continue
-        places, how = in_the_plane(known.vectors)
-        kept = results.graphs(run, known.seed)
-        drawn = plots.atlas(places, edges(kept.weights[-1], len(places)) if kept else np.empty((2, 0), dtype=int), known.group)
-        yield Figure(run.label, drawn, f"{how}, round {known.round}, seed {known.seed}; colours are planted groups, if there are any.")
-
-
-def edges(weights: np.ndarray, clients: int) -> np.ndarray:
-    """Pairs [2, E] with a weight between them in [L, N, N]; none where nearly everybody learns from everybody."""
-    linked = np.triu((np.abs(weights) > 0).any(0) | (np.abs(weights) > 0).any(0).T, 1)
-    fits = linked.shape == (clients, clients) and linked.sum() <= DENSE * clients * (clients - 1) / 2
-    return np.stack(np.nonzero(linked)) if fits else np.empty((2, 0), dtype=int)
-
-
-def in_the_plane(vectors: np.ndarray) -> tuple[np.ndarray, str]:
-    """Places [N, 2] of vectors [N, D], and how they were found."""
-    centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0)
-    if len(vectors) >= EMBEDDED:
-        from sklearn.manifold import TSNE
-
-        perplexity = min(30.0, (len(vectors) - 1) / 3)
-        return TSNE(perplexity=perplexity, init="pca" if vectors.shape[1] > 1 else "random", random_state=0).fit_transform(centred), "t-SNE"
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    places = np.zeros((len(vectors), 2))
-    places[:, : min(2, len(s))] = (u * s)[:, :2]
-    return places, "First two principal components"
-
-
-def diagnostics(runs: list[Run], looks: Mapping[str, Look]) -> list[Figure]:
+def diagnostics(runs: Sequence[Run], looks: Mapping[str, Look]) -> list[Figure]:
     """One figure for every diagnostic, a line for every run that has it."""
     parts = [run.diagnostics.assign(method=run.label) for run in runs if len(run.diagnostics)]
     if not parts:
@@ -109,7 +52,7 @@ def shares(measures: pd.DataFrame) -> Iterable[Grid]:
             for part in parts
             for quantity, kind in KINDS.items()
         ]
-        when = f"After {', '.join(f'{round:g}' for round in stages.values())} rounds."
+        when = f"After {', '.join(f'{round:.3g}' for round in stages.values())} rounds."
         printed = " In brackets what the paper prints." if table["printed"].notna().any() else ""
         yield Grid(str(method), ["weight of", *stages], rows, when + printed)
 
@@ -125,7 +68,7 @@ def _weight(cell: pd.Series) -> str:
 
 def others(measures: pd.DataFrame) -> Grid | None:
     """Traffic and sizes beside the printed ones."""
-    table = measures[~measures["quantity"].isin(list(KINDS))]
+    table = measures[~measures["quantity"].isin([*KINDS, AUC, VARIATION])]
     if table.empty:
         return None
     rows = [[f"{r['quantity']} {r['method']}".strip(), f"{r['value']:,.6g}", f"{r['printed']:,.6g}"] for r in table.to_dict("records")]

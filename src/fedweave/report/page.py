@@ -10,9 +10,13 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.plots import Look
 from fedweave.report import ablations, extras, task_view
+from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
 from fedweave.results import EMPTY, Run, Study, Tables, shown
+from fedweave.results.marks import REFERENCES
+
+RANKED = 5  # fewest tasks for a diagram of ranks over tasks
 
 
 class Glance(NamedTuple):
@@ -40,13 +44,15 @@ class Search(NamedTuple):
 def context(study: Study, made: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
     """Names for the template."""
     untried = extras.untried(study.folder)
-    looks = plots.looks([run.label for run in study.runs])
+    looks = plots.looks([run.label for run in study.runs], leading(made.board))
     grouped = results.by_task(study)
     views = [task_view.view(task, runs, made, looks, partitions, f"task-{i}") for i, (task, runs) in enumerate(grouped.items())]
     ranked = task_view.ranking(made.ranks)
+    ranked = ranked if ranked and ranked.tasks >= RANKED else None
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
+        "summary": summary(study, made),
         "views": views,
         "glance": glance(made.board, views, looks),
         "ranking": ranked,
@@ -76,18 +82,29 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
     return [*tiles, (spread, "seeds each" if seeds != {1} else "seed each"), (spent, "of training")]
 
 
+def leading(board: pd.DataFrame) -> list[str]:
+    """The methods that every figure sets apart: the best three by mean rank, and the controls."""
+    methods = [name for name in _mean_ranks(board).sort_values(kind="stable").index if name not in REFERENCES]
+    return [*methods[: task_view.BOLD], *(name for name in REFERENCES if name in set(board["method"]))]
+
+
+def _mean_ranks(board: pd.DataFrame) -> pd.Series:
+    """Method -> its rank averaged over the tasks that it ran on; NaN where it has no finite score."""
+    place = board.groupby("task").cumcount() + 1
+    return place.where(board["mean"].notna()).groupby(board["method"]).mean()
+
+
 def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]) -> list[Glance]:
-    """The study in one table, best mean rank first, methods that ran on fewer tasks below; ranks are averaged over those they ran on."""
+    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method ran on."""
     marks = dict(zip(dict.fromkeys(board["task"]), (view.marks for view in views), strict=True))
     texts: dict[str, dict[str, tuple[str, str]]] = {}
     for row in board.to_dict("records"):
         text = shown(row["mean"], np.nan, row["metric"])
         texts.setdefault(row["method"], {})[row["task"]] = (text, marks[row["task"]][row["method"]])
-    place = board.groupby("task").cumcount() + 1
-    mean = place.where(board["mean"].notna()).groupby(board["method"]).mean()
+    mean = _mean_ranks(board)
     return [
-        Glance(f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY, m, looks[m].series, [texts[m].get(t, ("", "")) for t in marks])
-        for m in sorted(texts, key=lambda m: (-len(texts[m]), np.nan_to_num(mean[m], nan=np.inf), m))
+        Glance(f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY, m, looks[m].series, [texts[m].get(t, (EMPTY, "")) for t in marks])
+        for m in sorted(texts, key=lambda m: (np.nan_to_num(mean[m], nan=np.inf), -len(texts[m]), m))
     ]
 
 

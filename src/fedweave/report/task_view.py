@@ -9,30 +9,23 @@ import pandas as pd
 
 from fedweave import plots, published, results, stats
 from fedweave.plots import Look
-from fedweave.report import extras, inside
+from fedweave.report import extras, graphs, inside
+from fedweave.report.board import STYLES, Row, columns_of, rows_of
+from fedweave.report.graphs import Collaboration
 from fedweave.report.inside import POINTS, Figure, Grid
-from fedweave.results import EMPTY, Run, Tables, shown
-from fedweave.results.verdicts import blind, marked, verdict
+from fedweave.report.rounds import rounds
+from fedweave.results import Run, Tables
+from fedweave.results.marks import MEANING, REFERENCES, SYMBOLS, marked, outcome
+from fedweave.results.verdicts import blind, verdict
+
+BOLD = 3  # best methods that figures draw in colour, beside the controls
+WIDE = 30  # clients above which a collaboration graph takes the whole width
 
 RULES = {
     "best_val_round": "round with the best mean validation score",
     "per_client_best_val": "best validation round of each client",
     "last": "last round",
 }
-
-
-class Row(NamedTuple):
-    """One method on one task, ready to print; `numbers` are what its cells sort by."""
-
-    method: str
-    series: int
-    mark: str
-    score: str
-    interval: Mapping[str, float]
-    interval_text: str
-    cells: Mapping[str, str]
-    numbers: Mapping[str, float]
-    remark: str
 
 
 class TaskView(NamedTuple):
@@ -51,7 +44,8 @@ class TaskView(NamedTuple):
     clients: Figure
     cost: Figure
     labels: Figure | None
-    graphs: list[Figure]
+    graphs: list[Collaboration]
+    wide: bool
     evolution: list[Figure]
     maps: list[Figure]
     diagnostics: list[Figure]
@@ -69,25 +63,25 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
     marks = marked(board, significance)
     by_name = {run.name: run for run in runs}
     ordered = [by_name[name] for name in board["run"]]
-    columns = _columns(board, ordered)
     metric = str(board["metric"].iloc[0])
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=_facts(task, ordered),
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, scores), *inside.leaking(made.leaky, task)],
+        notes=[*_notes(ordered, marks, scores), *_late(board), *inside.leaking(made.leaky, task)],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
-        columns=columns,
-        rows=_rows(board, ordered, scores, significance, marks, looks, columns),
-        curves=_curves(made.curves[made.curves["task"] == task], ordered, looks, metric),
+        columns=columns_of(board, ordered),
+        rows=list(rows_of(board, ordered, significance, looks)),
+        curves=rounds(made.curves[made.curves["task"] == task], ordered, looks, metric, bold(board)),
         clients=Figure("Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."),
         cost=Figure("Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."),
-        labels=_labels(partitions / task / "labels.csv"),
-        graphs=list(inside.graphs(ordered)),
-        evolution=list(inside.evolution(ordered)),
-        maps=list(inside.maps(ordered)),
+        labels=_labels(partitions / task / "labels.csv", ordered[0]),
+        graphs=list(graphs.collaborations(ordered, made.measures, made.clients)),
+        wide=len(ordered[0].client_names) > WIDE,
+        evolution=list(graphs.evolution(ordered)),
+        maps=list(graphs.maps(ordered)),
         diagnostics=inside.diagnostics(ordered, looks),
         grids=[grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid],
         shares=list(inside.shares(_of(made.measures, task))),
@@ -95,6 +89,18 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         ranks=_ranks(made.ranks, task),
         marks=marks,
     )
+
+
+def bold(board: pd.DataFrame) -> list[str]:
+    """The methods of a task that figures draw in colour: the best few, and the controls."""
+    methods = [name for name in board["method"] if name not in REFERENCES]
+    return [*methods[:BOLD], *(name for name in REFERENCES if name in set(board["method"]))]
+
+
+def _late(board: pd.DataFrame) -> list[str]:
+    """A warning that names every method whose best validation round is the last one."""
+    late = list(results.unfinished(board)["method"])
+    return [f"Not converged, validation was best at the last round in at least half of the seeds: {', '.join(late)}."] if late else []
 
 
 def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -154,122 +160,22 @@ def _incidents(runs: list[Run]) -> list[str]:
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
 
-def _columns(board: pd.DataFrame, runs: list[Run]) -> list[tuple[str, str]]:
-    columns = [("point", "evaluated")] if len({run.info["point"] for run in runs}) > 1 else []
-    columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
-    columns += [("below", "below local")] if len(runs) > 1 and any(_alone(run) for run in runs) else []
-    columns += [("gap", "to leader"), ("p", "p, clients")]
-    columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
-    if board["published_mean"].notna().any():
-        columns += [("printed", "paper"), ("off", "ours \N{MINUS SIGN} paper")]
-    return [*columns, ("mib", "MiB"), ("seconds", "seconds")]
-
-
-def _alone(run: Run) -> bool:
-    """Whether its clients learn from nobody: what every client could have had without the federation."""
-    return bool(run.info["method"] == "local" and run.printed_label == run.label)
-
-
-def _below(runs: list[Run], scores: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Percentage of clients that a method leaves with less than they would have had alone, averages over seeds compared."""
-    alone = next((scores[run.label].mean(0) for run in runs if _alone(run)), None)
-    if alone is None:
-        return {}
-    sign = 1.0 if runs[0].higher_is_better else -1.0
-    return {run.label: 100.0 * float((sign * (scores[run.label].mean(0) - alone) < 0).mean()) for run in runs if not _alone(run)}
-
-
-def _rows(
-    board: pd.DataFrame, runs: list[Run], scores: Mapping[str, np.ndarray], significance: pd.DataFrame,
-    marks: Mapping[str, str], looks: Mapping[str, Look], columns: list[tuple[str, str]],
-) -> list[Row]:  # fmt: skip
-    intervals = {method: stats.bootstrap(scores[method]) for method in board["method"]}
-    ends = np.array([*intervals.values()])
-    low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
-    scale = 100 / ((high - low) or 1.0)
-    tests = significance[significance["family"] == "leader"].set_index("other")
-    below = _below(runs, scores)
-    found = []
-    for run, row in zip(runs, board.to_dict("records"), strict=True):
-        method, metric = row["method"], row["metric"]
-        a, b = intervals[method]
-        interval = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
-        keys = _keys(row, float(board["mean"].iloc[0])) | {"below": below.get(method, np.nan)}
-        keys |= {key: float(tests[column].get(method, np.nan)) for key, column in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))}
-        text = f"95 % interval {shown(a, np.nan, metric)} to {shown(b, np.nan, metric)}"
-        cells = {key: _cell(key, keys[key], row) for key, _ in columns if key in keys}
-        cells["point"] = {"pre": "received", "post": "trained"}.get(run.info["point"], "")
-        remark = published.remark(run.reference, run.printed_label) if run.reference and pd.notna(row["published_mean"]) else ""
-        score = shown(row["mean"], row["std"], metric)
-        found.append(Row(method, looks[method].series, marks[method], score, interval if a == a else {}, text,
-                         cells, {**keys, "score": row["mean"]}, remark))  # fmt: skip
-    return found
-
-
-def _keys(row: Mapping[str, Any], leader: float) -> dict[str, float]:
-    return {
-        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
-        "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
-        "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
-    }  # fmt: skip
-
-
-def _cell(key: str, value: float, row: Mapping[str, Any]) -> str:
-    if not np.isfinite(value) or (key == "gap" and value == 0):
-        return EMPTY
-    if key == "below":
-        return f"{value:.0f} %"
-    if key in ("p", "seeds"):
-        return "< 0.001" if value < 0.001 else f"{value:.3f}"
-    if key in ("mib", "seconds"):
-        return f"{value:,.1f}"
-    if key == "printed":
-        return shown(value, row["published_std"], row["metric"])
-    sign = "+" if key in ("gap", "off") and value > 0 else ""
-    return sign + shown(value, np.nan, row["metric"]).replace("-", "\N{MINUS SIGN}")
-
-
-def _curves(curves: pd.DataFrame, runs: list[Run], looks: Mapping[str, Look], metric: str) -> list[Figure]:
-    """As reported (each run at its own point), on validation, and at every point that is not the reported one."""
-    points = {run.name: run.info["point"] for run in runs}
-    reported = curves[curves["point"] == curves["run"].map(points)]
-    parts = {"Test, as reported": reported[reported["split"] == "test"]}
-    parts["Validation: what selection sees"] = reported[reported["split"] == "val"]
-    for point, title in POINTS.items():
-        if set(points.values()) != {point}:
-            parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
-    caption = "Mean over clients; the band is one standard deviation over seeds."
-    drawn = [Figure(title, plots.convergence(part, looks, metric), caption) for title, part in parts.items() if len(part)]
-    spent = pd.concat([_spent(run) for run in runs])
-    tests = parts["Test, as reported"].merge(spent, on=["run", "round"])
-    costs = {"Test against traffic": "MiB sent so far, both ways", "Test against time": "seconds so far, without evaluation"}
-    return drawn + [
-        Figure(title, plots.convergence(tests, looks, metric, column), caption) for title, column in costs.items() if len(tests)
-    ]
-
-
-def _spent(run: Run) -> pd.DataFrame:
-    """What a run has cost by each round, averaged over seeds."""
-    totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
-    sent = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
-    columns = {"MiB sent so far, both ways": sent, "seconds so far, without evaluation": totals["seconds"]}
-    return pd.DataFrame(columns).reset_index().assign(run=run.name)
-
-
 def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> str:
     return plots.client_spread({method: scores[method].mean(axis=0) for method in board["method"]}, looks, metric)
 
 
-def _labels(path: Path) -> Figure | None:
+def _labels(path: Path, run: Run) -> Figure | None:
     found = extras.label_counts(path)
-    return Figure("Labels", plots.labels(*found), "Rows of each label that a client holds.") if found else None
+    if not found:
+        return None
+    return Figure("Labels", plots.labels(*found, graphs.names_of(run, len(found[0]))), "Rows of each label that a client holds.")
 
 
 def _ranks(ranks: pd.DataFrame, task: str) -> Figure | None:
     ranked = ranking(ranks, task)
     if ranked is None:
         return None
-    caption = "1 is best; a thick bar joins methods that Nemenyi's test does not tell apart."
+    caption = "1 is best; a thick bar joins methods that do not differ significantly by Nemenyi's test."
     facts = f"Average over {ranked.tasks} clients, Friedman p = {ranked.p:.2g}."
     return Figure("Ranks over clients", plots.critical_difference(ranked), f"{caption} {facts}")
 
@@ -284,11 +190,13 @@ def ranking(ranks: pd.DataFrame, task: str = "") -> stats.Ranking | None:
 
 
 def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:
-    """Methods and a square of cells (symbol, title): does the row's method beat the column's?"""
-    square = {(a, a): ("", "") for a in methods}
+    """Methods and a square of cells (symbol, style, title): does the row's method beat the column's?"""
+    square = {(a, a): ("", "", "") for a in methods}
     for test in tests.to_dict("records"):
-        a, b, p = test["method"], test["other"], test["p_adjusted"]
-        title = f"{a} \N{MINUS SIGN} {b}: {test['difference']:+.3g} [{test['low']:+.3g}, {test['high']:+.3g}], p = {p:.2g}"
-        won = {"": ("·", "·"), a: ("▲", "▽"), b: ("▽", "▲")}[test["better"]]
-        square[a, b], square[b, a] = (won[0], title), (won[1], title)
+        a, b = test["method"], test["other"]
+        numbers = f"{test['difference']:+.3g} [{test['low']:+.3g}, {test['high']:+.3g}], p = {test['p_adjusted']:.2g}"
+        for first, second in ((a, b), (b, a)):
+            word = outcome(test, first)
+            title = f"{a} \N{MINUS SIGN} {b}: {numbers}; {first} {MEANING.get(word, 'could not be tested')}"
+            square[first, second] = (SYMBOLS[word], STYLES.get(word, ""), title)
     return {"methods": methods, "cells": [[square[a, b] for b in methods] for a in methods]}

@@ -1,8 +1,9 @@
 """Reading a results folder and building its leaderboard."""
 
 from fedweave.results.kept import Graphs, Portrait, graphs, portrait
-from fedweave.results.measured import cohorts, measures
+from fedweave.results.measured import AUC, VARIATION, cohorts, measures, reported_graphs
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
+from fedweave.results.selection import chosen, clients, matrix, unfinished
 from fedweave.results.stored import current
 from fedweave.results.tables import (
     COLUMNS,
@@ -10,12 +11,10 @@ from fedweave.results.tables import (
     MIB,
     Tables,
     board,
-    chosen,
-    clients,
     curves,
     dvc_metrics,
+    interval,
     leaderboard_rows,
-    matrix,
     shown,
     significance,
     tables,
@@ -24,9 +23,11 @@ from fedweave.results.tables import (
 )
 
 __all__ = [
+    "AUC",
     "COLUMNS",
     "EMPTY",
     "MIB",
+    "VARIATION",
     "Graphs",
     "Portrait",
     "Run",
@@ -41,15 +42,18 @@ __all__ = [
     "curves",
     "dvc_metrics",
     "graphs",
+    "interval",
     "leaderboard_rows",
     "load_run",
     "load_study",
     "matrix",
     "measures",
     "portrait",
+    "reported_graphs",
     "shown",
     "significance",
     "tables",
+    "unfinished",
     "values",
     "write",
 ]

@@ -1,10 +1,12 @@
 """What a run kept of the server: who learned from whom, and the vectors it knows clients by. A missing file is no error."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from fedweave.arrays import read_npz
 from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.results.runs import AGAIN, Run
@@ -52,7 +54,7 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
         raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
     if (weights == weights[:, :1]).all():
         weights, layers = weights[:, :1], ["all layers"]
-    return Graphs(seed, rounds, weights, layers, stored.get("group")) if weights.size else None
+    return Graphs(seed, rounds, weights, layers, _group(run, stored, weights.shape[-1])) if weights.size else None
 
 
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:
@@ -65,12 +67,13 @@ def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     if found is None:
         return None
     seed, _, stored = found
-    return Portrait(seed, int(stored["round"]), stored["vectors"], stored.get("group"))
+    return Portrait(seed, int(stored["round"]), stored["vectors"], _group(run, stored, len(stored["vectors"])))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
+def _group(run: Run, stored: Mapping[str, np.ndarray], clients: int) -> np.ndarray | None:
+    """The true groups of the `clients` that a file is about: those of the run, else those beside the arrays."""
+    group = stored.get("group") if run.group is None else run.group
+    return group if group is not None and len(group) == clients else None
 
 
 def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
@@ -78,7 +81,7 @@ def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tup
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():
             continue
-        stored = read(path, _arrays, AGAIN)
+        stored = read(path, read_npz, AGAIN)
         if not {*needed} <= {*stored}:
             raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*stored})}); train the run again")
         return number, path, stored

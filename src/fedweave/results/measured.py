@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave import published
+from fedweave import metrics, published
 from fedweave.files import read
-from fedweave.results.kept import graphs
+from fedweave.results.kept import Graphs, graphs
 from fedweave.results.runs import Run, Study, by_task
 
 COLUMNS = ["run", "task", "dataset", "setting", "method", "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
+AUC, VARIATION = "group_auc", "row_variation"  # what a collaboration graph shows, at the reported round
 CLIENT_ROUNDS = 750  # that the printed traffic of pFedLA's Table 3 stands for
 MIB = 2.0**20
 
@@ -30,7 +31,8 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
     rows: list[dict[str, Any]] = []
     for runs in by_task(study).values():
         for run in runs:
-            found = [*_weights(run, chosen[chosen["run"] == run.name]), *_traffic(run)]
+            mine = chosen[chosen["run"] == run.name]
+            found = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
             rows += [{**_about(run), **row, "table": _table(run, row["quantity"])} for row in found]
         rows += [{**_about(runs[0]), "method": "", **row, "table": _table(runs[0], row["quantity"])} for row in _sizes(runs[0], partitions)]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -60,7 +62,7 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
         kept = graphs(run, int(seed))
         if kept is None or kept.group is None:
             return
-        final = int(part["round"].max()) - (run.info["point"] == "post")
+        final = _final(run, part)
         for stage, wanted in {"first": 1, "prior": final // 6, "middle": final // 2, "final": final}.items():
             index = kept.at(wanted)
             rounds.setdefault(stage, []).append(kept.rounds[index])
@@ -70,6 +72,35 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     for (stage, name, quantity), values in found.items():
         yield {"quantity": quantity, "part": name, "stage": stage, "round": float(np.mean(rounds[stage])), **_over_seeds(values),
                "printed": _printed_weight(run, stage, name, quantity)}  # fmt: skip
+
+
+def _final(run: Run, part: pd.DataFrame) -> int:
+    """The round after which the graph behind a seed's reported models is kept."""
+    return int(part["round"].max()) - (run.info["point"] == "post")
+
+
+def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
+    """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs.
+
+    Args:
+        chosen: the rows of `clients` that belong to the run.
+    """
+    found = [(graphs(run, int(seed)), _final(run, part)) for seed, part in chosen.groupby("seed")]
+    return [(kept, kept.at(final)) for kept, final in found if kept is not None]
+
+
+def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    """Of the graph behind the reported models, averaged over layers: how well it separates the true groups, how its rows differ."""
+    found: dict[str, list[float]] = {}
+    shown = reported_graphs(run, chosen)
+    for kept, index in shown:
+        layers = kept.weights[index]
+        found.setdefault(VARIATION, []).append(float(np.mean([metrics.row_variation(layer) for layer in layers])))
+        if kept.group is not None:
+            found.setdefault(AUC, []).append(float(np.mean([metrics.group_auc(layer, kept.group) for layer in layers])))
+    for quantity, values in found.items():
+        when = float(np.mean([kept.rounds[index] for kept, index in shown]))
+        yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
 
 
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:

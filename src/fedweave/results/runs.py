@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from fedweave import metrics, published
@@ -18,6 +19,9 @@ from fedweave.files import read, read_table
 
 AGAIN = "train the run again"  # what mends any of its files
 KEYS = ("seed", "round", "point", "split", "client")
+_WHOLE, _TEXT = ("int64", "int32"), ("string", "large_string")
+COLUMNS = dict(zip((*KEYS, "value"), (_WHOLE, _WHOLE, _TEXT, _TEXT, _WHOLE, ("double",)), strict=True))
+MOST_ROWS = 50_000_000  # a few bytes can claim any number of equal rows; a thousand clients and rounds make 6,000,000 a seed
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
@@ -69,6 +73,24 @@ class Run:
         return sorted(int(seed) for seed in self.evaluations["seed"].unique())
 
     @cached_property
+    def client_names(self) -> list[str]:
+        """Name of every client, "client 3" where the data have none."""
+        count = int(self.info.get("clients") or self.evaluations["client"].max() + 1)
+        return list(map(str, self.info.get("client_names") or [f"client {i}" for i in range(count)]))
+
+    @cached_property
+    def group(self) -> np.ndarray | None:
+        """The true group of every client [N], where it is known."""
+        group = self.info.get("group")
+        return None if group is None else np.asarray(group, dtype=np.int64)
+
+    def group_names(self, group: np.ndarray) -> list[str]:
+        """Names of the groups 0 .. max of `group` [N], "group 2" where the data have none."""
+        count = int(group.max()) + 1
+        names = list(map(str, self.info.get("group_names") or []))
+        return names if len(names) >= count else [f"group {i}" for i in range(count)]
+
+    @cached_property
     def trained_rounds(self) -> int:
         """Rounds that every seed went through."""
         return int(self.rounds.groupby("seed")["round"].nunique().min())
@@ -113,14 +135,44 @@ def load_run(folder: Path | str) -> Run:
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
     choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
-    evaluations = read(folder / "evaluations.parquet", pd.read_parquet, AGAIN)
-    absent = [column for column in (*KEYS, "value") if column not in evaluations]
-    if absent or evaluations.duplicated(list(KEYS)).any():
-        wrong = f"no column {', '.join(absent)}" if absent else f"two rows for one {', '.join(KEYS)}"
-        raise BadInput(f"{folder / 'evaluations.parquet'}: {wrong}; train the run again")
+    evaluations = read_scores(folder / "evaluations.parquet")
+    if evaluations.duplicated(list(KEYS)).any():
+        raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")
+    _check_names(folder / "run.json", info)
     rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), AGAIN)
     diagnostics = _optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
     return Run(folder, info, evaluations, rounds, diagnostics, _optional(folder / "system.csv", ("time",)))
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """The table of scores of a run: seed, round, point, split, client, value.
+
+    Raises:
+        BadInput: the file is damaged, lacks a column, or has too many rows or other types.
+    """
+    return read(path, _scores, AGAIN)
+
+
+def _scores(path: Path) -> pd.DataFrame:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        types = {field.name: str(field.type) for field in file.schema_arrow}
+        if absent := [column for column in COLUMNS if column not in types]:
+            raise ValueError(f"no column {', '.join(absent)}")
+        if strange := [column for column, choices in COLUMNS.items() if types[column] not in choices]:
+            raise ValueError(f"column {strange[0]} is of type {types[strange[0]]}")
+        if file.metadata.num_rows > MOST_ROWS:
+            raise ValueError(f"{file.metadata.num_rows} rows")
+        return file.read(list(COLUMNS)).to_pandas()
+
+
+def _check_names(file: Path, info: Mapping[str, Any]) -> None:
+    """Names and groups of clients are optional, but there is one for each client."""
+    for key in ("client_names", "group"):
+        found, count = info.get(key), info.get("clients")
+        if found is not None and count is not None and len(found) != count:
+            raise BadInput(f"{file}: {key}: {len(found)} entries for {count} clients; {AGAIN}")
 
 
 def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:

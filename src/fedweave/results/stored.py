@@ -6,12 +6,16 @@ import pandas as pd
 
 from fedweave.errors import BadInput
 from fedweave.files import read_table
+from fedweave.results.marks import CONTROLS, column
 from fedweave.results.runs import Study
 from fedweave.results.tables import FILES, Tables, tables
 
 AGAIN = "make it again with: dvc repro evaluate"
 # Columns of names, which stay text even where they look like numbers or are empty.
-TEXT = ("run", "task", "dataset", "setting", "method", "other", "better", "quantity", "part", "stage", "table", "cohort")
+TEXT = (
+    "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(column, CONTROLS),
+    "quantity", "part", "stage", "table", "cohort",
+)  # fmt: skip
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:

@@ -9,14 +9,17 @@ import numpy as np
 import pandas as pd
 
 from fedweave import metrics, published, stats
-from fedweave.errors import BadInput
 from fedweave.files import write_atomic
+from fedweave.results.gains import gains
+from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
 from fedweave.results.measured import MIB, cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_study
+from fedweave.results.selection import clients, matrix, progress
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "client_std", "worst10", "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
+    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients", "best_round", "at_last",
+    "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 EMPTY = "\N{EN DASH}"
 # Field of `Tables` -> name of its file.
@@ -42,55 +45,6 @@ class Tables(NamedTuple):
     cohorts: pd.DataFrame
 
 
-def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
-    """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
-
-    Columns seed, client, round, value. A seed without any finite validation value has diverged: NaN, round -1.
-    """
-    at_point = run.evaluations[run.evaluations["point"] == run.info["point"]]
-    parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in at_point.groupby("seed")]
-    if not parts:
-        points = sorted(run.evaluations["point"].unique())
-        raise BadInput(f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}")
-    return pd.concat(parts, ignore_index=True)
-
-
-def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
-    tables = {split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")}
-    if set(tables) != {"val", "test"}:
-        raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {sorted(tables)}; both val and test are needed")
-    rounds = tables["val"].index.intersection(tables["test"].index)
-    test = tables["test"].loc[rounds]
-    val = tables["val"].reindex(index=rounds, columns=test.columns)
-    value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
-    scores = test if rule == metrics.LEAKY else val
-    if rule == "last" or np.isfinite(scores.to_numpy()).any():
-        index = metrics.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
-        value = test.to_numpy()[index, np.arange(test.shape[1])]
-        picked = rounds.to_numpy()[index]
-    return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
-
-
-def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
-    """Test value of every run, seed and client at its selected round.
-
-    A client that is NaN in every run of a task has no test rows there and is left out.
-    """
-    parts = []
-    for run in study.runs:
-        about = {"run": run.name, "task": run.task, "method": run.label}
-        parts.append(chosen(run, rule).assign(**about)[[*about, "seed", "client", "round", "value"]])
-    table = pd.concat(parts, ignore_index=True)
-    known = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
-    measured = known.groupby(table["task"]).transform("any")
-    return table[known | ~measured].reset_index(drop=True)
-
-
-def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
-    """Seeds x clients of one run from a table of `clients`."""
-    return table[table["run"] == run].pivot(index="seed", columns="client", values="value")
-
-
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
     values = matrix(table, run.name).to_numpy()
     about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
@@ -102,9 +56,13 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
 
     `std` is over seeds (ddof 1); `client_std` and `worst10` are averaged over seeds; bytes and seconds are totals of a
-    run, averaged over seeds. Printed numbers are filled only where the run had the paper's full budget.
+    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (bootstrap over seeds and clients). `best_round`
+    and `at_last` say when validation was best (`progress`). What the tests say is left empty (`with_marks`). Printed numbers are
+    filled only where the run had the paper's full budget.
     """
     rows = []
+    scores = {task: values(runs, table) for task, runs in by_task(study).items()}
+    helped = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
         totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
         printed = None
@@ -112,13 +70,16 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
         beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
-        rows.append({"study": study.name, **_score(run, table), **totals.to_dict(), **beside, "order": order})
+        low, high = stats.bootstrap(scores[run.task][run.label])
+        about = {"study": study.name, **_score(run, table), "low": low, "high": high, **progress(run), **helped.get(run.name, {})}
+        rows.append({**about, **totals.to_dict(), **beside, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
     frame["order"] *= frame["mean"]
     frame = frame.sort_values(["task", "order", "method"], na_position="last", ignore_index=True)
-    numbers = ["published_mean", "published_std"]
+    frame[["mark", *map(column, CONTROLS)]] = ""
+    numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
 
 
@@ -149,12 +110,20 @@ def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """Paired comparisons within each task: family `leader` (best against the rest) and `pairs` (all against all)."""
+    """Paired comparisons within each task, in three families.
+
+    `pairs` is all against all; `leader` the best against the rest, out of `pairs` with their correction; `controls` every method
+    against Local and against FedAvg-FT, corrected over these tests alone.
+    """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         scores, higher = values(runs, table), runs[0].higher_is_better
         pairs = stats.all_pairs(scores, higher)
-        families = {"leader": stats.of_leader(pairs, stats.leader(scores, higher)), "pairs": pairs}
+        families = {
+            "leader": stats.of_leader(pairs, stats.leader(scores, higher)),
+            "controls": stats.to_controls(scores, CONTROLS, higher),
+            "pairs": pairs,
+        }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
 
@@ -186,11 +155,12 @@ def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[st
 def tables(study: Study, partitions: Path | None = None) -> Tables:
     """Everything at once; `partitions` is the folder with <task>/summary.json, where sizes of data sets are to be looked up."""
     table = clients(study)
+    tests = significance(study, table)
     return Tables(
-        board(study, table),
+        with_marks(board(study, table), tests),
         table,
         curves(study),
-        significance(study, table),
+        tests,
         ranks(study, table),
         leaky(study),
         measures(study, table, partitions),
@@ -237,6 +207,11 @@ def shown(value: float, spread: float, metric: str) -> str:
     return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
+def interval(low: float, high: float, metric: str) -> str:
+    """`low to high` for people; a dash for NaN."""
+    return f"{shown(low, np.nan, metric)} to {shown(high, np.nan, metric)}" if np.isfinite(low + high) else EMPTY
+
+
 def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
     """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there."""
     for (dataset, setting), part in frame.groupby(["dataset", "setting"], sort=False):
@@ -246,7 +221,10 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "rank": str(rank),
                 "method": row["method"],
                 "metric": row["metric"],
-                "score": shown(row["mean"], row["std"], row["metric"]),
+                "score": MARKS.get(row["mark"], "") + shown(row["mean"], row["std"], row["metric"]),
+                "interval": interval(row["low"], row["high"], row["metric"]),
+                **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
+                "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
                 "worst10": shown(row["worst10"], np.nan, row["metric"]),
                 "client_std": shown(row["client_std"], np.nan, row["metric"]),
                 "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",

@@ -1,4 +1,4 @@
-"""Who may be called better: words and marks that claim no more than the test does."""
+"""Who may be called better: sentences that claim no more than the test does."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,27 +6,13 @@ import numpy as np
 import pandas as pd
 
 from fedweave import stats
+from fedweave.results.marks import marked
 from fedweave.results.runs import Run
 from fedweave.results.tables import shown
 
+__all__ = ["blind", "listed", "marked", "verdict"]
+
 NAMED = 6  # most names in a sentence
-
-
-def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
-    """Method -> "best" (ahead of all others by the test), "lead" (highest, but not so), "tied" (not told apart from the
-    leader), "behind", or "diverged".
-    """
-    tests = significance[significance["family"] == "leader"]
-    marks = dict.fromkeys(board["method"], "behind")
-    for test in tests.to_dict("records"):
-        marks[test["other"]] = "behind" if test["better"] else "tied"
-    finite = board[board["mean"].notna()]["method"]
-    marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
-    if len(finite) and len(board) > 1:
-        leader = tests["method"].iloc[0] if len(tests) else finite.iloc[0]
-        rest = [mark for method, mark in marks.items() if method != leader]
-        marks[leader] = "best" if "behind" in rest and "tied" not in rest else "lead"
-    return marks
 
 
 def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
@@ -36,15 +22,16 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
         return "No method reached a finite score."
     row = board[board["method"] == leader].iloc[0]
     score = shown(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
-    tied = [method for method in board["method"] if marks[method] == "tied"]
-    behind = sum(mark == "behind" for mark in marks.values())
-    if len(board) == 1 or not (tied or behind):
+    parts = {
+        mark: [method for method in board["method"] if marks[method] == mark and method != leader]
+        for mark in ("behind", "undecided", "tied")
+    }
+    if not any(parts.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    if not tied:
-        return f"{leader} is best with {score}, significantly ahead of {_count(behind)}."
-    return f"{leader} leads with {score}, but the test does not tell it apart from {_listed(tied)}" + (
-        f"; it is significantly ahead of {_count(behind)}." if behind else "."
-    )
+    said = [f"significantly ahead of {_count(len(parts['behind']))}"] if parts["behind"] else []
+    said += [f"not significantly different from {listed(parts['tied'], 'or')}"] if parts["tied"] else []
+    said += [f"undecided against {listed(parts['undecided'])}"] if parts["undecided"] else []
+    return f"{leader} leads with {score}: {'; '.join(said)}."
 
 
 def blind(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
@@ -61,7 +48,7 @@ def _count(behind: int) -> str:
     return "the one other method" if behind == 1 else f"{behind} other methods"
 
 
-def _listed(names: list[str]) -> str:
-    if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
+    shown = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"

@@ -1,0 +1,91 @@
+"""HDF5 files that others wrote: only what lies in the file itself is read, and only arrays of expected types and sizes.
+
+HDF5 may send its reader to any other file of the computer: by external links, external storage and virtual data sets.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LARGEST = 1 << 30  # bytes of one data set
+LARGEST_CHUNK = 1 << 28  # bytes of one compressed piece, which is unpacked as a whole
+FILTERS = {1: "gzip", 2: "shuffle", 3: "checksum", 32000: "lzf"}
+
+
+def only_group(file: Any) -> Any:
+    """The one group in an open file; raises ValueError where there is another number, or something else."""
+    names = list(file)
+    if len(names) != 1:
+        raise ValueError(f"{len(names)} groups, not 1")
+    return hard_link(file, names[0], "Group")
+
+
+def hard_link(group: Any, name: str, kind: str) -> Any:
+    """The member `name` of `group` if it is a `kind` (Group or Dataset) in the same file.
+
+    Raises:
+        KeyError: there is none.
+        ValueError: it is something else, or a link that may lead elsewhere.
+    """
+    import h5py
+
+    links, key = group.id.links, name.encode()
+    if not links.exists(key):
+        raise KeyError(f"no {name!r}")
+    if links.get_info(key).type != h5py.h5l.TYPE_HARD:  # Group.get would follow the link to see whether it leads anywhere
+        raise ValueError(f"{name!r} is a link to another place")
+    member = group[name]
+    if not isinstance(member, getattr(h5py, kind)):
+        raise ValueError(f"{name!r} is a {type(member).__name__}, not a {kind}")
+    return member
+
+
+def array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
+    """The checked data set `name` of `group`, not yet read: `kinds` are letters of numpy's element kinds.
+
+    Raises:
+        KeyError, ValueError: there is none, or it is not such an array in the file itself.
+    """
+    import h5py
+
+    dataset = hard_link(group, name, "Dataset")
+    plan = dataset.id.get_create_plist()
+    if plan.get_external_count() or plan.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+        raise ValueError(f"{name!r} keeps its content in another file")
+    known = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING)
+    if dataset.id.get_type().get_class() not in known or dataset.dtype.kind not in kinds:
+        raise ValueError(f"{name!r} holds {dataset.dtype}")
+    if dataset.shape is None or dataset.ndim != dimensions:
+        raise ValueError(f"{name!r} has shape {dataset.shape}, not {dimensions} dimensions")
+    if math.prod(dataset.shape) * dataset.dtype.itemsize > LARGEST:
+        raise ValueError(f"{name!r} has shape {dataset.shape}, which is too large")
+    _check_pieces(dataset, plan, name)
+    return dataset
+
+
+def _check_pieces(dataset: Any, plan: Any, name: str) -> None:
+    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
+        raise ValueError(f"{name!r} has pieces of shape {dataset.chunks}, which are too large")
+    strange = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())} - FILTERS.keys()
+    if strange:
+        raise ValueError(f"{name!r} is packed by filter {min(strange)}, not by {', '.join(FILTERS.values())}")
+
+
+def read_frame(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Values [T, N], row labels [T] and column names [N] of a table that pandas wrote in its fixed format.
+
+    Raises:
+        KeyError, OSError, ValueError, RuntimeError: the file is damaged or something else.
+    """
+    import h5py
+
+    with h5py.File(path) as file:
+        block = only_group(file)
+        values = array(block, "block0_values", 2, "iuf")
+        times, names = array(block, "axis1", 1, "iu"), array(block, "axis0", 1, "iuS")
+        if values.shape != (*times.shape, *names.shape):
+            raise ValueError(f"values {values.shape} of {times.shape} rows and {names.shape} columns")
+        columns = tuple(str(n, "utf-8") if isinstance(n, bytes) else str(n) for n in names[:].tolist())
+        return values[:], times[:], columns

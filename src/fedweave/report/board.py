@@ -1,0 +1,126 @@
+"""The leaderboard of one task as the page shows it: scores, intervals, what the tests say, and what it cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import published, results
+from fedweave.plots import Look
+from fedweave.results import EMPTY, Run, interval, shown
+from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, column, marked, outcome, to_control
+
+STYLES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
+
+
+class Cell(NamedTuple):
+    """One cell: its text, what it sorts by, its style and what the pointer shows."""
+
+    text: str
+    key: float | str = ""
+    style: str = ""
+    title: str = ""
+
+
+class Row(NamedTuple):
+    """One method on one task, ready to print."""
+
+    method: str
+    series: int
+    mark: str
+    score: Cell
+    interval: Mapping[str, float]
+    span: Cell
+    cells: Mapping[str, Cell]
+    remark: str
+
+
+def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Key and title of every column that has something to show, besides method, score and interval."""
+    columns = [(column(control), f"vs {control}") for control in CONTROLS if (board[column(control)] != "").any()]
+    columns += [("gain", "gain / loss")] if board["gain"].notna().any() else []
+    columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
+    columns += [("gap", "to leader"), ("p", "p, clients")] if len(runs) > 1 else []
+    columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
+    columns += [("best", "best round")]
+    if board["published_mean"].notna().any():
+        columns += [("printed", "paper"), ("off", "ours \N{MINUS SIGN} paper")]
+    columns += [("point", "evaluated")] if len({run.info["point"] for run in runs}) > 1 else []
+    return [*columns, ("mib", "MiB"), ("seconds", "seconds")]
+
+
+def rows_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, Look]) -> Iterator[Row]:
+    """A row for every run of `board`, in its order; `significance` has the tests of the task."""
+    marks, late = marked(board, significance), {*results.unfinished(board)["run"]}
+    ends = board[["low", "high"]].to_numpy(dtype=float)
+    low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
+    scale, leader = 100 / ((high - low) or 1.0), float(board["mean"].iloc[0])
+    tests = significance[significance["family"] == "leader"].set_index("other")
+    controls = {control: to_control(significance, control) for control in CONTROLS}
+    for run, row in zip(runs, board.to_dict("records"), strict=True):
+        method, a, b = row["method"], row["low"], row["high"]
+        bar = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale} if np.isfinite(a) else {}
+        cells = {key: Cell(_text(key, value, row), value) for key, value in _numbers(row, leader, tests).items()}
+        cells |= {column(control): _against(found.get(method), row["metric"]) for control, found in controls.items()}
+        cells |= {"gain": _gain(row), "best": _best(row, row["run"] in late)}
+        cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
+        remark = published.remark(run.reference, run.printed_label) if run.reference and pd.notna(row["published_mean"]) else ""
+        score = Cell("diverged" if marks[method] == "diverged" else shown(row["mean"], row["std"], row["metric"]), row["mean"])
+        yield Row(method, looks[method].series, marks[method], score, bar, Cell(interval(a, b, row["metric"])), cells, remark)
+
+
+def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict[str, float]:
+    """Key of a column -> its number."""
+    p = {key: float(tests[name].get(row["method"], np.nan)) for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))}
+    return p | {
+        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
+        "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
+        "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
+    }  # fmt: skip
+
+
+def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
+    if not np.isfinite(value) or (key == "gap" and value == 0):
+        return EMPTY
+    if key in ("p", "seeds"):
+        return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if key in ("mib", "seconds"):
+        return f"{value:,.1f}"
+    if key == "printed":
+        return shown(value, row["published_std"], row["metric"])
+    return signed(value, row["metric"]) if key in ("gap", "off") else minus(shown(value, np.nan, row["metric"]))
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference with its sign."""
+    return ("+" if value > 0 else "") + minus(shown(value, np.nan, metric))
+
+
+def minus(text: str) -> str:
+    """`text` with a minus sign instead of a hyphen."""
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _against(test: Mapping[str, Any] | None, metric: str) -> Cell:
+    """A test against a control: mark and difference; interval and p at the pointer."""
+    word = outcome(test, test["method"]) if test else ""
+    if not test or not word:
+        return Cell("")
+    ends = f"{signed(test['low'], metric)} to {signed(test['high'], metric)}"
+    title = f"{MEANING[word]}; 95 % interval of the difference {ends}, p = {test['p_adjusted']:.2g} among the tests against controls"
+    return Cell(f"{SYMBOLS[word]} {signed(test['difference'], metric)}", float(test["difference"]), STYLES[word], title)
+
+
+def _gain(row: Mapping[str, Any]) -> Cell:
+    if not np.isfinite(row["gain"]):
+        return Cell("")
+    title = f"of {row['clients']:.0f} clients; a client gains where its mean over seeds is better than with Local"
+    return Cell(f"{row['gain']:.0f} / {row['loss']:.0f}", row["gain"] - row["loss"], "", title)
+
+
+def _best(row: Mapping[str, Any], late: bool) -> Cell:
+    if not np.isfinite(row["best_round"]):
+        return Cell(EMPTY)
+    title = f"not converged: validation was best at the last round in {row['at_last']:.0f} of {row['seeds']:.0f} seeds" if late else ""
+    return Cell(f"{row['best_round']:.0f}" + (" (last)" if late else ""), row["best_round"], "loss" if late else "", title)

@@ -1,0 +1,123 @@
+"""Who learns from whom on one task: collaboration graphs at the reported round and before, and maps of clients."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import plots, results
+from fedweave.report.inside import Figure
+from fedweave.results import Graphs, Run
+
+NEIGHBOURS = 30  # most clients whose single weights are drawn as lines, or who are named on a map
+DENSE = 0.3  # share of pairs from which on edges on a map would hide the clients
+EMBEDDED = 20  # fewest clients for t-SNE; fewer lie in the plane of their principal components
+DEFAULT = "client "  # how nameless clients are called
+
+
+class Collaboration(NamedTuple):
+    """The graph of one run: as it is at the reported round with names, and small over rounds and layers."""
+
+    title: str
+    main: Figure
+    steps: Figure
+
+
+def collaborations(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[Collaboration]:
+    """A figure for every run that has graphs, the one that separates the groups best first, then the one whose rows differ most."""
+    shown = [(run, kept) for run in runs if (kept := results.reported_graphs(run, chosen[chosen["run"] == run.name]))]
+    for run, kept in sorted(shown, key=lambda item: _order(item[0], measures)):
+        graphs, weights = kept[0][0], np.mean([graphs.weights[at].mean(0) for graphs, at in kept], axis=0)
+        group = graphs.group
+        drawn = plots.graph(weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group))
+        main = Figure(run.label, drawn, _caption(run, weights, kept, measures))
+        yield Collaboration(run.label, main, _steps(run, graphs))
+
+
+def names_of(run: Run, count: int) -> list[str]:
+    """Names of `count` clients; numbers alone where the data have no names."""
+    names = run.client_names if len(run.client_names) == count else [f"{DEFAULT}{i}" for i in range(count)]
+    return [name.removeprefix(DEFAULT) for name in names] if all(name.startswith(DEFAULT) for name in names) else names
+
+
+def _order(run: Run, measures: pd.DataFrame) -> tuple[float, float]:
+    return -np.nan_to_num(_value(run, measures, results.AUC)), -np.nan_to_num(_value(run, measures, results.VARIATION))
+
+
+def _value(run: Run, measures: pd.DataFrame, quantity: str) -> float:
+    rows = measures[(measures["run"] == run.name) & (measures["quantity"] == quantity)]["value"]
+    return float(rows.iloc[0]) if len(rows) else float("nan")
+
+
+def _caption(run: Run, weights: np.ndarray, kept: Sequence[tuple[Graphs, int]], measures: pd.DataFrame) -> str:
+    auc, variation = _value(run, measures, results.AUC), _value(run, measures, results.VARIATION)
+    others = np.where(np.eye(len(weights), dtype=bool), 0.0, weights)
+    rounds = sorted({graphs.rounds[at] for graphs, at in kept})
+    said = [f"AUC for own group {auc:.2f}"] if np.isfinite(auc) else []
+    said += [f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %"] if np.isfinite(variation) else []
+    said += [f"weight on itself {np.diag(weights).mean():.2g}", f"between two clients up to {others.max(initial=0.0):.2g}"]
+    when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    seeds = f"{len(kept)} seeds" if len(kept) > 1 else f"seed {kept[0][0].seed}"
+    return f"{'; '.join(said)}. {seeds}, {when}."
+
+
+def _steps(run: Run, graphs: Graphs) -> Figure:
+    order = plots.by_group(graphs.group, graphs.weights.shape[-1])
+    weights = graphs.weights[:, :, order][..., order]
+    return Figure(run.label, plots.collaboration(weights, graphs.rounds, graphs.layers), f"Seed {graphs.seed}.")
+
+
+def evolution(runs: Sequence[Run]) -> Iterable[Figure]:
+    """How the weights change over rounds and depth."""
+    for run in runs:
+        kept = results.graphs(run)
+        if not kept or len(kept.rounds) < 3 or np.ptp(kept.weights, axis=0).max() == 0:
+            continue
+        count = kept.weights.shape[-1]
+        if kept.group is None and count > NEIGHBOURS:
+            continue
+        names = run.client_names if len(run.client_names) == count else [f"{DEFAULT}{i}" for i in range(count)]
+        alone = f"Row of {names[0]}; thin lines are the clients it weighs least"
+        whose = "Mean weight of one client" if kept.group is not None else alone
+        drawn = plots.evolution(kept.weights, kept.rounds, kept.layers, kept.group, names)
+        yield Figure(run.label, drawn, f"{whose}; seed {kept.seed}.")
+
+
+def maps(runs: Sequence[Run]) -> Iterable[Figure]:
+    """The vectors that the server knows clients by, in the plane, with the graph between them where it is sparse."""
+    for run in runs:
+        known = results.portrait(run)
+        if known is None or len(known.vectors) < 3 or not np.isfinite(known.vectors).all():
+            continue
+        places, how = in_the_plane(known.vectors)
+        kept = results.graphs(run, known.seed)
+        links = edges(kept.weights[-1], len(places)) if kept else np.empty((2, 0), dtype=int)
+        names = names_of(run, len(places)) if len(places) <= NEIGHBOURS else []
+        groups = [] if known.group is None else run.group_names(known.group)
+        coloured = " Colours are groups." if known.group is not None else ""
+        yield Figure(
+            run.label, plots.atlas(places, links, known.group, names, groups), f"{how}, round {known.round}, seed {known.seed}.{coloured}"
+        )
+
+
+def edges(weights: np.ndarray, clients: int) -> np.ndarray:
+    """Pairs [2, E] with a weight between them in [L, N, N]; none where nearly everybody learns from everybody."""
+    linked = np.triu((np.abs(weights) > 0).any(0) | (np.abs(weights) > 0).any(0).T, 1)
+    fits = linked.shape == (clients, clients) and linked.sum() <= DENSE * clients * (clients - 1) / 2
+    return np.stack(np.nonzero(linked)) if fits else np.empty((2, 0), dtype=int)
+
+
+def in_the_plane(vectors: np.ndarray) -> tuple[np.ndarray, str]:
+    """Places [N, 2] of vectors [N, D], and how they were found."""
+    centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0)
+    if len(vectors) >= EMBEDDED:
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, (len(vectors) - 1) / 3)
+        start = "pca" if vectors.shape[1] > 1 else "random"
+        return TSNE(perplexity=perplexity, init=start, random_state=0).fit_transform(centred), "t-SNE"
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    places = np.zeros((len(vectors), 2))
+    places[:, : min(2, len(s))] = (u * s)[:, :2]
+    return places, "First two principal components"

@@ -1,0 +1,44 @@
+"""Scores of one task over rounds, traffic and time."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pandas as pd
+
+from fedweave import plots, results
+from fedweave.plots import Look
+from fedweave.report.inside import POINTS, Figure
+from fedweave.results import Run
+
+COSTS = {"Test against traffic": "MiB sent so far, both ways", "Test against time": "seconds so far, without evaluation"}
+
+
+def rounds(
+    curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, Look], metric: str, bold: Collection[str]
+) -> list[Figure]:  # fmt: skip
+    """As reported (each run at its own point), on validation, at every point that is not the reported one, and against costs.
+
+    Args:
+        bold: methods that are drawn in colour.
+    """
+    points = {run.name: run.info["point"] for run in runs}
+    reported = curves[curves["point"] == curves["run"].map(points)]
+    parts = {"Test, as reported": reported[reported["split"] == "test"]}
+    parts["Validation: what selection sees"] = reported[reported["split"] == "val"]
+    for point, title in POINTS.items():
+        if set(points.values()) != {point}:
+            parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
+    grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
+    caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}"
+    tests = parts["Test, as reported"].merge(pd.concat([_spent(run) for run in runs]), on=["run", "round"])
+    drawn = [(title, part, "round") for title, part in parts.items()] + [(title, tests, name) for title, name in COSTS.items()]
+    return [
+        Figure(title, plots.convergence(part, looks, metric, name, bold), caption) for title, part, name in drawn if len(part)
+    ]  # fmt: skip
+
+
+def _spent(run: Run) -> pd.DataFrame:
+    """What a run has cost by each round, averaged over seeds."""
+    totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
+    sent = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
+    columns = {"MiB sent so far, both ways": sent, "seconds so far, without evaluation": totals["seconds"]}
+    return pd.DataFrame(columns).reset_index().assign(run=run.name)

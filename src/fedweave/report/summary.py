@@ -1,0 +1,202 @@
+"""A study in five lines of words, for the terminal and for the top of the page. They say nothing that the tables do not say."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.report import extras
+from fedweave.results import AUC, VARIATION, Study, Tables, shown
+from fedweave.results.marks import REFERENCES, outcome, to_control
+from fedweave.results.verdicts import listed
+
+SPELLED = 4  # most tasks that are described one by one
+FOUND, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
+ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
+
+
+class Line(NamedTuple):
+    """One line: what it is about, its sentences (one for every task, where there are few), and whether it is a warning."""
+
+    topic: str
+    sentences: tuple[str, ...]
+    warning: bool = False
+
+    @property
+    def text(self) -> str:
+        """All in one."""
+        return " ".join(self.sentences)
+
+
+def summary(study: Study, made: Tables) -> list[Line]:
+    """The study in five lines: who leads, what collaboration is worth, which graphs found the groups, tuning, convergence."""
+    parts = {str(task): part.reset_index(drop=True) for task, part in made.board.groupby("task", sort=False)}
+    tests = {task: made.significance[made.significance["task"] == task] for task in parts}
+    loud = [said for task, part in parts.items() if (said := _control_as_good(task, part, tests[task]))]
+    return [
+        Line("Who leads", (*_joined(loud, len(parts)), *_leaders(parts, tests)), bool(loud)),
+        Line("Against Local", tuple(_against_local(parts))),
+        Line("True groups", tuple(_groups(study, made.measures))),
+        Line("Tuning", (_tuning(study),)),
+        _convergence(made.board),
+    ]
+
+
+def _joined(loud: Sequence[str], tasks: int) -> list[str]:
+    """What must be said first: that a control does as well; a count where there are many tasks."""
+    if len(loud) <= SPELLED:
+        return list(loud)
+    return [f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL (Local, FedAvg or FedAvg-FT)."]
+
+
+def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
+    """A sentence where no method is significantly better than a control; the controls themselves are no methods here."""
+    methods = [name for name in board[board["mean"].notna()]["method"] if name not in REFERENCES]
+    scores = board.set_index("method")["mean"]
+    for control in board["method"]:  # the best control first
+        if control not in REFERENCES or not methods or not np.isfinite(scores[control]):
+            continue
+        words = {name: word for name, word in _words_against(tests, control).items() if name in methods}
+        if not words or "better" in words.values():
+            continue
+        metric = str(board["metric"].iloc[0])
+        numbers = f"{control} {shown(scores[control], np.nan, metric)}, {methods[0]} {shown(scores[methods[0]], np.nan, metric)}"
+        open_to = [name for name, word in words.items() if word == "undecided"]
+        still = f"; undecided for {listed(open_to)}" if open_to else ""
+        return f"{task}: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL {control} ({numbers}{still})."
+    return ""
+
+
+def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
+    """Method -> outcome against `control`: in the family of the controls, where it is one of them, else among all pairs."""
+    if found := to_control(tests, control):
+        return {method: outcome(test, method) for method, test in found.items()}
+    pairs = tests[(tests["family"] == "pairs") & ((tests["method"] == control) | (tests["other"] == control))]
+    others = (t["other"] if t["method"] == control else t["method"] for t in pairs.to_dict("records"))
+    return {other: outcome(test, other) for other, test in zip(others, pairs.to_dict("records"), strict=True)}
+
+
+def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    if len(parts) > SPELLED:
+        first = Counter(part["method"].iloc[0] for part in parts.values() if np.isfinite(part["mean"].iloc[0]))
+        yield f"Of {len(parts)} tasks, {listed([f'{name} leads on {count}' for name, count in first.most_common()])}."
+        return
+    for task, part in parts.items():
+        row = part.iloc[0]
+        if not np.isfinite(row["mean"]):
+            yield f"{task}: no method reached a finite score."
+            continue
+        unit = " %" if row["metric"] == "accuracy" else ""
+        led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
+        score = shown(row["mean"], row["std"], row["metric"])
+        yield f"{task}: {row['method']} leads with {score}{unit}, {_ahead(led)}."
+
+
+def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
+    """From whom the leader differs significantly: the names, or the exceptions where these are fewer."""
+    behind = [test["other"] for test in led if outcome(test, test["method"]) == "better"]
+    rest = [test["other"] for test in led if test["other"] not in behind]
+    if not led:
+        return "with nothing to compare it with"
+    if not behind:
+        return f"not significantly ahead of any of the {len(led)} others" if len(led) > 1 else f"not significantly ahead of {rest[0]}"
+    if not rest:
+        return "significantly ahead of every other method"
+    count = f"significantly ahead of {len(behind)} of {len(led)} others"
+    return f"{count}, not of {listed(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({listed(behind)})"
+
+
+def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    measured = {task: part for task, part in parts.items() if part["gain"].notna().any()}
+    if not measured:
+        yield "Local was not run, so nothing shows whether collaboration helps a client."
+    elif len(parts) > SPELLED:
+        words = [word for part in parts.values() for word in part["vs_local"] if word]
+        better, worse = words.count("better"), words.count("worse")
+        yield f"{better} of {len(words)} runs are significantly better than Local, {worse} significantly worse."
+    else:
+        yield from (_gain(task, part) for task, part in measured.items())
+
+
+def _gain(task: str, board: pd.DataFrame) -> str:
+    """How many methods beat Local by the test, and how many clients the best of them helps and hurts, by the mean over seeds."""
+    words = [word for word in board["vs_local"] if word]
+    measured = board[board["gain"].notna()]
+    best = measured.iloc[0]
+    said = [f"{words.count('better')} of {len(words)} methods are significantly better than Local"]
+    said += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
+    helped = f"{best['method']}: gain for {int(best['gain'])} of {int(best['clients'])} clients, loss for {int(best['loss'])}"
+    worst = measured.loc[measured["loss"].idxmax()]
+    most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
+    return f"{task}: {', '.join(said)}; {helped}{most}."
+
+
+def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
+    rows = measures[measures["quantity"] == AUC]
+    if rows.empty:
+        yield "No task has both known groups and a method with a collaboration graph."
+    varied = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
+    for place, (task, part) in enumerate(rows.groupby("task", sort=False)):
+        if place < SPELLED:
+            yield _found(str(task), part, varied, study)
+    if rows["task"].nunique() > SPELLED:
+        yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
+
+
+def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
+    """Which graphs of a task show its groups; a graph with nearly identical rows is none, whatever its AUC."""
+    kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
+    for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
+        auc = row["value"]
+        kind = "found" if auc >= FOUND else "partly" if auc >= PARTLY else "missed"
+        kinds["alike" if varied.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
+    sentences = {"found": "found by {}", "partly": "partly by {}", "missed": "not by {}", "alike": "no graph, rows nearly identical: {}"}
+    said = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
+    return f"{task}, {_named(study, task)}: {said} (AUC; 0.5 is chance)."
+
+
+def _named(study: Study, task: str) -> str:
+    """The groups of a task by name, if there are few."""
+    run = next(run for run in study.runs if run.task == task)
+    names = [] if run.group is None else run.group_names(run.group)
+    return f"the groups {listed(names)}" if 1 < len(names) <= SPELLED else f"the {len(names)} groups" if names else "the groups"
+
+
+def _tuning(study: Study) -> str:
+    runs = {run.name: run for run in study.runs}
+    searches = [found for found in extras.tuning(study.folder) if found.run in runs]
+    if not searches:
+        return "Untuned: every run has its declared values."
+    trials = sorted({len(found.trials) for found in searches})
+    each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
+    changes: dict[bool, list[float]] = {True: [], False: []}  # of accuracies in points, of errors in percent
+    for found in searches:
+        declared = float(found.trials["value"].iloc[0])
+        accuracy = runs[found.run].info["metric"] == "accuracy"
+        changes[accuracy].append(found.value - declared if accuracy else 100 * (found.value - declared) / declared)
+    said = [f"{_median(values):+.1f} {unit}" for kind, unit in ((True, "points"), (False, "% of the error")) if (values := changes[kind])]
+    by = f"by a median of {' and '.join(said)}".replace("-", "\N{MINUS SIGN}")
+    return f"{each} each for {len(searches)} of {len(runs)} runs; the best trial changed the validation score of the declared values {by}."
+
+
+def _median(values: Sequence[float]) -> float:
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.median(finite)) + 0.0 if finite else 0.0
+
+
+def _convergence(board: pd.DataFrame) -> Line:
+    """A warning that names every method whose best validation round is the last one."""
+    late = results.unfinished(board)
+    if late.empty:
+        return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
+    several = board["task"].nunique() > 1
+    if len(late) > 3 * SPELLED:
+        names = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
+    else:
+        named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))
+        names = "; ".join((f"{task}: " if several else "") + ", ".join(methods) for task, methods in named)
+    text = f"NOT CONVERGED, validation was best at the last round in at least half of the seeds: {names}. More rounds may help them."
+    return Line("Convergence", (text,), True)

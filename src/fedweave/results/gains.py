@@ -1,0 +1,32 @@
+"""How many clients a method helps and how many it hurts, measured against training alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedweave.results.runs import Run
+from fedweave.results.selection import matrix
+
+ALONE = "Local"
+
+
+def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Run -> `gain`, `loss`, `clients`: clients whose mean over seeds is better, or worse, than Local's, and all that both have.
+
+    Args:
+        runs: those of one task; nothing is returned for Local itself, or where it is missing.
+        table: a table of `clients`.
+    """
+    alone = next((run for run in runs if run.label == ALONE), None)
+    if alone is None:
+        return {}
+    base, sign = matrix(table, alone.name).mean(), 1.0 if alone.higher_is_better else -1.0
+    found = {}
+    for run in runs:
+        difference = sign * (matrix(table, run.name).mean() - base).to_numpy()
+        if run is alone or not np.isfinite(difference).any():
+            continue
+        counts = {"gain": (difference > 0).sum(), "loss": (difference < 0).sum(), "clients": np.isfinite(difference).sum()}
+        found[run.name] = {name: float(count) for name, count in counts.items()}
+    return found

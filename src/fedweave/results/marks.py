@@ -1,0 +1,81 @@
+"""Words and marks for what the tests say, which claim no more than the tests do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+CONTROLS = ("Local", "FedAvg-FT")  # every method is tested against each: training alone, and one model with local training
+REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that no method of the field should need to beat twice
+SYMBOLS = {"better": "▲", "worse": "▽", "undecided": "?", "same": "≈", "": ""}
+MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score, against the leader
+MEANING = {
+    "better": "significantly better",
+    "worse": "significantly worse",
+    "undecided": "undecided: the interval leaves out zero, but the corrected test does not decide",
+    "same": "not significantly different",
+}
+
+
+def outcome(test: Mapping[str, Any], method: str) -> str:
+    """What a row of the table of tests says of `method`: better, worse, undecided, same, or nothing where it could not be tested."""
+    if pd.isna(test["p_adjusted"]):
+        return ""
+    if test["better"]:
+        return "better" if test["better"] == method else "worse"
+    return "undecided" if test["undecided"] else "same"
+
+
+def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
+    """Method -> its one mark against the leader of the task.
+
+    "best": leads, and significantly ahead of all others; "lead": leads, but not so; "tied": not significantly different from the
+    leader; "undecided": the interval of the difference leaves out zero, but the corrected test does not decide; "behind":
+    significantly behind the leader; "diverged": no finite score.
+    """
+    tests = significance[significance["family"] == "leader"]
+    words = {"better": "behind", "undecided": "undecided"}
+    marks = dict.fromkeys(board["method"], "behind")
+    marks |= {test["other"]: words.get(outcome(test, test["method"]), "tied") for test in tests.to_dict("records")}
+    finite = board[board["mean"].notna()]["method"]
+    marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
+    if len(finite) and len(board) > 1:
+        leader = tests["method"].iloc[0] if len(tests) else finite.iloc[0]
+        rest = {mark for method, mark in marks.items() if method != leader}
+        marks[leader] = "best" if "behind" in rest and not rest & {"tied", "undecided"} else "lead"
+    return marks
+
+
+def to_control(significance: pd.DataFrame, control: str) -> dict[str, dict[str, Any]]:
+    """Method -> the row of its test against `control`, from the method's side, out of the tests of one task."""
+    tests = significance[significance["family"] == "controls"].to_dict("records")
+    found = {test["method"]: test for test in tests if test["other"] == control}
+    for test in tests:
+        if test["method"] == control:
+            found[test["other"]] = test | {
+                "method": test["other"],
+                "other": control,
+                "difference": -test["difference"],
+                "low": -test["high"],
+                "high": -test["low"],
+            }
+    return found
+
+
+def column(control: str) -> str:
+    """Name of the leaderboard's column with the outcome against `control`."""
+    return "vs_" + control.lower().replace("-", "_")
+
+
+def with_marks(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
+    """The leaderboard with what the tests say: `mark` against the leader, and a column for every control."""
+    parts = []
+    for task, part in board.groupby("task", sort=False):
+        tests = significance[significance["task"] == task]
+        marks = marked(part, tests)
+        added = {"mark": part["method"].map(marks)}
+        for control in CONTROLS:
+            words = {method: outcome(test, method) for method, test in to_control(tests, control).items()}
+            added[column(control)] = [words.get(method, "") for method in part["method"]]
+        parts.append(part.assign(**added))
+    return pd.concat(parts)

@@ -1,0 +1,98 @@
+"""The round that a run reports, chosen on validation data, and the values of its clients there."""
+
+import numpy as np
+import pandas as pd
+
+from fedweave import metrics
+from fedweave.errors import BadInput
+from fedweave.results.runs import Run, Study
+
+
+def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
+    """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
+
+    Columns seed, client, round, value. A seed without any finite validation value has diverged: NaN, round -1.
+    """
+    parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in _at_point(run).groupby("seed")]
+    if not parts:
+        points = sorted(run.evaluations["point"].unique())
+        raise BadInput(f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _at_point(run: Run) -> pd.DataFrame:
+    return run.evaluations[run.evaluations["point"] == run.info["point"]]
+
+
+def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
+    tables = {split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")}
+    if set(tables) != {"val", "test"}:
+        raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {sorted(tables)}; both val and test are needed")
+    rounds = tables["val"].index.intersection(tables["test"].index)
+    test = tables["test"].loc[rounds]
+    val = tables["val"].reindex(index=rounds, columns=test.columns)
+    value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
+    scores = test if rule == metrics.LEAKY else val
+    if rule == "last" or np.isfinite(scores.to_numpy()).any():
+        index = metrics.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
+        value = test.to_numpy()[index, np.arange(test.shape[1])]
+        picked = rounds.to_numpy()[index]
+    return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
+
+
+def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
+    """Test value of every run, seed and client at its selected round, with the client's name.
+
+    A client that is NaN in every run of a task has no test rows there and is left out.
+    """
+    parts = []
+    for run in study.runs:
+        about, names = {"run": run.name, "task": run.task, "method": run.label}, run.client_names
+        part = chosen(run, rule).assign(**about)
+        part["name"] = [names[client] for client in part["client"]]
+        parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
+    table = pd.concat(parts, ignore_index=True)
+    known = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
+    measured = known.groupby(table["task"]).transform("any")
+    return table[known | ~measured].reset_index(drop=True)
+
+
+def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
+    """Seeds x clients of one run from a table of `clients`."""
+    return table[table["run"] == run].pivot(index="seed", columns="client", values="value")
+
+
+def best_rounds(run: Run) -> np.ndarray:
+    """Per seed, the round with the best mean validation score and the last evaluated one, [S, 2]; NaN without a finite score.
+
+    By the mean over clients whatever the run's own rule is, as this asks whether more rounds would have helped.
+    """
+    val = _at_point(run)
+    val = val[val["split"] == "val"]
+    return np.array([_best_round(part, run.higher_is_better) for _, part in val.groupby("seed")]).reshape(-1, 2)
+
+
+def _best_round(rows: pd.DataFrame, higher_is_better: bool) -> tuple[float, float]:
+    scores = rows.pivot(index="round", columns="client", values="value")
+    try:
+        index = metrics.select(scores.to_numpy(), scores.index.to_numpy(), "best_val_round", higher_is_better)
+    except BadInput:  # no round with a finite score of every client that has one
+        return np.nan, np.nan
+    return float(scores.index[index[0]]), float(scores.index.max())
+
+
+def progress(run: Run) -> dict[str, float]:
+    """`best_round`, the best validation round averaged over seeds, and `at_last`, the number of seeds where it is the last one.
+
+    A run that was evaluated in one round only says nothing about its progress: `at_last` is 0.
+    """
+    found = best_rounds(run)
+    rounds = _at_point(run)["round"].nunique()
+    best = found[:, 0][np.isfinite(found[:, 0])]
+    at_last = int((found[:, 0] == found[:, 1]).sum()) if rounds > 1 else 0
+    return {"best_round": float(best.mean()) if best.size else np.nan, "at_last": at_last}
+
+
+def unfinished(board: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a leaderboard that had not converged: the best validation round is the last one in at least half of the seeds."""
+    return board[(board["at_last"] > 0) & (2 * board["at_last"] >= board["seeds"])]

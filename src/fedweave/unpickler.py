@@ -1,0 +1,210 @@
+"""A machine for pickles that others wrote: it calls nothing and imports nothing, and its cost is bounded by the file.
+
+Global names become `Name`, which nobody can call; what they would build is left to a table of builders. Only the
+instructions below are known. None of them takes more memory or time than a few times the bytes that it was read from.
+"""
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+STEPS = 2_000_000  # instructions of one pickle; the largest real one, PubMed's graph, has 180,000
+_LARGEST_KEY = 1 << 60  # numbers beyond it can be chosen so that all of them fall into one place of a dictionary
+_LONGEST_KEY = 10_000
+_LARGEST_INDEX = 1 << 32
+
+_INSTRUCTIONS = (
+    "PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
+    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE "
+    "SHORT_BINUNICODE BINUNICODE8 EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT "
+    "DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE NEWOBJ "
+    "BUILD BINPERSID"
+)
+
+
+class Name(NamedTuple):
+    """A global that the pickle asks for; it stands for nothing but itself."""
+
+    module: str
+    name: str
+
+
+Builder = Callable[[tuple[Any, ...]], Any]
+
+
+class Draft:
+    """An object whose state comes later in the pickle; the object then takes its place."""
+
+    value: Any = None
+    done = False
+
+    def complete(self, state: Any) -> Any:
+        """The object that `made` returns; a second state is refused."""
+        if self.done:
+            raise pickle.UnpicklingError("an object has two states")
+        self.value, self.done = self.made(state), True
+        return self.value
+
+    def made(self, state: Any) -> Any:
+        """The object of this state; subclasses say how."""
+        raise NotImplementedError
+
+
+class Unpickler(pickle._Unpickler):
+    """Reads one pickle of plain values, and of what `builders` make; text of Python 2 is read as Latin-1.
+
+    It derives from the unpickler that is written in Python: nine bytes make the one written in C reserve and fill
+    32 GiB for its memo.
+    """
+
+    def __init__(
+        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Callable[[Any], Any] | None = None, steps: int = STEPS
+    ) -> None:
+        super().__init__(io.BytesIO(raw), encoding="latin1")
+        self.raw, self.builders, self.persistent = raw, builders, persistent
+        self.steps = steps
+
+    def find_class(self, module: str, name: str) -> Name:
+        """The name itself; raises UnpicklingError for one that no builder is for."""
+        found = Name(module, name)
+        if found not in self.builders:
+            raise pickle.UnpicklingError(f"refuses to load {module:.80}.{name:.80}")
+        return found
+
+    def persistent_load(self, pid: Any) -> Any:
+        """What stands outside of the pickle under `pid`, where there is such a place."""
+        if self.persistent is None:
+            raise pickle.UnpicklingError("refers to a place outside of itself")
+        return self.persistent(pid)
+
+    def load(self) -> Any:
+        """The value of the pickle; raises UnpicklingError, and what its parts raise, where it is damaged."""
+        value = super().load()
+        return value.value if isinstance(value, Draft) else value
+
+
+def _target(machine: Any, kind: type) -> Any:
+    """The container on top of the stack; only those that the pickle itself began are ever changed."""
+    target = machine.stack[-1]
+    if not isinstance(target, kind):
+        raise pickle.UnpicklingError(f"adds to what is no {kind.__name__}")
+    return target
+
+
+def _key(key: Any) -> Any:
+    """`key` if its hash is cheap and cannot be made to collide: a tower of tuples takes for ever."""
+    if isinstance(key, str | bytes) and len(key) <= _LONGEST_KEY:
+        return key
+    if isinstance(key, int) and -_LARGEST_KEY < key < _LARGEST_KEY:
+        return key
+    raise pickle.UnpicklingError(f"a key is {type(key).__name__}, not a short text or a number")
+
+
+def _append(machine: Any) -> None:
+    value = machine.stack.pop()
+    _target(machine, list).append(value)
+
+
+def _appends(machine: Any) -> None:
+    items = machine.pop_mark()
+    _target(machine, list).extend(items)
+
+
+def _paired(items: list[Any]) -> list[tuple[Any, Any]]:
+    return [(_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
+
+
+def _set_item(machine: Any) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _target(machine, dict)[_key(key)] = value
+
+
+def _set_items(machine: Any) -> None:
+    items = machine.pop_mark()
+    _target(machine, dict).update(_paired(items))
+
+
+def _dict(machine: Any) -> None:
+    items = machine.pop_mark()  # it changes where `append` appends
+    machine.append(dict(_paired(items)))
+
+
+def _get(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+    def step(machine: Any) -> None:
+        plain(machine)
+        value = machine.stack[-1]
+        if isinstance(value, Draft) and value.done:
+            machine.stack[-1] = value.value
+
+    return step
+
+
+def _put(machine: Any) -> None:
+    index = int(machine.readline()[:-1])
+    if not 0 <= index < _LARGEST_INDEX:
+        raise pickle.UnpicklingError(f"memo index {index} is out of range")
+    machine.memo[index] = machine.stack[-1]
+
+
+def _bytearray(machine: Any) -> None:
+    """Bytes stand in for a bytearray, which the plain instruction would allocate before it looks at the file."""
+    size = int.from_bytes(machine.read(8), "little")
+    if size > len(machine.raw):
+        raise pickle.UnpicklingError("it ends within a bytearray")
+    machine.append(machine.read(size))
+
+
+def _reduce(machine: Any) -> None:
+    arguments, name = machine.stack.pop(), machine.stack[-1]
+    if not isinstance(name, Name) or not isinstance(arguments, tuple):
+        raise pickle.UnpicklingError("calls what is no global")
+    machine.stack[-1] = machine.builders[name](arguments)
+
+
+def _build(machine: Any) -> None:
+    state, record = machine.stack.pop(), machine.stack[-1]
+    if not isinstance(record, Draft):
+        raise pickle.UnpicklingError("gives a state to what has none")
+    machine.stack[-1] = record.complete(state)
+
+
+def _counted(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+    def step(machine: Any) -> None:
+        machine.steps -= 1
+        if machine.steps < 0:
+            raise pickle.UnpicklingError("has too many instructions")
+        plain(machine)
+
+    return step
+
+
+_OWN: dict[str, Callable[[Any], None]] = {
+    "APPEND": _append,
+    "APPENDS": _appends,
+    "SETITEM": _set_item,
+    "SETITEMS": _set_items,
+    "DICT": _dict,
+    "PUT": _put,
+    "BYTEARRAY8": _bytearray,
+    "REDUCE": _reduce,
+    "NEWOBJ": _reduce,  # cls.__new__(cls, *arguments) and cls(*arguments) are one to a builder
+    "BUILD": _build,
+}
+
+
+class _Table(dict[int, Callable[[Any], None]]):
+    """The instructions by their code."""
+
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise pickle.UnpicklingError(f"instruction {chr(code)!r} is refused")
+
+
+def _table() -> _Table:
+    codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS.split()}
+    steps = {name: _OWN.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
+    steps |= {name: _get(steps[name]) for name in ("GET", "BINGET", "LONG_BINGET")}
+    return _Table({codes[name]: _counted(step) for name, step in steps.items()})
+
+
+Unpickler.dispatch = _table()

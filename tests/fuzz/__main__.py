@@ -1,0 +1,66 @@
+"""`make fuzz`: damaged files for every reader, for a chosen time, and a table of what came of it."""
+
+import argparse
+import itertools
+import os
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.fuzz.campaign import Outcome, attack
+from tests.fuzz.targets import TARGETS
+
+FINDINGS = Path(".fuzz")
+SLICE = 20.0  # seconds of one child
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9)
+    parser.add_argument("targets", nargs="*", default=[*TARGETS], help=f"of {', '.join(TARGETS)}")
+    return parser.parse_args()
+
+
+def _told(outcome: Outcome) -> Outcome:
+    """Save and print a finding."""
+    if outcome.finding:
+        path = outcome.save(FINDINGS)
+        print(f"{outcome.target}, seed {outcome.seed}, input {outcome.count}: {path}\n{outcome.finding}", flush=True)
+    return outcome
+
+
+def main() -> int:
+    """Run children for all targets in turn until the time is up; returns 1 after a finding."""
+    wanted = _arguments()
+    end, totals = time.monotonic() + wanted.seconds, defaultdict(list)
+    piece = min(SLICE, wanted.seconds * wanted.jobs / len(wanted.targets))
+    turns = zip(itertools.cycle(wanted.targets), itertools.count(wanted.seed), strict=False)
+
+    def work() -> None:
+        while (left := end - time.monotonic()) > 0:
+            target, seed = next(turns)
+            totals[target].append(_told(attack(target, seed, min(piece, left))))
+
+    with ThreadPoolExecutor(wanted.jobs) as pool:
+        for job in [pool.submit(work) for _ in range(wanted.jobs)]:
+            job.result()
+    return _report(totals)
+
+
+def _report(totals: dict[str, list[Outcome]]) -> int:
+    print(f"{'target':16}{'inputs':>12}{'a second':>10}{'refused':>10}{'findings':>10}")
+    for target, outcomes in sorted(totals.items()):
+        count, refused = sum(o.count for o in outcomes), sum(o.refused for o in outcomes)
+        pace = count / max(sum(o.seconds for o in outcomes), 1e-9)
+        found = sum(bool(o.finding) for o in outcomes)
+        print(f"{target:16}{count:12,}{pace:10,.0f}{refused / max(count, 1):10.0%}{found:10}")
+    print(f"{'':16}{sum(o.count for outcomes in totals.values() for o in outcomes):12,}")
+    return int(any(o.finding for outcomes in totals.values() for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

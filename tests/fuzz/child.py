@@ -1,0 +1,96 @@
+"""One process that reads damaged files until its time is up; it says beforehand what it reads, in case it does not live to tell."""
+
+import faulthandler
+import mmap
+import resource
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.targets import TARGETS, Target
+
+HEAD = struct.Struct("<QQQ")  # inputs begun, inputs refused, bytes of the present one
+ROOM = 1 << 20
+MEMORY = 512 << 20  # bytes that no reader may take beyond what the process had
+FINDING = 3  # exit code
+
+
+class Journal:
+    """The present input in a file that outlives the process."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(ROOM))
+        with path.open("r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), ROOM)
+        self.begun = self.refused = 0
+
+    def begin(self, raw: bytes) -> None:
+        """Note an input before it is read."""
+        self.begun += 1
+        HEAD.pack_into(self.memory, 0, self.begun, self.refused, len(raw))
+        self.memory[HEAD.size : HEAD.size + len(raw)] = raw
+
+
+def peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def limit_memory() -> None:
+    """What the process has mapped now, and four times `MEMORY`: an allocation beyond fails at once."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + 4 * MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def examine(target: Target, path: Path, raw: bytes) -> bool:
+    """Let `target` read `raw`; returns whether it refused. Whatever else it raises is a finding."""
+    path.write_bytes(raw)
+    try:
+        target.read(path)
+    except target.refusals as error:
+        line = str(error)
+        assert line, "a refusal without a word"
+        assert "\n" not in line, f"a refusal of several lines: {line!r}"
+        return True
+    return False
+
+
+def inputs(target: Target, kept: list[bytes], seed: int) -> Iterator[bytes]:
+    """The files that were findings once, then damaged ones without end."""
+    random, corpus = Random(seed), target.corpus()
+    yield from (*corpus, *kept)
+    while True:
+        yield target.mutate(random, corpus)
+
+
+def main(name: str, seed: int, count: int, seconds: float, folder: Path, corpus: Path) -> int:
+    """Read up to `count` inputs in up to `seconds`; returns an exit code."""
+    faulthandler.enable()
+    target, journal = TARGETS[name], Journal(folder / "journal")
+    kept = [file.read_bytes() for file in sorted(corpus.glob(f"{name}-*"))]
+    for raw in target.corpus():  # imports what it needs, before memory counts
+        examine(target, folder / f"input{target.suffix}", raw)
+    limit_memory()
+    before, end = peak(), time.monotonic() + seconds
+    for raw in inputs(target, kept, seed):
+        if journal.begun >= count or time.monotonic() >= end:
+            return 0
+        journal.begin(raw)
+        try:
+            journal.refused += examine(target, folder / f"input{target.suffix}", raw)
+            assert peak() - before < MEMORY, f"took {peak() - before >> 20} MiB of memory"
+        except BaseException:
+            traceback.print_exc()
+            return FINDING
+    return 0
+
+
+if __name__ == "__main__":
+    name, seed, count, seconds, folder, corpus = sys.argv[1:]
+    sys.exit(main(name, int(seed), int(count), float(seconds), Path(folder), Path(corpus)))

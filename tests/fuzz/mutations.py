@@ -1,0 +1,162 @@
+"""Ways to damage a file: patches of bytes, cuts and splices, and the same inside of archives, whose sums are put right."""
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from random import Random
+
+Mutation = Callable[[Random, Sequence[bytes]], bytes]
+
+EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+LONGEST = 1 << 16  # bytes of a damaged file
+
+
+def patches(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """A file with 1 to 4 bytes changed, once: the least damage that there is."""
+    whole = random.choice(corpus)
+    at, patch = random.randrange(len(whole)), random.randbytes(random.randint(1, 4))
+    return whole[:at] + patch + whole[at + len(patch) :]
+
+
+def damage(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """A file after a few steps of any kind."""
+    whole = bytearray(random.choice(corpus))
+    for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
+        random.choice(STEPS)(random, whole, corpus)
+    return bytes(whole[:LONGEST])
+
+
+def _place(random: Random, whole: bytearray) -> int:
+    return random.randrange(len(whole) + 1)
+
+
+def _patch(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    at, size = _place(random, whole), random.randint(1, 4)
+    whole[at : at + size] = random.randbytes(size)
+
+
+def _flip(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    if whole:
+        whole[random.randrange(len(whole))] ^= 1 << random.randrange(8)
+
+
+def _number(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    """A number at the edge of what it may be, binary or as digits."""
+    at, value, width = _place(random, whole), random.choice(EDGES), random.choice((1, 2, 4, 8))
+    if random.random() < 0.2:
+        whole[at : at + 1] = str(value * random.choice((1, -1))).encode()
+    else:
+        whole[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, random.choice(("little", "big")))
+
+
+def _cut(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    del whole[_place(random, whole) :]
+
+
+def _remove(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    at = _place(random, whole)
+    del whole[at : at + random.randint(1, 16)]
+
+
+def _repeat(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
+    at = _place(random, whole)
+    whole[at:at] = whole[at : at + random.randint(1, 64)] * random.choice((1, 2, 50))
+
+
+def _splice(random: Random, whole: bytearray, corpus: Sequence[bytes]) -> None:
+    other, at = random.choice(corpus), _place(random, whole)
+    start = random.randrange(len(other) + 1)
+    size = random.randint(1, 200)
+    whole[at : at + random.choice((0, size))] = other[start : start + size]
+
+
+STEPS = (_patch, _patch, _flip, _number, _number, _cut, _remove, _repeat, _splice)
+
+
+def members(inner: Mutation) -> Mutation:
+    """`inner` inside of a zip archive: the archive itself stays sound."""
+
+    def mutate(random: Random, corpus: Sequence[bytes]) -> bytes:
+        if random.random() < 0.3:
+            return damage(random, corpus)
+        with zipfile.ZipFile(io.BytesIO(random.choice(corpus))) as archive:
+            content = {name: archive.read(name) for name in archive.namelist()}
+        for name in random.sample(sorted(content), random.randint(1, min(3, len(content)))):
+            content[name] = inner(random, [content[name]]) if content[name] else random.randbytes(3)
+        if random.random() < 0.1:
+            del content[random.choice(sorted(content))]
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)), compresslevel=1) as archive:
+            for name, raw in content.items():
+                archive.writestr(name, raw)
+        return packed.getvalue()
+
+    return mutate
+
+
+def compressed(inner: Mutation) -> Mutation:
+    """`inner` inside of gzip, or inside of a tar archive in gzip, whose header sums are put right."""
+
+    def mutate(random: Random, corpus: Sequence[bytes]) -> bytes:
+        if random.random() < 0.4:
+            return damage(random, corpus)
+        raw = bytearray(inner(random, [gzip.decompress(random.choice(corpus))]))
+        if len(raw) >= tarfile.BLOCKSIZE and random.random() < 0.9:
+            raw[148:156] = b" " * 8
+            raw[148:156] = f"{sum(raw[:512]):06o}\0 ".encode()
+        return gzip.compress(raw, 1)
+
+    return mutate
+
+
+def npy_header(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """A .npy file with a header of its own."""
+    if random.random() < 0.5:
+        return damage(random, corpus)
+    sizes = [random.choice((*EDGES, 3, 3, 2, -1)) for _ in range(random.choice((0, 1, 2, 2, 3, 40)))]
+    code = random.choice("<>|=") + random.choice("biufcSUOVMm") + str(random.choice((1, 2, 4, 8, 16, *EDGES)))
+    text = str({"descr": code, "fortran_order": random.random() < 0.5, "shape": tuple(sizes)}).encode()
+    content = random.choice(corpus)[-48:]
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + content
+
+
+_PARTS = (
+    *(bytes([code]) for code in b"()]}.0N\x88\x89aesutblRb\x81\x85\x86\x87\x94\x8f\x90\x91\x8c2"),
+    *(pickle.BINGET + bytes([i]) for i in range(6)),
+    *(pickle.BINPUT + bytes([i]) for i in range(6)),
+    b"K\x03",
+    b"K\x01",
+    b"M\x00\x10",
+    b"J\xff\xff\xff\x7f",
+    b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"U\x02i4",
+    b"U\x02f8",
+    b"U\x02O8",
+    b"U\x01<",
+    b"C\x08abcdefgh",
+    b"\x8c\x02i8",
+    b"\x8c\x01<",
+    b"X\x03\x00\x00\x00abc",
+    b"cnumpy\ndtype\n",
+    b"cnumpy\nndarray\n",
+    b"cnumpy.core.multiarray\n_reconstruct\n",
+    b"cnumpy.core.multiarray\nscalar\n",
+    b"cnumpy.core.numeric\n_frombuffer\n",
+    b"cscipy.sparse.csr\ncsr_matrix\n",
+    b"c_codecs\nencode\n",
+    b"ccollections\ndefaultdict\n",
+)
+
+
+def program(random: Random, corpus: Sequence[bytes]) -> bytes:
+    """A pickle of instructions in any order, or a damaged one with such instructions put in."""
+    if random.random() < 0.6:
+        return damage(random, corpus)
+    parts = b"".join(random.choices(_PARTS, k=random.randint(1, 40)))
+    whole = random.choice(corpus)
+    at = random.randrange(len(whole))
+    return b"\x80\x02" + parts + b"." if random.random() < 0.3 else whole[:at] + parts + whole[at:]
