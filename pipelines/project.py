@@ -1,6 +1,7 @@
 """The folder as a project of DVC."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.errors import BadInput
@@ -24,6 +25,6 @@ def repository(wait: bool = False) -> "Repo":
     try:
         return Repo(os.curdir, _wait_for_lock=wait)
     except SCMError as error:
-        raise BadInput(f"{os.getcwd()}: is not a checkout of git, which DVC asks for; {WAYS}") from error
+        raise BadInput(f"{Path.cwd()}: is not a checkout of git, which DVC asks for; {WAYS}") from error
     except NotDvcRepoError as error:
-        raise BadInput(f"{os.getcwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml") from error
+        raise BadInput(f"{Path.cwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml") from error

@@ -9,7 +9,7 @@ from fedweave import archive, assemble, experiment
 from fedweave.data import Dataset, Partition
 from fedweave.engine import Report
 from fedweave.errors import BadInput, Diverged, choose
-from fedweave.files import check_writable
+from fedweave.files import check_regular, check_writable
 from fedweave.spec import Run, Study
 from pipelines import machine, paths
 from pipelines.processes import stage
@@ -54,6 +54,7 @@ def found(study: Study, key: str) -> dict[str, Any]:
         BadInput: the tune stage has not run, or its file is damaged.
     """
     file = paths.tuned(study.name, study.runs[key].task, key)
+    check_regular(file)
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))["best"])
     except (OSError, ValueError, KeyError, TypeError) as error:

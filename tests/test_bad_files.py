@@ -20,6 +20,7 @@ from fedweave import archive, data, experiment, spec
 from fedweave.data.base import Partition
 from fedweave.data.transfer import SourceError, extract
 from fedweave.engine import Report
+from fedweave.errors import Diverged
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
 from pipelines.studies import dump
 from tests.test_bad_data import SETS, refused, rows
@@ -34,6 +35,29 @@ def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
     data.save_dataset(tmp_path, SETS["digits"])
     (tmp_path / "meta.json").write_text(content)
     refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
+
+
+@pytest.mark.parametrize("name", ["meta.json", "x.npy", "partition.npz"])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    """Nobody waits for a writer."""
+    data.save_dataset(tmp_path, SETS["digits"])
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    reader = data.load_partition if name.endswith("npz") else data.load_dataset
+    refused(lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file")
+    (tmp_path / "models.pt").symlink_to(tmp_path / name)
+    refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"]),
+    ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
+])  # fmt: skip
+def test_what_diverges_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
+    """Noise that outweighs the model is not the fault of the step size."""
+    with pytest.raises(Diverged) as caught:
+        experiment.perform(bench(ODD[3][1], **changes), 0)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ ENTRIES = [
 def test_outputs_and_inputs_are_known_paths(entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no input."""
     with tickets.issued("join") as ticket:
-        with pytest.raises(BadInput, match="is no output of dvc.yaml with its MD5 sum"):
+        with pytest.raises(BadInput, match="with its MD5 sum"):
             tickets.accept(ticket, [entry])
         monkeypatch.chdir(folders[1])
         bad = dataclasses.replace(ticket, inputs=(entry,))
-        with pytest.raises(BadInput, match="is no output of dvc.yaml with its MD5 sum"), tickets.prepared(bad):
+        with pytest.raises(BadInput, match="with its MD5 sum"), tickets.prepared(bad):
             pass
         assert not (folders[0] / "README.md").exists()
         assert not (folders[1] / "README.md").exists()

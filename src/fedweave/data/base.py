@@ -12,7 +12,7 @@ import numpy as np
 
 from fedweave.arrays import map_npy, read_npz
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, sweep, write_atomic
+from fedweave.files import atomic_path, check_regular, sweep, write_atomic
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]
@@ -167,6 +167,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         BadInput: a file is missing, damaged, or not what meta.json says.
     """
     folder = Path(folder)
+    check_regular(folder / "meta.json")
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         shapes = meta.pop("arrays")
@@ -182,6 +183,7 @@ def load_dataset(folder: Path | str) -> Dataset:
 
 
 def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
+    check_regular(path)
     try:
         array = map_npy(path)
     except Exception as error:  # a damaged header can raise nearly anything
@@ -213,6 +215,7 @@ def load_partition(path: Path | str) -> Partition:
     Raises:
         BadInput: the file is missing, damaged, or not a partition.
     """
+    check_regular(path)
     try:
         data = read_npz(Path(path))
         entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in _RAGGED if key in data}
