@@ -34,6 +34,7 @@ from fedweave.settings import (
     Setting,
     describe,
 )
+from pipelines import cli
 from tools import method_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -252,3 +253,16 @@ def test_a_choice_is_written_as_a_study_writes_it() -> None:
     assert LogSpace(1, 10).entry() == {"low": 1.0, "high": 10.0, "log": True}
     assert [type(value) for value in IntegerSpace(1, 10).entry().values()] == [int, int]
     assert [type(value) for value in LinearSpace(1, 10).entry().values()] == [float, float]
+
+
+def test_the_command_line_lists_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a method or of a client model; nothing else has any."""
+    for what, name, words in (
+        ("methods", "fedaghn", ("server_sign", "literal", "0.03", "p0")),
+        ("models", "gcn", ("hidden", "128", "dropout", "0.99")),
+    ):
+        cli.list_(what, name)
+        said = capsys.readouterr().out
+        assert [word for word in words if word not in said] == []
+    with pytest.raises(BadInput, match=r"fedweave list studies: 'quick'.*methods and models"):
+        cli.list_("studies", "quick")
