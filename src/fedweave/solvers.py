@@ -234,6 +234,9 @@ def pull_back(generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable
         outputs = generate(torch.utils._pytree.tree_unflatten(tracked, spec))
     start = {name: value.detach() for name, value in outputs.items()}
     vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
-    grads = torch.autograd.grad([outputs[n] for n in live], tracked, [vector[n] for n in live], allow_unused=True)
+    # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra, seconds a process.
+    with torch.enable_grad():
+        product = torch.stack([(outputs[n] * vector[n]).sum() for n in live]).sum()
+    grads = torch.autograd.grad(product, tracked, allow_unused=True)
     filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, tracked, strict=True)]
     return torch.utils._pytree.tree_unflatten(filled, spec), start

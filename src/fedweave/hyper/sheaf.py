@@ -154,7 +154,8 @@ class SheafLayer(nn.Module):
 
     def __init__(self, stalk: int, channels: int, *, left: bool, right: bool, eps: bool) -> None:
         super().__init__()
-        self.left = nn.Parameter(torch.eye(stalk)) if left else None
+        # Not torch.eye: on the device "meta" it imports PyTorch's compiler, seconds a process.
+        self.left = nn.Parameter(torch.zeros(stalk, stalk).fill_diagonal_(1.0)) if left else None
         self.right = nn.Parameter(nn.init.orthogonal_(torch.empty(channels, channels))) if right else None
         self.eps = nn.Parameter(torch.zeros(stalk, 1)) if eps else None
 
