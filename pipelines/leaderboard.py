@@ -21,6 +21,8 @@ COLUMNS = {
     "published": "published",
 }  # fmt: skip
 OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
+LEAST = ("seconds", "mib", "gain", "published", "vs_fedavg_ft", "vs_local", "worst10", "interval")  # left out first on a narrow terminal
+WIDE = 160  # columns of output that is no terminal
 LEGEND = (
     "mean over clients, std over seeds, at the round that validation data select; interval: bootstrap over seeds and clients",
     "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
@@ -39,12 +41,13 @@ def main(study: str = "") -> None:
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
     console, loaded = Console(markup=False), results.load_study(folder)
+    console.width = console.width if console.is_terminal else WIDE
     made = results.current(loaded, paths.PARTITIONS)
     if changed := stale(loaded):
         about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         console.print(f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro", soft_wrap=True)
     for task, part in made.board.groupby("task", sort=False):
-        console.print(board(part))
+        console.print(fitting(console, part))
         runs = results.by_task(loaded)[str(task)]
         if said := verdicts.blind(runs, results.values(runs, made.clients)):
             console.print(said, soft_wrap=True)
@@ -58,11 +61,18 @@ def main(study: str = "") -> None:
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
 
-def board(part: pd.DataFrame) -> Table:
-    """The leaderboard of one task."""
+def fitting(console: Console, part: pd.DataFrame) -> Table:
+    """The leaderboard of one task with as many columns as the terminal has room for."""
+    tables = (board(part, LEAST[:count]) for count in range(len(LEAST) + 1))
+    return next((table for table in tables if console.measure(table).maximum <= console.width), board(part, LEAST))
+
+
+def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:
+    """The leaderboard of one task, `without` some columns."""
     rows = list(results.leaderboard_rows(part))
     table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
-    shown = [key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)]
+    filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
+    shown = [key for key in COLUMNS if key in filled and key not in without]
     for key in shown:
         table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):

@@ -17,6 +17,7 @@ ARMS = {
     "group": [i % 2 for i in range(20)],
     "group_names": ["left", "right"],
 }  # 20 clients in two groups, for `clients=20`
+NAMES = tuple(ARMS)
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
 
 
@@ -69,8 +70,7 @@ def write_run(
         "setting": block.get("setting", task), "method": slug(label), "label": label, "metric": metric,
         "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
         "select": block.get("select", "best_val_round"),
-        "clients": clients, **{key: block[key] for key in ("client_names", "group", "group_names") if key in block},
-        "parameters": 1234, "device": "cpu", "executor": "loop",
+        "clients": clients, **{key: block[key] for key in NAMES if key in block}, "parameters": 1234, "device": "cpu", "executor": "loop",
         "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}", "layers": LAYERS,
         "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
         "spec": {

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedweave import plots, published, report, results
 from fedweave.errors import BadInput
-from fedweave.report import inside
+from fedweave.report import graphs, inside
 from fedweave.report.sweeps import sweeps
 from pipelines import leaderboard
 from tests.fake_results import write_run
@@ -115,6 +115,7 @@ def test_printed_weights_stand_beside_full_budgets(tmp_path: Path) -> None:
         path = write(folder, label=label, rounds=rounds, seeds=(0,), published=TABLE4)
         keep(path, 0, [1, 100, 190])
         table = results.tables(results.load_study(folder)).measures
+        table = table[table["quantity"].isin([*inside.KINDS])]
         assert len(table) == 36
         assert table["printed"].notna().sum() == beside
         assert set(table["table"]) == {"FedAGHN, table4"}
@@ -143,7 +144,7 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
     keep(write(folder, seeds=(0,)), 0, [1, 2], group=None)
     write(folder, label="Local", seeds=(0,))
     made = results.tables(results.load_study(folder)).measures
-    assert made.empty
+    assert made["quantity"].unique().tolist() == ["row_variation"]  # which needs no groups
     assert list(inside.shares(made)) == []
 
 
@@ -251,12 +252,12 @@ def test_vectors_in_the_plane() -> None:
     """Few clients in the plane of their principal components, which keeps distances of what is flat; many by t-SNE."""
     g = np.random.default_rng(0)
     flat = g.normal(size=(9, 2)) @ g.normal(size=(2, 7))
-    places, how = inside.in_the_plane(flat)
+    places, how = graphs.in_the_plane(flat)
     assert how.startswith("First two")
     gaps = [np.linalg.norm(a[:, None] - a[None], axis=-1) for a in (flat, places)]
     np.testing.assert_allclose(*gaps, atol=1e-9)
     lumps = np.repeat(np.eye(5) * 20, 6, axis=0) + g.normal(size=(30, 5))
-    places, how = inside.in_the_plane(lumps)
+    places, how = graphs.in_the_plane(lumps)
     assert how == "t-SNE"
     group = np.repeat(np.arange(5), 6)
     nearest = np.argsort(np.linalg.norm(places[:, None] - places[None], axis=-1), axis=1)[:, 1]
@@ -267,8 +268,8 @@ def test_edges_of_a_map_only_where_they_tell_something() -> None:
     """Sparse graphs are drawn, dense ones are not; direction is dropped."""
     weights = np.zeros((2, 8, 8))
     weights[0, 1, 0] = weights[1, 2, 5] = -0.3
-    assert inside.edges(weights, 8).T.tolist() == [[0, 1], [2, 5]]
-    assert inside.edges(np.ones((1, 8, 8)), 8).size == 0
+    assert graphs.edges(weights, 8).T.tolist() == [[0, 1], [2, 5]]
+    assert graphs.edges(np.ones((1, 8, 8)), 8).size == 0
 
 
 class Ids(HTMLParser):
