@@ -31,9 +31,8 @@ $(READY): pyproject.toml constraints.txt tools/setup.py
 	@touch $@
 
 repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, comparison, report
-	@$(if $(STUDY),fedweave study use $(STUDY))
-	@dvc repro
-	@python -m pipelines.leaderboard
+	@exec python -IS pipelines/reproduce.py $(STUDY)
+	@exec python -m pipelines.board
 
 test: $(READY)  ## the whole test suite
 	@python -m pytest

@@ -3,7 +3,7 @@
 from fedweave.plots.choices import ablation, factors_of, importance, tuning
 from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
 from fedweave.plots.structure import atlas, collaboration, evolution, labels, some
-from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread
+from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread, together
 
 __all__ = [
     "DARK",
@@ -26,5 +26,6 @@ __all__ = [
     "some",
     "spread",
     "sweep",
+    "together",
     "tuning",
 ]
