@@ -159,7 +159,12 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
 
 def test_a_second_run_is_told_to_wait(project: Project) -> None:
     """One line with the number of the process that is active; nothing is to be deleted."""
-    program = "import fcntl, time; f = open('.fedweave/repro.lock', 'w'); fcntl.flock(f, 2); f.write('4711'); f.flush(); print(flush=True); time.sleep(99)"
+    program = """import fcntl, time
+f = open(".fedweave/repro.lock", "w")
+fcntl.flock(f, fcntl.LOCK_EX)
+print(4711, end="", file=f, flush=True)
+print(flush=True)
+time.sleep(99)"""
     (project.folder / ".fedweave").mkdir(exist_ok=True)
     with subprocess.Popen([sys.executable, "-c", program], cwd=project.folder, stdout=subprocess.PIPE) as first:
         assert first.stdout
