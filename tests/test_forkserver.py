@@ -17,14 +17,12 @@ pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.skipif(sys.platfo
 MARK = "FEDWEAVE_TEST_OF_SURVIVORS"
 PATIENCE = 60.0  # seconds; what is waited for takes one on an idle machine
 PROGRAM = """
-import importlib
 def threads():
     return int(next(line for line in open("/proc/self/status") if line.startswith("Threads")).split()[1])
 import numpy, scipy.linalg
 before = threads()
 from pipelines import forkserver
-for name in forkserver.PRELOADED:
-    importlib.import_module(name)
+forkserver.preload()
 import torch
 assert threads() <= before, (threads(), before)
 assert not torch.cuda.is_initialized()
