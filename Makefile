@@ -34,9 +34,8 @@ $(READY): pyproject.toml constraints.txt tools/setup.py
 repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, comparison, report
 	@git rev-parse --git-dir >/dev/null 2>&1 || grep -qs no_scm .dvc/config .dvc/config.local || { echo "error: $(CURDIR): is not a checkout \
 	  of git, which DVC asks for; make it one (git init), or tell DVC that there is none (dvc config core.no_scm true)" | tr -s '\t ' ' ' >&2; exit 2; }
-	@$(if $(STUDY),fedweave study use $(STUDY))
-	@dvc repro
-	@python -m pipelines.leaderboard
+	@exec python -IS pipelines/reproduce.py $(STUDY)
+	@exec python -m pipelines.board
 
 test: $(READY)  ## the whole test suite
 	@python -m pytest

@@ -12,7 +12,7 @@ from fedweave.files import write_table
 from fedweave.report import extras
 from fedweave.spec import Run, Study
 from pipelines import paths
-from pipelines.processes import stage
+from pipelines.processes import note, stage
 from pipelines.train import found as tuned
 from pipelines.train import train
 
@@ -36,6 +36,7 @@ def main(name: str) -> None:
     study = assemble.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
     found, done = outcomes(study, name, block["run"], block["variants"])
+    note("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
     write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, found))
     values = ((variant, seed, client, value) for variant, outcome in found.items()

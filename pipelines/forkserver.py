@@ -15,24 +15,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fedweave.parallel import die_with_parent
-from pipelines import ROOT
+from pipelines.freshness import imported_files, project_files, stamps
 
 STAGES = ("download", "partition", "sources", "tune", "train", "evaluate", "ablate", "report")
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "pipelines.train")
 OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")  # variables that may differ from stage to stage, beside DVC's own
+ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE = 120.0  # seconds without a stage after which the server ends
 GRACE = 3.0  # seconds between asking a stage to end and killing it
 PATIENCE = 5.0  # seconds that a client has to say what it wants
 
 KEYS = {"token", "stage", "words", "parent", "cwd", "env", "umask", "ignored"}  # of a request
-
-Stamp = tuple[int, int, int]
 
 
 class Job(NamedTuple):
@@ -65,8 +64,7 @@ class Server:
     def serve(self) -> None:
         """Import, then serve until the owner ends, nobody asks any more, or the code on disk is another."""
         before = stamps(project_files())
-        for name in PRELOADED:
-            importlib.import_module(name)
+        preload()
         self.code = stamps(imported_files()) | before
         gc.collect()
         gc.freeze()
@@ -227,6 +225,14 @@ class Server:
                 Path(f"{self.path}.{end}").unlink()
 
 
+def preload() -> None:
+    """Import what stages share, without a thread of its own: Arrow's allocator would start one, which no fork has."""
+    os.environ[ARROW] = "background_thread:false"
+    for name in PRELOADED:
+        importlib.import_module(name)
+    del os.environ[ARROW]
+
+
 def run_stage(name: str, words: list[str]) -> NoReturn:
     """Run the stage `name` in this process, as `python -m pipelines.NAME` does."""
     from pipelines.processes import leave, stage
@@ -241,29 +247,6 @@ def run_stage(name: str, words: list[str]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         leave(1)
-
-
-def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
-    """File -> when it was last changed, its size and its number; None where there is no such file."""
-    found: dict[str, Stamp | None] = {}
-    for file in files:
-        try:
-            about = Path(file).stat()
-            found[file] = (about.st_mtime_ns, about.st_size, about.st_ino)
-        except OSError:
-            found[file] = None
-    return found
-
-
-def project_files() -> list[str]:
-    """The project's own code and the variables it sets, imported or not."""
-    sources = (path for part in ("pipelines", "src/fedweave") for path in (ROOT / part).rglob("*.py"))
-    return [str(path) for path in (*sources, ROOT / ".env")]
-
-
-def imported_files() -> set[str]:
-    """The files of all modules that this process has imported."""
-    return {file for module in tuple(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)}
 
 
 def _request(packet: bytes) -> dict[str, Any]:

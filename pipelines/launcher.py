@@ -16,6 +16,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ LOST = "error: the process that ran this stage was killed; run the stage again"
 def main() -> NoReturn:
     """Run the stage that the command line names and end as it ends."""
     name, *words = sys.argv[1:]
+    _note("asked")
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
             _run_forked(name, words)
@@ -161,11 +163,20 @@ def _follow(link: socket.socket) -> NoReturn:
     if not answer:
         sys.exit(LOST)
     code = int(answer)
+    _note("ended")
     if code < 0:
         with suppress(OSError, ValueError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _note(event: str) -> None:
+    """As `pipelines.processes.note`, which is not for import here; "asked" is when this process started."""
+    if file := os.environ.get("FEDWEAVE_TIMES"):
+        begun = int(_started(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
+        with open(file, "a", encoding="utf-8") as notes:
+            notes.write(f"{sys.argv[1]} {event} {time.time() + (begun if event == 'asked' else 0.0)}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models in MLflow: those of every run, and under a name and an alias those of a study's best method."""
+"""Models in MLflow: those of the best method of each task, under a name and an alias."""
 
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
 from fedweave import deploy
-from fedweave.results import Run, Tables, verdicts
+from fedweave.results import Run, Study, Tables, verdicts
 from pipelines.sink import Sink
 
 SERVED = Path(__file__).with_name("served.py")
@@ -39,20 +39,21 @@ def log_model(run: Run, run_id: str) -> str | None:
     return str(logged.model_id)
 
 
-def name_best(sink: Sink, made: Tables, study: str, logged: Mapping[str, str]) -> dict[str, str]:
-    """Let `<study>-<task>@best` be the models of the leader of each task; returns registered name -> version.
+def name_best(sink: Sink, made: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
+    """Log the models of the leader of each task and let `<study>-<task>@best` be them; returns registered name -> version.
 
     Args:
         logged: run -> id of its MLflow run.
     """
-    named = {}
+    named, runs = {}, {run.name: run for run in study.runs}
     for task, part in made.board.groupby("task", sort=False):
         leader = part.iloc[0]
-        model = _model_of(sink, logged[leader["run"]])
+        run_id = logged[leader["run"]]
+        model = _model_of(sink, run_id) or log_model(runs[leader["run"]], run_id)
         if model is not None:
             text = verdicts.verdict(part, verdicts.marked(part, made.significance[made.significance["task"] == task]))
-            name = f"{study}-{task}".replace("/", "-").replace(":", "-")
-            named[name] = _point(sink, name, model, logged[leader["run"]], str(leader["method"]), text)
+            name = f"{study.name}-{task}".replace("/", "-").replace(":", "-")
+            named[name] = _point(sink, name, model, run_id, str(leader["method"]), text)
     return named
 
 

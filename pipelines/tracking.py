@@ -81,7 +81,7 @@ def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True
     if ablations:
         for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
             _ablation(store, study, str(name), table)
-    registry.name_best(store, made, study.name, dict(zip((run.name for run in study.runs), ids, strict=True)))
+    registry.name_best(store, made, study, dict(zip((run.name for run in study.runs), ids, strict=True)))
     return ids
 
 
@@ -166,13 +166,12 @@ def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
 
 
 def _finish(store: Sink, run: Run, run_id: str) -> None:
-    """Everything that is no number: the data, the files, the graphs, the models."""
+    """Everything that is no number: the data, the files, the graphs."""
     store.client.log_inputs(run_id, [_dataset(run)])
     for path in sorted(run.folder.iterdir()):
-        if not path.name.startswith("models-"):  # they are the logged model's
+        if not path.name.startswith("models-"):  # they are the logged model's, and large
             store.client.log_artifact(run_id, str(path), "run")
     _log_graphs(store, run_id, run)
-    registry.log_model(run, run_id)
 
 
 _content_of_data = cache(sink.digest)  # which many runs share, and which may be large

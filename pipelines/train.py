@@ -12,7 +12,7 @@ from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import check_regular, check_writable
 from fedweave.spec import Run, Study
 from pipelines import machine, paths
-from pipelines.processes import stage
+from pipelines.processes import note, stage
 
 FAILURES = (Diverged,)  # which end the stage with one line
 LINES = 3  # of progress per repetition
@@ -25,6 +25,7 @@ def main(key: str) -> None:
     run = study.run(key, found(study, key))
     with machine.watched() as load:
         bench, histories, checkpoints = train(run, assemble.load_inputs(run), key)
+    note("trained")
     for seed, history in histories.items():
         print(f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)

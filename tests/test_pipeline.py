@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,68 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedweave import catalogue
-from pipelines import paths, train
-from pipelines.studies import dump
+from pipelines import forkserver, paths, train
 from tests import trained
+from tests.small_project import ROOT, Project, params
 
 # One process runs them all: they share a project and change it in turn.
 pytestmark = pytest.mark.xdist_group("pipeline")
-
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("src", "pipelines", "studies", "dvc.yaml", ".env", ".dvcignore", "pyproject.toml")
-
-
-def params(**methods: dict) -> str:
-    """A study of seconds: two methods on the digits, one of them also on their graph, with tuning and an ablation."""
-    content = catalogue.expand("quick", ROOT / "studies")
-    for task in content["tasks"].values():
-        task["train"] = {**task["train"], "rounds": 2, "epochs": 1}
-    runs = {key: content["runs"][key] for key in ("digits-fedavg", "digits-ditto", "digits-graph-fedavg")}
-    blocks = {"fedavg": {}, "ditto": {"personal_epochs": 1, **methods.get("ditto", {})}}
-    tune = {"trials": 2, "share": 0.5, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
-    ablate = {
-        "pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}},
-        "clients": {"run": "digits-fedavg", "grid": {"partition.clients": [5, 10]}},
-    }
-    return dump({**content, "study": "small", "seeds": [0, 1], "runs": runs, "methods": blocks, "tune": tune, "ablate": ablate})
-
-
-class Project:
-    """A copy of the project under DVC without git."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        paths = os.pathsep.join([str(folder / "src"), str(folder)])
-        # Imports come from the copy, commands from the environment that runs the tests.
-        bin_folder = str(Path(sys.executable).parent)
-        self.env = {
-            **os.environ,
-            "PYTHONPATH": paths,
-            "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
-            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
-            "OMP_NUM_THREADS": "1",
-        }
-        for part in PARTS:
-            source = ROOT / part
-            ignore = shutil.ignore_patterns("__pycache__")
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=ignore)
-            else:
-                shutil.copy(source, folder / part)
-        self.dvc("init", "--no-scm", "-q")
-        self.dvc("config", "core.check_update", "false")
-
-    def dvc(self, *words: str, fails: bool = False) -> str:
-        """Run DVC here and return what it printed."""
-        command = [sys.executable, "-m", "dvc", *words]
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
-        assert bool(done.returncode) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def repro(self) -> list[str]:
-        """Reproduce and return the stages that ran."""
-        return re.findall(r"Running stage '([^']+)'", self.dvc("repro"))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +54,7 @@ def test_results_are_there(project: Project) -> None:
     assert record["trials"][0]["params"] == {"lam": 1.0}
     assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {"run": "digits-ditto", "best": record["best"]}
     assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(results / "runs" / "digits-ditto" / "system.csv")}
+    assert "Ditto" in (results / "leaderboard.txt").read_text()
     assert (project.folder / "mlflow.db").is_file()
     assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
 
@@ -180,9 +124,13 @@ def test_progress_counts_the_rounds_of_all_the_stages_of_a_method(
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:
-    """A shell in between would outlive DVC, and the stage with it."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
-    assert all(stage.get("do", stage)["cmd"].startswith("exec python -m ") for stage in stages)
+    """A shell in between would outlive DVC, and the stage with it. Quotes keep a name one word."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name, stage in stages.items():
+        argument = re.escape({"do": " '${key}'"}.get(next(iter(stage.keys() & {"do"}), ""), ""))
+        argument = argument.replace("key", "(key|item)")
+        assert re.fullmatch(f"exec python -IS pipelines/launcher.py {name}{argument}", stage.get("do", stage)["cmd"])
+    assert {*stages} == {*forkserver.STAGES}
 
 
 @pytest.mark.parametrize("stage", ["tune", "train"])

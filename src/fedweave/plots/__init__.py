@@ -4,7 +4,7 @@ from fedweave.plots.choices import ablation, factors_of, importance, tuning
 from fedweave.plots.graph import by_group, graph
 from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
 from fedweave.plots.structure import atlas, collaboration, evolution, labels, some
-from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread
+from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread, together
 
 __all__ = [
     "DARK",
@@ -29,5 +29,6 @@ __all__ = [
     "some",
     "spread",
     "sweep",
+    "together",
     "tuning",
 ]

@@ -8,7 +8,8 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from functools import wraps
+from contextvars import ContextVar
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.files import write_atomic
+from fedweave.parallel import gather
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +45,9 @@ RC: dict[str, Any] = {
 }  # fmt: skip
 
 
+_LATER: ContextVar[list[Callable[[], str]] | None] = ContextVar("later", default=None)  # drawings that `together` makes
+
+
 class Look(NamedTuple):
     """How a method is drawn everywhere: number of its series, placeholder colour, dash pattern."""
 
@@ -66,12 +71,33 @@ def drawing(draw: Callable[..., "Figure"]) -> Callable[..., str]:
 
     @wraps(draw)
     def wrapped(*args: Any, **options: Any) -> str:
-        import matplotlib as mpl
-
-        with mpl.rc_context(cast(Any, RC)):
-            return inline(draw(*args, **options), draw.__name__)
+        later, job = _LATER.get(), partial(_drawn, draw, *args, **options)
+        if later is None:
+            return job()
+        later.append(job)
+        return f"\0{len(later) - 1}\0"
 
     return wrapped
+
+
+def _drawn(draw: Callable[..., "Figure"], *args: Any, **options: Any) -> str:
+    import matplotlib as mpl
+
+    with mpl.rc_context(cast(Any, RC)):
+        return inline(draw(*args, **options), draw.__name__)
+
+
+def together(make: Callable[[], str]) -> str:
+    """The text that `make` returns; the drawings in it are made at the end, on all cores."""
+    later: list[Callable[[], str]] = []
+    token = _LATER.set(later)
+    try:
+        text = make()
+    finally:
+        _LATER.reset(token)
+    # The first one is drawn here: what it imports and caches is then there for all.
+    drawn = [job() for job in later[:1]] + gather(later[1:])
+    return re.sub("\0(\\d+)\0", lambda match: drawn[int(match[1])], text)
 
 
 def panels(

@@ -21,7 +21,7 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from fedweave import results
+    from fedweave import plots, results
     from fedweave.report import page
 
     study = results.load_study(folder)
@@ -30,9 +30,9 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
         loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     dealt = Path(partitions or root)
-    names = page.context(study, results.current(study, dealt), dealt, stale)
+    made, template = results.current(study, dealt), environment.get_template("page.html")
     path = study.folder / "report.html"
-    write_atomic(path, distinct(environment.get_template("page.html").render(names)))
+    write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, made, dealt, stale)))))
     return path
 
 

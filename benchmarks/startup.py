@@ -1,0 +1,98 @@
+"""Where the time of a `make repro` goes: python -m benchmarks.startup [--direct].
+
+Reproduces the study of params.yaml in a copy of the project, twice, and prints the seconds of each part:
+  start     of a stage: Python and its imports, or a fork that has them
+  training  and reading what it needs, of `train` and `ablate`; searching, of `tune`
+  writing   what the stages `train` and `ablate` leave
+  others    each other stage by its name
+  exit      from the end of a stage's work to the end of its process
+  DVC       everything between the stages
+With --direct every stage is a Python process of its own.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from shutil import copy
+
+from rich.console import Console
+from rich.table import Table
+
+from pipelines import ROOT
+
+TRAINING = {"train": "training", "ablate": "training", "tune": "tuning"}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Where the time of a `make repro` goes.")
+    parser.add_argument("--direct", action="store_true", help="without a fork server")
+    direct = parser.parse_args().direct
+    with tempfile.TemporaryDirectory() as name:
+        folder = copied(Path(name))
+        for title in ("first run", "second run, nothing to do"):
+            notes = folder / "times"
+            notes.write_text("")
+            seconds = reproduce(folder, {"FEDWEAVE_TIMES": str(notes), **({"FEDWEAVE_DIRECT": "1"} if direct else {})})
+            show(title, seconds, parts(seconds, (line.split() for line in notes.read_text().splitlines())))
+
+
+def copied(folder: Path) -> Path:
+    """The files that git knows, as they are now, in `folder`."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / name, folder / name)
+    subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], cwd=folder, check=True)
+    return folder
+
+
+def reproduce(folder: Path, env: Mapping[str, str]) -> float:
+    """Seconds of what `make repro` runs in `folder`."""
+    imports = os.pathsep.join([str(folder / "src"), str(folder)])
+    program = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    everything = {**os.environ, **env, "PYTHONPATH": imports, "PATH": program}
+    begun = time.perf_counter()
+    for command in (["-IS", "pipelines/reproduce.py"], ["-m", "pipelines.board"]):
+        subprocess.run([sys.executable, *command], cwd=folder, env=everything, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def parts(total: float, notes: Iterable[list[str]]) -> dict[str, float]:
+    """Part -> its seconds; `notes` are the lines (stage, event, moment) that `pipelines.processes.note` writes, in the order of time."""
+    spent: dict[str, float] = defaultdict(float)
+    last = 0.0
+    for stage, event, moment in notes:
+        at = float(moment)
+        if event != "asked":
+            spent[_part(stage, event)] += at - last
+        last = at
+    return {**spent, "DVC": total - sum(spent.values())}
+
+
+def _part(stage: str, event: str) -> str:
+    """What the time up to `event` was spent on."""
+    if event in ("trained", "left"):
+        return "writing" if event == "left" and stage in ("train", "ablate") else TRAINING.get(stage, stage)
+    return {"begun": "start", "ended": "exit"}[event]
+
+
+def show(title: str, total: float, found: Mapping[str, float]) -> None:
+    """Print a table of parts, the largest first."""
+    table = Table(title=f"{title}: {total:.1f} s", title_justify="left", box=None)
+    for name in ("part", "seconds", "share"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for name, seconds in sorted(found.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds:.1f}", f"{100 * seconds / total:.0f} %")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
