@@ -1,5 +1,7 @@
 # `make repro` reproduces the study that params.yaml names, `make test` runs the tests; both set themselves up.
 #   STUDY=...      switch to this study first (repro, flow)
+#   ARGS=...       pytest's arguments (test): files, -k, -n
+#   LIMIT=...      seconds after which the tests are stopped (test, default 2700)
 #   TORCH=cpu      PyTorch's build (also: cu130, auto); default: what the package index serves
 #   PYTHON=...     the interpreter for the virtual environment (3.11 or newer)
 #   VENV=...       where the environment lives (default .venv)
@@ -36,7 +38,7 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 	@python -m pipelines.leaderboard
 
 test: $(READY)  ## the whole test suite
-	@python -m pytest
+	@python tools/run_tests.py $(ARGS)
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
 	@python -m pipelines.flows $(if $(STUDY),--study $(STUDY))

@@ -10,6 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+pytest_plugins = ["limits"]
 
 
 @pytest.fixture
