@@ -11,6 +11,7 @@ pytest-timeout ends a test that takes too long, by a signal. Two things it canno
 import faulthandler
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        note_forks(item.nodeid)
+
+
+def note_forks(test: str) -> None:
+    """Write down who started the children that this process has now: a forked one does not carry the name of its test."""
+    if folder := os.environ.get("FEDWEAVE_TEST_RUN"):
+        for file in Path("/proc/self/task").glob("*/children"):
+            for note in (Path(folder, pid) for pid in file.read_text().split()):
+                if not note.exists():
+                    note.write_text(test)
 
 
 @pytest.hookimpl(optionalhook=True)

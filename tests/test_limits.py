@@ -1,11 +1,13 @@
 """A test run always ends: crashes, hangs and processes left behind, in a small suite of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from servers import until
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parent.parent
@@ -13,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = """
 [pytest]
 addopts = -p xdist -p pytest_timeout -p limits --numprocesses=2 --dist=loadgroup --max-worker-restart=0
-timeout = 5
+timeout = 10
 timeout_method = signal
 """
 CONFTEST = "import limits\nlimits.GRACE = 1.0\n"
@@ -29,17 +31,22 @@ def test_busy(number):
 """
 
 
-def run(folder: Path, tests: str, limit: float = 240) -> tuple[int, str]:
-    """Exit status and output of a run over `tests`; an error if it has no end."""
-    files = {"pytest.ini": SETTINGS, "conftest.py": CONFTEST, "test_case.py": tests}
-    for name, text in files.items():
+def started(folder: Path, tests: str, limit: float = 240) -> subprocess.Popen[str]:
+    """A run over `tests` in `folder`, in the background."""
+    for name, text in {"pytest.ini": SETTINGS, "conftest.py": CONFTEST, "test_case.py": tests}.items():
         (folder / name).write_text(text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(ROOT / "tools"), str(ROOT / "tests")])
-    command = [sys.executable, "-c", RUN]
     environment = clean | {"PYTHONPATH": path, "LIMIT": str(limit), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    return done.returncode, done.stdout + done.stderr
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", RUN], cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def run(folder: Path, tests: str, limit: float = 240) -> tuple[int, str]:
+    """Exit status and output of a run over `tests`."""
+    with started(folder, tests, limit) as process:
+        output, _ = process.communicate(timeout=280)
+    return process.returncode, output
 
 
 def test_a_segmentation_fault_ends_the_run(tmp_path: Path) -> None:
@@ -52,12 +59,12 @@ def test_a_segmentation_fault_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_hang_in_compiled_code_ends_the_run(tmp_path: Path) -> None:
-    """The interpreter's lock is held: no signal handler of Python runs."""
+    """No handler of Python runs until such a loop is over."""
     (tmp_path / "test_busy.py").write_text(BUSY)
-    status, output = run(tmp_path, "import ctypes\ndef test_hang():\n    ctypes.PyDLL(None).sleep(300)\n")
+    status, output = run(tmp_path, "import itertools\ndef test_hang():\n    all(itertools.repeat(True))\n")
     assert status == 1
     assert "FAILED test_case.py::test_hang" in output
-    assert "in test_hang" in output.partition("Timeout (0:00:06)!")[2]
+    assert "in test_hang" in output.partition("Timeout (0:00:11)!")[2]
 
 
 def test_a_hang_fails_alone_and_a_process_left_behind_has_the_name_of_its_test(tmp_path: Path) -> None:
@@ -75,7 +82,8 @@ def test_next():
 """
     status, output = run(tmp_path, tests)
     assert status == 1
-    assert "FAILED test_case.py::test_hang - Failed: Timeout (>5.0s) from pytest-timeout" in output
+    assert "FAILED test_case.py::test_hang" in output
+    assert "Timeout (>10.0s) from pytest-timeout" in output
     assert "1 failed, 2 passed" in output
     assert "tests: failed: left behind by test_case.py::test_leaves_a_process" in output
 
@@ -93,12 +101,22 @@ def test_leaves_a_child():
     assert "left behind by test_case.py::test_leaves_a_child" in output
 
 
-def test_a_run_without_end_is_stopped_with_all_stacks(tmp_path: Path) -> None:
+def test_a_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     """Here pytest itself hangs, where no test's limit helps."""
-    status, output = run(tmp_path, "import time\ndef hold_up():\n    time.sleep(300)\nhold_up()\n", limit=10)
+    status, output = run(tmp_path, "import time\ntime.sleep(300)\n", limit=1)
     assert status == 1
+    assert "tests: failed: stopped after 1 s (LIMIT=... sets another limit)" in output
+
+
+def test_who_stops_a_run_sees_where_it_was(tmp_path: Path) -> None:
+    tests = "import pathlib, time\ndef hold_up():\n    pathlib.Path('there').touch()\n    time.sleep(300)\nhold_up()\n"
+    with started(tmp_path, tests) as process:
+        assert until((tmp_path / "there").exists, 120)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
     assert "in hold_up" in output
-    assert "tests: failed: stopped, no end after 10 s" in output
+    assert "tests: failed: stopped by a signal" in output
 
 
 @pytest.mark.parametrize("setting", ["--dist=loadgroup", "--max-worker-restart=0"])

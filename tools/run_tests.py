@@ -1,23 +1,29 @@
 """Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
 
-After `LIMIT` seconds (environment variable, default 2700) all stacks are printed and the run has failed. A process that
-a test started and that is still there at the end is ended too, and fails the run under the name of that test.
+After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run has failed. A process
+that a test started and that is still there at the end is ended too, and fails the run under the name of that test.
 """
 
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import uuid
 from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
-MARK = "FEDWEAVE_TEST_RUN"
+MARK = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
 GRACE = 20.0  # for processes that are about to end when pytest does
+
+
+class Stopped(Exception):
+    """Why a run was stopped."""
 
 
 def members(run: str) -> list[psutil.Process]:
@@ -32,14 +38,14 @@ def members(run: str) -> list[psutil.Process]:
     return found
 
 
-def described(process: psutil.Process) -> str:
-    """One line: process, command and the test that started it."""
+def described(process: psutil.Process, run: str) -> str:
+    """One line: the test that started a process, its number and its command."""
     try:
-        with process.oneshot():
-            test = process.environ().get("PYTEST_CURRENT_TEST", "no test")
-            return f"left behind by {test.removesuffix(' (call)')}: process {process.pid}, {' '.join(process.cmdline())[:200]}"
+        forked, environment = Path(run, str(process.pid)), process.environ()
+        test = forked.read_text() if forked.exists() else environment.get("PYTEST_CURRENT_TEST", "no test").removesuffix(" (call)")
+        return f"left behind by {test}: process {process.pid}, {' '.join(process.cmdline())[:200]}"
     except (psutil.Error, OSError):
-        return str(process.pid)
+        return f"left behind: process {process.pid}"
 
 
 def kill(processes: list[psutil.Process]) -> None:
@@ -67,29 +73,39 @@ def left_behind(run: str) -> list[str]:
     end = time.monotonic() + GRACE
     while members(run) and time.monotonic() < end:
         time.sleep(0.5)
-    return [described(process) for process in members(run)]
+    return [described(process, run) for process in members(run)]
 
 
-def main() -> int:
-    """pytest's exit status; 1 also for a run that was stopped or left something behind."""
-    run, limit = uuid.uuid4().hex, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    tests = subprocess.Popen([sys.executable, "-m", "pytest", *sys.argv[1:]], env=os.environ | {MARK: run})
+def stop(*_: object) -> NoReturn:
+    """What SIGTERM does."""
+    raise Stopped("stopped by a signal")
+
+
+def watched(command: list[str], run: str, limit: float) -> int:
+    """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
+    tests = subprocess.Popen(command, env=os.environ | {MARK: run})
     try:
         status = tests.wait(limit)
         lines = left_behind(run)
-    except subprocess.TimeoutExpired:
+    except (Stopped, subprocess.TimeoutExpired) as error:
         dump_stacks(run)
-        status, lines = 1, [f"stopped, no end after {limit:.0f} s ({LIMIT}=... sets another limit)"]
+        status, lines = 1, [str(error) if isinstance(error, Stopped) else f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"]
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             tests.wait(GRACE)
-        return 128 + signal.SIGINT
+        status, lines = 128 + signal.SIGINT, []
     finally:
         kill(members(run))
     for line in lines:
         print(f"tests: failed: {line}", file=sys.stderr)
     return 1 if lines else status
+
+
+def main() -> int:
+    """pytest's exit status; 1 also for a run that was stopped or left something behind."""
+    signal.signal(signal.SIGTERM, stop)
+    with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
+        return watched([sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT))
 
 
 if __name__ == "__main__":
