@@ -83,7 +83,8 @@ def stop(*_: object) -> NoReturn:
 
 def watched(command: list[str], run: str, limit: float) -> int:
     """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
-    tests = subprocess.Popen(command, env=os.environ | {MARK: run})
+    # One thread in every process that a test starts: as many workers as cores are busy beside it.
+    tests = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ | {MARK: run})
     try:
         status = tests.wait(limit)
         lines = left_behind(run)
