@@ -1,5 +1,7 @@
 # `make repro` reproduces the study that params.yaml names, `make test` runs the tests; both set themselves up.
 #   STUDY=...      switch to this study first (repro, flow)
+#   ARGS=...       pytest's arguments (test): files, -k, -n
+#   LIMIT=...      seconds after which the tests are stopped (test, default 2700)
 #   TORCH=cpu      PyTorch's build (also: cu130, auto); default: what the package index serves
 #   SECONDS=...    how long to fuzz
 #   PYTHON=...     the interpreter for the virtual environment (3.11 or newer)
@@ -38,7 +40,7 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 	@exec python -m pipelines.board
 
 test: $(READY)  ## the whole test suite
-	@python -m pytest
+	@python tools/run_tests.py $(ARGS)
 
 fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)

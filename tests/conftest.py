@@ -4,12 +4,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+if TYPE_CHECKING:
+    from servers import Project
+
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+pytest_plugins = ["limits"]
 
 
 @pytest.fixture
@@ -25,6 +30,17 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
         yield api
+
+
+@pytest.fixture(scope="session")
+def dealt(tmp_path_factory: pytest.TempPathFactory) -> "Project":
+    """A project of three runs whose data are dealt and whose search is over, for tests to copy and train in; `fedavg_ft` takes longest."""
+    from servers import Project, study
+
+    settings = {"digits-fedavg_ft": {"train.rounds": 60, "train.checkpoint": 1}}
+    made = Project(tmp_path_factory.mktemp("dealt") / "project", study(["digits-fedavg", "digits-local", "digits-fedavg_ft"], settings))
+    made.python("dvc", "repro", "tune@digits")
+    return made
 
 
 @pytest.fixture

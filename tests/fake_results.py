@@ -29,6 +29,7 @@ def write_study(
     clients: int = 12,
     rounds: int = 20,
     extras: bool = True,
+    trials: int = 20,
 ) -> Path:
     """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`.
 
@@ -40,7 +41,7 @@ def write_study(
         if extras:
             _write_labels(folder.parents[1] / "data" / "partitions" / task, clients, np.random.default_rng(t))
     if extras:
-        _write_tuning(folder, next(iter(tasks or {"blobs": {}})), methods)
+        _write_tuning(folder, next(iter(tasks or {"blobs": {}})), methods, trials)
         _write_ablations(folder, next(iter(tasks or {"blobs": {}})))
     return folder
 
@@ -132,12 +133,12 @@ def _write_labels(folder: Path, clients: int, rng: np.random.Generator) -> None:
     pd.DataFrame(table).to_csv(folder / "labels.csv", index=False)
 
 
-def _write_tuning(folder: Path, task: str, methods: Mapping[str, float]) -> None:
+def _write_tuning(folder: Path, task: str, methods: Mapping[str, float], count: int) -> None:
     (folder / "tuned" / task / "trials").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(5)
     for label in list(methods)[-2:]:
-        lrs, lams = 10 ** rng.uniform(-3, 0, 20), rng.uniform(0, 1, 20)
-        value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, 20)
+        lrs, lams = 10 ** rng.uniform(-3, 0, count), rng.uniform(0, 1, count)
+        value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, count)
         trials = [
             {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v), "reached": float(v),
              "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)}, "started": 1.7e9 + 10 * i, "seconds": 5.0}
@@ -146,7 +147,7 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float]) -> None
         trials[3] |= {"value": None, "reached": trials[3]["reached"] - 3, "rounds": 2}
         best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
         run = f"{task}-{slug(label)}"
-        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": 20, "share": 0.5, "seeds": [1000]},
+        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": count, "share": 0.5, "seeds": [1000]},
                   "maximize": True, "importance": {"lr": 0.7, "lam": 0.2, "norm": 0.1}}  # fmt: skip
         (folder / "tuned" / task / f"{run}.json").write_text(json.dumps({"run": run, "best": best["params"]}))
         (folder / "tuned" / task / "trials" / f"{run}.json").write_text(json.dumps(record))

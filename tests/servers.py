@@ -8,15 +8,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
-from fedweave import catalogue
+from dvc.repo import Repo
+
 from pipelines.studies import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("src", "pipelines", "studies", "dvc.yaml", "prefect.yaml", ".env", ".dvcignore", ".gitignore", "pyproject.toml")
+
+
+# Handwritten digits that scikit-learn brings, dealt to ten clients: a task that trains in a second.
+DIGITS = {
+    "dataset": "digits",
+    "setting": "dir0.3",
+    "normalize": "unit",
+    "partition": {"name": "dirichlet", "clients": 10, "seed": 666, "beta": 0.3},
+    "model": {"name": "small_cnn"},
+    "train": {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05},
+    "evaluate": {"every": 1, "select": "best_val_round"},
+}
 
 
 def free_port() -> int:
@@ -77,8 +90,10 @@ def process(command: Sequence[str], folder: Path, env: Mapping[str, str], log: P
         try:
             started.wait(15)
         except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)
+            started.kill()
             started.wait()
+        with suppress(ProcessLookupError):  # what it started and did not end
+            os.killpg(started.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -94,25 +109,28 @@ def prefect_server(home: Path) -> Iterator[str]:
         yield api
 
 
-def study(runs: Sequence[str], **train: object) -> str:
-    """params.yaml of a study of seconds: `runs` of the quick study on the digits, one seed, one trial."""
-    content = catalogue.expand("quick", ROOT / "studies")
-    tasks = {"digits": content["tasks"]["digits"]}
-    tasks["digits"]["train"] = {**tasks["digits"]["train"], "rounds": 2, "epochs": 1, **train}
-    names = {run: content["runs"][run] for run in runs}
-    blocks = {str(entry["method"]): content["methods"].get(entry["method"]) or {} for entry in names.values()}
-    tune = {"trials": 1, "share": 0.5, "seeds": [1000], "workers": 1, "spaces": {}}
-    changes = {
-        "study": "small",
-        "datasets": ["digits"],
-        "tasks": tasks,
-        "seeds": [0],
-        "runs": names,
-        "methods": blocks,
-        "tune": tune,
-        "ablate": {},
-    }
-    return dump({**content, **changes})
+def study(runs: Sequence[str], settings: Mapping[str, Mapping[str, object]] | None = None) -> str:
+    """params.yaml of a study of seconds: `runs` on the digits, one seed, one trial.
+
+    `settings` are those of single runs (`{"digits-local": {"train.rounds": 9}}`).
+    """
+    methods = {run: run.partition("-")[2] for run in runs}
+    return dump(
+        {
+            "study": "small",
+            "about": "",
+            "seeds": [0],
+            "datasets": ["digits"],
+            "tasks": {"digits": DIGITS},
+            "runs": {
+                run: {"task": "digits", "method": name, **({"set": dict(settings[run])} if run in (settings or {}) else {})}
+                for run, name in methods.items()
+            },
+            "methods": {name: {} for name in methods.values()},
+            "tune": {"trials": 1, "share": 0.5, "seeds": [1000], "workers": 1, "spaces": {}},
+            "ablate": {},
+        }
+    )
 
 
 class Project:
@@ -134,9 +152,8 @@ class Project:
             "PREFECT_HOME": str(folder / ".prefect"),
             "OMP_NUM_THREADS": "1",
         }
-        self.python("dvc", "init", "--no-scm", "-q")
-        if remote:
-            self.python("dvc", "remote", "add", "-d", "shared", str(remote))
+        Repo.init(str(folder), no_scm=True).close()
+        self.configure(remote)
         if params:
             (folder / "params.yaml").write_text(params)
 
@@ -146,6 +163,21 @@ class Project:
         done = subprocess.run(command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
+
+    def copy(self, folder: Path, remote: Path | None = None) -> "Project":
+        """The same project with its data, results and DVC's records, elsewhere."""
+        other = object.__new__(Project)
+        other.folder, other.env = folder, {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()}
+        shutil.copytree(self.folder, folder)
+        other.configure(remote)
+        return other
+
+    def configure(self, remote: Path | None) -> None:
+        """DVC asks nobody for a newer version, and shares by the folder `remote`."""
+        with Repo(str(self.folder)) as repo, repo.config.edit() as config:
+            config["core"]["check_update"] = False
+            if remote:
+                config["core"]["remote"], config["remote"]["shared"] = "shared", {"url": str(remote)}
 
     def background(self, *words: str, **env: str) -> "contextmanager[subprocess.Popen[bytes]]":
         """`python -m words` here until the block ends; what it says goes to a file beside the project."""

@@ -1,66 +1,55 @@
-"""A copy of the project under DVC, with a study of seconds."""
+"""A study of seconds in a copy of the project, and what DVC runs of it."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
-from fedweave import catalogue
+import yaml
+
 from pipelines.studies import dump
+from tests.servers import DIGITS, Project
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("src", "pipelines", "studies", "dvc.yaml", ".env", ".dvcignore", "pyproject.toml")
+GRAPH = {
+    "dataset": "digits-graph",
+    "setting": "overlap/clients10",
+    "normalize": "none",
+    "partition": {"name": "metis_overlap", "clients": 10, "seed": 666, "copies": 5, "split": {"train": 0.05, "val": 0.25, "test": 0.7}},
+    "model": {"name": "gcn", "hidden": 8},
+    "train": {"rounds": 2, "epochs": 1, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "executor": "loop"},
+    "evaluate": {"every": 1, "select": "best_val_round"},
+}
 
 
-def params(**methods: dict) -> str:
+def params(study: str = "small", lam: float = 1.0, searched: str = "lam") -> str:
     """A study of seconds: two methods on the digits, one of them also on their graph, with tuning and an ablation."""
-    content = catalogue.expand("quick", ROOT / "studies")
-    for task in content["tasks"].values():
-        task["train"] = {**task["train"], "rounds": 2, "epochs": 1}
-    runs = {key: content["runs"][key] for key in ("digits-fedavg", "digits-ditto", "digits-graph-fedavg")}
-    blocks = {"fedavg": {}, "ditto": {"personal_epochs": 1, **methods.get("ditto", {})}}
-    tune = {"trials": 2, "share": 0.5, "seeds": [1000], "workers": 2, "spaces": {"ditto": {"lam": {"low": 0.1, "high": 2.0}}}}
-    ablate = {
-        "pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}},
-        "clients": {"run": "digits-fedavg", "grid": {"partition.clients": [5, 10]}},
+    content = {
+        "study": study,
+        "about": "",
+        "seeds": [0, 1],
+        "datasets": ["digits", "digits-graph"],
+        "tasks": {"digits": DIGITS, "digits-graph": GRAPH},
+        "runs": {
+            "digits-fedavg": {"task": "digits", "method": "fedavg"},
+            "digits-ditto": {"task": "digits", "method": "ditto"},
+            "digits-graph-fedavg": {"task": "digits-graph", "method": "fedavg"},
+        },
+        "methods": {"fedavg": {}, "ditto": {"lam": lam, "personal_epochs": 1}},
+        "tune": {"trials": 2, "share": 0.5, "seeds": [1000], "workers": 2, "spaces": {"ditto": {searched: {"low": 0.1, "high": 2.0}}}},
+        "ablate": {
+            "pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}},
+            "clients": {"run": "digits-fedavg", "grid": {"partition.clients": [5, 10]}},
+        },
     }
-    return dump({**content, "study": "small", "seeds": [0, 1], "runs": runs, "methods": blocks, "tune": tune, "ablate": ablate})
+    return dump(content)
 
 
-class Project:
-    """A copy of the project under DVC without git."""
+def part(study: str, lam: float) -> str:
+    """One run of it, with other settings, under another name."""
+    content = yaml.safe_load(params(study, lam))
+    runs = {"digits-ditto": content["runs"]["digits-ditto"]}
+    content |= {"datasets": ["digits"], "tasks": {"digits": DIGITS}, "runs": runs, "ablate": {}}
+    return dump(content)
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        paths = os.pathsep.join([str(folder / "src"), str(folder)])
-        # Imports come from the copy, commands from the environment that runs the tests.
-        bin_folder = str(Path(sys.executable).parent)
-        self.env = {
-            **os.environ,
-            "PYTHONPATH": paths,
-            "PATH": os.pathsep.join([bin_folder, os.environ["PATH"]]),
-            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
-            "OMP_NUM_THREADS": "1",
-        }
-        for part in PARTS:
-            source = ROOT / part
-            ignore = shutil.ignore_patterns("__pycache__")
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=ignore)
-            else:
-                shutil.copy(source, folder / part)
-        self.dvc("init", "--no-scm", "-q")
-        self.dvc("config", "core.check_update", "false")
 
-    def dvc(self, *words: str, fails: bool = False) -> str:
-        """Run DVC here and return what it printed."""
-        command = [sys.executable, "-m", "dvc", *words]
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
-        assert bool(done.returncode) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def repro(self) -> list[str]:
-        """Reproduce and return the stages that ran."""
-        return re.findall(r"Running stage '([^']+)'", self.dvc("repro"))
+def repro(project: Project) -> list[str]:
+    """Reproduce and return the stages that ran."""
+    done = project.python("dvc", "repro")
+    return re.findall(r"Running stage '([^']+)'", done.stdout + done.stderr)

@@ -1,12 +1,19 @@
 """The benchmarks: equal kernels for everybody, times that add up, and contestants that do the same steps."""
 
+import ast
 import itertools
+import os
 import re
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
 from benchmarks import contestant, growth, peers, raw, shares
@@ -26,6 +33,59 @@ def pinned(file: str, package: str) -> str:
 
 def test_peers_run_on_the_same_kernels() -> None:
     assert pinned("benchmarks/peers.txt", "torch") == pinned("constraints.txt", "torch")
+
+
+# Imports the peers' side and takes a step by hand where nothing can be imported but what is named: the arguments.
+WITHOUT_THE_REST = """
+import sys
+from importlib.metadata import packages_distributions
+
+allowed = {*sys.argv[1:]}
+theirs = {name for name, owners in packages_distributions().items() if not allowed & {owner.lower().replace("_", "-") for owner in owners}}
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in theirs - {"benchmarks", "fedweave", "pipelines"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Bare())
+import torch
+from benchmarks import contestant, peers, raw
+peers.trained("mlp", raw.network("mlp").state_dict(), 0)
+"""
+
+
+def declared() -> set[str]:
+    """The packages that benchmarks/peers.txt names."""
+    lines = (ROOT / "benchmarks" / "peers.txt").read_text(encoding="utf-8").splitlines()
+    return {re.split(r"[\[=<>~ ]", line)[0].lower() for line in lines if line and not line.startswith("#")}
+
+
+def needs(package: str) -> set[str]:
+    """What an installed package cannot be imported without, itself included."""
+    found, waiting = set[str](), [package]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in found:
+            found.add(name)
+            requirements = map(Requirement, metadata.requires(name) or [])
+            waiting += [r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_the_peers_environment_holds_what_our_side_imports() -> None:
+    """The peers themselves are not installed here; all else that is imported beside them is declared with them."""
+    peers_own = {"flwr", "pfl"}
+    installed = set[str]().union(*map(needs, declared() - peers_own))
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    command = [sys.executable, "-c", WITHOUT_THE_REST, *installed]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    tree = ast.parse(Path(peers.__file__).read_text(encoding="utf-8"))
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imported = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"benchmarks"}
+    assert peers_own < imported <= declared()
 
 
 def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(900), pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
 
 
 class Site(NamedTuple):

@@ -24,7 +24,7 @@ from pipelines import paths, train
 from tests.test_spec import good
 
 # One worker for all of it: what it forks must have the cores that the timing of the kills was measured with.
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 KEY = "digits-ditto"
 KILLS = 20

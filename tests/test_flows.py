@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import toy_project
 from dvc.repo import Repo
-from servers import alive, until
+from servers import alive, process, until
 
 from fedweave.errors import BadInput
 from pipelines.ledger import StaleStage, stale_stages
 from pipelines.processes import Children
 
 # One process for all tests that need the server, so that it is started once.
-pytestmark = pytest.mark.xdist_group("prefect")
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parent.parent
 
@@ -176,16 +176,14 @@ def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pyte
 @pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
 def test_a_stopped_flow_leaves_no_stage_behind(project: Path, reporting: str, number: signal.Signals, shell: str) -> None:
     Path("hold").touch()
-    environment = {**os.environ, "SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    flow = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.flows", "--parallel", "2"],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert until(lambda: len(list(Path("pids").iterdir())) == 2, 60)
-    pids = [int(path.name) for path in Path("pids").iterdir()]
-    flow.send_signal(number)
-    flow.wait(30)
-    assert until(lambda: not any(map(alive, pids)))
+    environment = {"SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "pipelines.flows", "--parallel", "2"]
+    with process(command, project, environment, project / "flow.log") as flow:
+        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+        pids = [int(path.name) for path in Path("pids").iterdir()]
+        flow.send_signal(number)
+        flow.wait(60)
+        assert until(lambda: not any(map(alive, pids)))
     Path("hold").unlink()
     time.sleep(0.3)
     assert not list(Path().glob("made-*.txt"))

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 import toy_project
-from servers import ROOT, Project, running, study, until
+from servers import ROOT, Project, running, until
 
 from pipelines.ledger import stale_stages
 
-pytestmark = pytest.mark.xdist_group("prefect")
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 RUN = "digits-fedavg_ft"
 
 
-def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: str) -> None:
+def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: str, dealt: Project) -> None:
     """Killed once in mid-training; no round is trained twice, and the result is the uninterrupted one to the bit."""
-    project = Project(tmp_path / "project", study([RUN], rounds=60, checkpoint=1))
+    project = dealt.copy(tmp_path / "project")
     results = project.folder / "results" / "small" / "runs" / RUN
     log = tmp_path / "project-flows.log"
     arguments = ("--targets", f"train@{RUN}", "--retries", "1")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.small_project import Project, params
+from tests.servers import Project
+from tests.small_project import params
 
 pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux")]
 MARK = "FEDWEAVE_TEST_OF_SURVIVORS"
@@ -54,9 +55,7 @@ def marked(mark: str) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A study whose data are there."""
-    made = Project(tmp_path_factory.mktemp("forks"))
-    (made.folder / "params.yaml").write_text(params())
-    return made
+    return Project(tmp_path_factory.mktemp("forks"), params())
 
 
 @pytest.fixture
@@ -70,7 +69,9 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
 def launch(project: Project, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a stage as dvc.yaml does."""
     command = [sys.executable, "-IS", "pipelines/launcher.py", *words]
-    return subprocess.run(command, cwd=project.folder, env={**project.env, **env}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=project.folder, env={**os.environ, **project.env, **env}, capture_output=True, text=True, check=False
+    )
 
 
 def sockets(project: Project) -> list[Path]:
@@ -141,7 +142,7 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
     makefile = "all:\n\t@exec python -IS pipelines/reproduce.py\n"
     (project.folder / "Makefile").write_text(makefile)
     with (project.folder / "log").open("w") as log:
-        make = subprocess.Popen(["make"], cwd=project.folder, env={**project.env, MARK: mark}, stdout=log, stderr=log)
+        make = subprocess.Popen(["make"], cwd=project.folder, env={**os.environ, **project.env, MARK: mark}, stdout=log, stderr=log)
     try:
         assert until(lambda: sum("forkserver" in line for line in marked(mark).values()) >= 3, 2 * PATIENCE), (
             project.folder / "log"
@@ -168,7 +169,7 @@ time.sleep(99)"""
         assert first.stdout
         first.stdout.readline()
         command = [sys.executable, "-IS", "pipelines/reproduce.py"]
-        second = subprocess.run(command, cwd=project.folder, env=project.env, capture_output=True, text=True, check=False)
+        second = subprocess.run(command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False)
         first.kill()
     assert second.returncode == 1
     assert second.stderr.splitlines() == [

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import toy_project
 from dvc.repo import Repo
-from servers import ROOT, Project, alive, answers, free_port, process, study, until
+from servers import ROOT, Project, alive, answers, free_port, process, until
 
 from fedweave.errors import BadInput
 from pipelines import pool, tickets, workers
 from pipelines.ledger import stale_stages
 
-pytestmark = pytest.mark.xdist_group("prefect")
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
@@ -258,10 +258,10 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(tmp_path: Path, ask: Callable
     ask("set_flow_run_state", others.id, Cancelled(), force=True)
 
 
-def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str) -> None:
+def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str, dealt: Project) -> None:
     """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to do."""
     runs = ["digits-fedavg", "digits-local"]
-    writer = Project(tmp_path / "writer", study(runs), tmp_path / "remote")
+    writer = dealt.copy(tmp_path / "writer", tmp_path / "remote")
     clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
     api = {"PREFECT_API_URL": deployed}
     words = ("pipelines.cli", "worker", "--role", "stages", "--limit", "1", "--name")

@@ -97,7 +97,7 @@ def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Fede
     return Federation(
         shared=shared,
         own={},
-        train=pad_rows([r[: 20 + i] for i, r in enumerate(rows)]),
+        train=pad_rows([r[: 9 + i] for i, r in enumerate(rows)]),
         val=pad_rows([r[26:30] for r in rows]),
         test=pad_rows([r[30:] for r in rows]),
         ids=torch.arange(CLIENTS),

@@ -1,0 +1,113 @@
+"""Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
+
+After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run has failed. A process
+that a test started and that is still there at the end is ended too, and fails the run under the name of that test.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+MARK = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
+LIMIT = "LIMIT"
+DEFAULT_LIMIT = 2700.0
+GRACE = 20.0  # for processes that are about to end when pytest does
+
+
+class Stopped(Exception):
+    """Why a run was stopped."""
+
+
+def members(run: str) -> list[psutil.Process]:
+    """The processes whose environment names this run, except this one and zombies."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def described(process: psutil.Process, run: str) -> str:
+    """One line: the test that started a process, its number and its command."""
+    try:
+        forked, environment = Path(run, str(process.pid)), process.environ()
+        test = forked.read_text() if forked.exists() else environment.get("PYTEST_CURRENT_TEST", "no test").removesuffix(" (call)")
+        return f"left behind by {test}: process {process.pid}, {' '.join(process.cmdline())[:200]}"
+    except (psutil.Error, OSError):
+        return f"left behind: process {process.pid}"
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    """End processes at once."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+
+
+def dump_stacks(run: str) -> None:
+    """Let every process of pytest print the stacks of its threads; `faulthandler` does on SIGABRT, and ends it."""
+    for process in members(run):
+        try:
+            if "PYTEST_CURRENT_TEST" not in process.environ():
+                process.send_signal(signal.SIGABRT)
+        except (psutil.Error, OSError):
+            continue
+    time.sleep(3)
+
+
+def left_behind(run: str) -> list[str]:
+    """What still runs `GRACE` seconds after pytest, a line each."""
+    end = time.monotonic() + GRACE
+    while members(run) and time.monotonic() < end:
+        time.sleep(0.5)
+    return [described(process, run) for process in members(run)]
+
+
+def stop(*_: object) -> NoReturn:
+    """What SIGTERM does."""
+    raise Stopped("stopped by a signal")
+
+
+def watched(command: list[str], run: str, limit: float) -> int:
+    """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
+    # One thread in every process that a test starts: as many workers as cores are busy beside it.
+    tests = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ | {MARK: run})
+    try:
+        status = tests.wait(limit)
+        lines = left_behind(run)
+    except (Stopped, subprocess.TimeoutExpired) as error:
+        dump_stacks(run)
+        status, lines = 1, [str(error) if isinstance(error, Stopped) else f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"]
+    except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            tests.wait(GRACE)
+        status, lines = 128 + signal.SIGINT, []
+    finally:
+        kill(members(run))
+    for line in lines:
+        print(f"tests: failed: {line}", file=sys.stderr)
+    return 1 if lines else status
+
+
+def main() -> int:
+    """pytest's exit status; 1 also for a run that was stopped or left something behind."""
+    signal.signal(signal.SIGTERM, stop)
+    with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
+        return watched([sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
