@@ -121,12 +121,8 @@ def read_partition(path: Path) -> None:
 
 def amazon() -> list[bytes]:
     """A small graph in the format of Amazon's files."""
-    matrix = {
-        "data": np.ones(3, np.float32),
-        "indices": np.arange(3, dtype=np.int32),
-        "indptr": np.arange(4, dtype=np.int32),
-        "shape": [3, 3],
-    }
+    columns, starts = np.arange(3, dtype=np.int32), np.arange(4, dtype=np.int32)
+    matrix = {"data": np.ones(3, np.float32), "indices": columns, "indptr": starts, "shape": [3, 3]}
     content = {f"{part}_{key}": np.asarray(value) for part in ("adj", "attr") for key, value in matrix.items()}
     file = io.BytesIO()
     np.savez(file, labels=np.array([0, 1, 1]), **content)
