@@ -91,8 +91,8 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (["cora-disjoint10"], ["cora"], ["fedpub", "local"])
     for run in part["runs"]:
         assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
-    assert studies.chosen("quick", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
-    assert studies.chosen("quick", ["digits-graph"], None)["ablate"] == {}
+    assert studies.chosen("zoo", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
+    assert studies.chosen("zoo", ["digits-graph"], None)["ablate"] == {}
     monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
     for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
         studies.use("fedsheafhn/table1", *words)
@@ -115,7 +115,7 @@ def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str
     from pipelines import studies
 
     with pytest.raises(BadInput, match=named):
-        studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "quick", tasks, methods)
+        studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "zoo", tasks, methods)
 
 
 def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
