@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -288,3 +289,14 @@ def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path) -> None:
         assert bool(context["rank_figure"]) == drawn
         ranks = [float(row.rank) for row in context["glance"]]
         assert ranks == sorted(ranks)
+
+
+def test_tables_of_an_older_version_are_made_again(folder: Path, made: results.Tables, tmp_path: Path) -> None:
+    copy = tmp_path / "results" / "arms"
+    shutil.copytree(folder, copy)
+    for name, column in (("leaderboard", "mark"), ("significance", "undecided"), ("clients", "name")):
+        file = copy / f"{name}.csv"
+        whole = file.read_text()
+        pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
+        pd.testing.assert_frame_equal(results.current(results.load_study(copy)).board, made.board)
+        file.write_text(whole)

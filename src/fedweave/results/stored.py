@@ -8,7 +8,7 @@ from fedweave.errors import BadInput
 from fedweave.files import read_table
 from fedweave.results.marks import CONTROLS, column
 from fedweave.results.runs import Study
-from fedweave.results.tables import FILES, Tables, tables
+from fedweave.results.tables import COLUMNS, FILES, Tables, tables
 
 AGAIN = "make it again with: dvc repro evaluate"
 # Columns of names, which stay text even where they look like numbers or are empty.
@@ -18,8 +18,11 @@ TEXT = (
 )  # fmt: skip
 
 
+COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"]}
+
+
 def current(study: Study, partitions: Path | None = None) -> Tables:
-    """The stored tables where they are complete and younger than every run, and what `tables` computes where they are not.
+    """The stored tables where they are complete, of this version and younger than every run, and what `tables` computes where they are not.
 
     Raises:
         BadInput: a stored table is damaged.
@@ -29,6 +32,8 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
         return tables(study, partitions)
     runs = [run.folder / name for run in (*study.runs, *study.leaky) for name in ("run.json", "evaluations.parquet", "rounds.csv")]
     read = {field: _read(file) for field, file in files.items()}
+    if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
+        return tables(study, partitions)  # written before these columns were there
     oldest = min(file.stat().st_mtime_ns for file in files.values())
     if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {run.name for run in study.runs}:
         return tables(study, partitions)
