@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from fedweave.parallel import die_with_parent
 from pipelines.freshness import imported_files, project_files, stamps
+from pipelines.inheritance import fixed, inherit, initial_environment
 
 STAGES = ("download", "partition", "sources", "tune", "train", "evaluate", "ablate", "report")
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "pipelines.train")
-OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")  # variables that may differ from stage to stage, beside DVC's own
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE = 120.0  # seconds without a stage after which the server ends
 GRACE = 3.0  # seconds between asking a stage to end and killing it
@@ -54,7 +54,7 @@ class Server:
         if _started(int(owner)) != started:
             raise ProcessLookupError(owner)
         self.token = Path(f"{path}.token").read_text(encoding="ascii")
-        self.environment = _initial_environment()
+        self.environment = initial_environment()
         self.selector = selectors.DefaultSelector()
         self.jobs: dict[int, Job] = {}
         self.killing: dict[int, float] = {}  # process -> when it is killed, if it has not ended by then
@@ -134,7 +134,7 @@ class Server:
 
     def _fits(self, request: dict[str, Any]) -> bool:
         """Whether a fork of this process is what the client would have started."""
-        mine, asked = (_fixed(environment) for environment in (self.environment, request["env"]))
+        mine, asked = (fixed(environment) for environment in (self.environment, request["env"]))
         return request["stage"] in STAGES and mine == asked and request["cwd"] == str(Path.cwd())
 
     def _start(self, link: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
@@ -164,7 +164,7 @@ class Server:
                 job.link.close()
             for descriptor in (self.owner, parent, *(place for job in self.jobs.values() for place in (job.ended, job.parent))):
                 os.close(descriptor)
-            _inherit(request, streams)
+            inherit(request, streams)
             run_stage(request["stage"], request["words"])
         finally:
             os._exit(1)
@@ -256,36 +256,6 @@ def _request(packet: bytes) -> dict[str, Any]:
     except (ValueError, TypeError):
         return {}
     return found if KEYS <= found.keys() else {}
-
-
-def _fixed(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not _free(name)}
-
-
-def _free(name: str) -> bool:
-    return name in OTHER or name.startswith("DVC_")
-
-
-def _initial_environment() -> dict[str, str]:
-    """What this process was started with, without what it has set itself since."""
-    lines = (line.partition(b"=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in lines}
-
-
-def _inherit(request: dict[str, Any], streams: list[int]) -> None:
-    """Take streams, variables, umask and ignored signals of the client, and lead a process group."""
-    os.setpgid(0, 0)
-    for place, stream in enumerate(streams):
-        os.dup2(stream, place)
-        os.close(stream)
-    os.umask(request["umask"])
-    for name in filter(_free, tuple(os.environ)):
-        del os.environ[name]
-    os.environ.update({name: value for name, value in request["env"].items() if _free(name)})
-    signal.signal(signal.SIGINT, signal.SIG_IGN if signal.SIGINT in request["ignored"] else signal.default_int_handler)
-    for number in request["ignored"]:
-        signal.signal(number, signal.SIG_IGN)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
 
 
 def _signal(process: int, number: int) -> None:

@@ -1,0 +1,41 @@
+"""What a stage inherits from who starts it, and what a fork must therefore take over."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")  # variables that may differ from stage to stage, beside DVC's own
+
+
+def fixed(environment: dict[str, str]) -> dict[str, str]:
+    """The variables that must be the same for a process and its fork."""
+    return {name: value for name, value in environment.items() if not _free(name)}
+
+
+def _free(name: str) -> bool:
+    return name in OTHER or name.startswith("DVC_")
+
+
+def initial_environment() -> dict[str, str]:
+    """What this process was started with, without what it has set itself since."""
+    lines = (line.partition(b"=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in lines}
+
+
+def inherit(request: dict[str, Any], streams: list[int]) -> None:
+    """Take streams, variables, umask and ignored signals of the client, and lead a process group."""
+    os.setpgid(0, 0)
+    for place, stream in enumerate(streams):
+        os.dup2(stream, place)
+        os.close(stream)
+    os.umask(request["umask"])
+    for name in filter(_free, tuple(os.environ)):
+        del os.environ[name]
+    os.environ.update({name: value for name, value in request["env"].items() if _free(name)})
+    signal.signal(signal.SIGINT, signal.SIG_IGN if signal.SIGINT in request["ignored"] else signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the server ignores it
+    for number in request["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
