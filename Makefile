@@ -36,8 +36,8 @@ $(READY): pyproject.toml constraints.txt tools/setup.py
 repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, comparison, report
 	@git rev-parse --git-dir >/dev/null 2>&1 || grep -qs no_scm .dvc/config .dvc/config.local || { echo "error: $(CURDIR): is not a checkout \
 	  of git, which DVC asks for; make it one (git init), or tell DVC that there is none (dvc config core.no_scm true)" | tr -s '\t ' ' ' >&2; exit 2; }
-	@exec python -IS pipelines/reproduce.py $(STUDY)
-	@exec python -m pipelines.board
+	@exec python -IS pipelines/launching/reproduce.py $(STUDY)
+	@exec python -m fedweave.pipelines.launching.board
 
 test: $(READY)  ## the whole test suite
 	@python tools/run_tests.py $(ARGS)
@@ -46,10 +46,10 @@ fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); fi
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
-	@python -m pipelines.flows $(if $(STUDY),--study $(STUDY))
+	@python -m fedweave.pipelines.scheduling.flows $(if $(STUDY),--study $(STUDY))
 
 ui: $(READY)  ## MLflow UI and Prefect server on loopback, until Ctrl-C
-	@exec python -m pipelines.ui
+	@exec python -m fedweave.pipelines.ui
 
 bench: $(READY)  ## seconds a round beside a hand-written loop, and beside the peers where `make peers` was run
 	@python -m benchmarks

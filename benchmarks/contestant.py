@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.engine import Settings, begin, evaluate, one_round
-from fedweave.executors import Batched, Executor, Loop
-from fedweave.parallel import keep_memory
+from fedweave.federation.engine import Settings, begin, evaluate, one_round
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.runs.parallel import keep_memory
 
 EXECUTORS: dict[str, Executor] = {"loop": Loop(), "bfloat16": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
 

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.contestant import ours, timed
 from benchmarks.workloads import Workload, images
-from fedweave.executors import Batched, Executor, Loop, describe
+from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.models import parameter_count
 
 ROUNDS = 3

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave import archive, assemble, catalogue, data, experiment, spec
+from fedweave import data
 from fedweave.data import Dataset
-from fedweave.experiment import Bench
+from fedweave.runs import archive, assembly, repetition
+from fedweave.runs.repetition import Bench
+from fedweave.study import catalogue, spec
 
 MIB = 2**20
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
@@ -44,7 +46,7 @@ def clients() -> None:
     for executor in ("loop", "batched"):
         made = bench(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
         begun = time.perf_counter()
-        history = experiment.perform(made, 0)
+        history = repetition.perform(made, 0)
         per_round, spent = np.median([row[3] for row in history.ledger]), time.perf_counter() - begun
         told("clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation")
 
@@ -60,7 +62,7 @@ def rounds() -> None:
             seen[report.round] = resident()
 
     with tempfile.TemporaryDirectory() as folder:
-        experiment.perform(made, 0, Path(folder), note)
+        repetition.perform(made, 0, Path(folder), note)
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
     grown = seen[ROUNDS] - seen[1000]
     spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in seen.items())
@@ -101,7 +103,7 @@ def mlflow() -> None:
 
 
 def _log(folders: list[Path], uri: str) -> None:
-    from pipelines import tracking
+    from fedweave.pipelines.mlflow_records import tracking
 
     for folder in folders:
         tracking.log_run(folder, uri)
@@ -111,7 +113,7 @@ def _runs(results: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
     made = bench(10, 20, {"rounds": 10}, {"every": 1})
     first = results / "load" / "runs" / "run-000"
-    archive.write(first, made, {0: experiment.perform(made, 0)})
+    archive.write(first, made, {0: repetition.perform(made, 0)})
     facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
     for number in range(RUNS):
         folder = first.parent / f"run-{number:03d}"
@@ -131,9 +133,9 @@ def bench(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]
     block |= {"partition": {"name": "iid", "clients": count, "seed": 0}, "model": {"name": "mlp", "hidden": 16}, "evaluate": evaluate}
     block["train"] = {"lr": 0.05, "batch_size": 8, **train}
     content |= {"runs": {"load": {"task": "digits", "method": "fedavg"}}, "ablate": {}}
-    run = assemble.check(spec.parse(content)).run("load")
+    run = assembly.check(spec.parse(content)).run("load")
     torch.set_num_threads(1)
-    return experiment.prepare(replace(run, seeds=(0,)), dataset, data.partition(dataset, "iid", count, 0))
+    return repetition.prepare(replace(run, seeds=(0,)), dataset, data.partition(dataset, "iid", count, 0))
 
 
 def resident() -> float:

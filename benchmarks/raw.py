@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.workloads import Workload
-from fedweave.federation import Federation
-from fedweave.schedule import cohort
-from fedweave.solvers import SGD
+from fedweave.client.solvers import SGD
+from fedweave.federation.federation import Federation
+from fedweave.federation.schedule import cohort
 
 Batch = Callable[[nn.Module, int, Tensor], Tensor]
 

@@ -22,11 +22,13 @@ import torch
 
 from benchmarks.load import bench
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
-from fedweave import descent, engine, experiment
-from fedweave.engine import Downloads, Settings
-from fedweave.executors import Batched, Executor, Loop
-from fedweave.parallel import keep_memory
-from fedweave.protocol import Method
+from fedweave.client import local_training
+from fedweave.federation import engine
+from fedweave.federation.engine import Downloads, Settings
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.protocol import Method
+from fedweave.runs import repetition
+from fedweave.runs.parallel import keep_memory
 
 ROUNDS = 4
 PHASES = ("forward", "backward", "optimiser", "data", "server", "evaluation", "recording", "rest")
@@ -92,13 +94,13 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
     """The functions of every phase."""
     task, solver = type(work.task), type(work.solver)
     return {
-        "forward": [(task, "call"), (task, "row_loss"), (descent, "value_and_grad"), (descent, "_advance")],
+        "forward": [(task, "call"), (task, "row_loss"), (local_training, "value_and_grad"), (local_training, "_advance")],
         "backward": [(torch.autograd, "grad")],
         "optimiser": [(solver, "step"), (solver, "step_")],
         "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
         "server": served(method),
         "evaluation": [(engine, "evaluate")],
-        "recording": [(experiment, "record"), (experiment, "_save")],
+        "recording": [(repetition, "record"), (repetition, "_save")],
     }
 
 
@@ -110,9 +112,9 @@ def rounds(*names: str) -> None:
         method, made = work.method(), bench(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1})
         made = replace(made, method=method, federation=work.federation)
         with tempfile.TemporaryDirectory() as folder:
-            experiment.perform(made, 1, Path(folder))
+            repetition.perform(made, 1, Path(folder))
             with watched(phases(work, method)) as clock:
-                experiment.perform(made, 0, Path(folder))
+                repetition.perform(made, 0, Path(folder))
         total = sum(clock.seconds.values())
         shares = " ".join(f"{100 * clock.seconds[phase] / total:9.1f}%" for phase in PHASES)
         print(f"{name:10} {kind:10} {1e3 * total / ROUNDS:9.1f} {shares}", flush=True)

@@ -55,9 +55,9 @@ def soak(port: int) -> None:
     """The flow, the server watched from outside, and the questions afterwards."""
     from prefect.client.orchestration import get_client
 
-    from pipelines.flows import reproduce
-    from pipelines.ledger import stale_stages
-    from pipelines.processes import Children
+    from fedweave.pipelines.processes import Children
+    from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+    from fedweave.pipelines.scheduling.flows import reproduce
 
     server = Children()
     with server.child([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], {}) as process:

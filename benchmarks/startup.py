@@ -24,7 +24,7 @@ from shutil import copy
 from rich.console import Console
 from rich.table import Table
 
-from pipelines import ROOT
+from fedweave.pipelines import ROOT
 
 TRAINING = {"train": "training", "ablate": "training", "tune": "tuning"}
 
@@ -60,13 +60,13 @@ def reproduce(folder: Path, env: Mapping[str, str]) -> float:
     program = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     everything = {**os.environ, **env, "PYTHONPATH": imports, "PATH": program}
     begun = time.perf_counter()
-    for command in (["-IS", "pipelines/reproduce.py"], ["-m", "pipelines.board"]):
+    for command in (["-IS", "pipelines/launching/reproduce.py"], ["-m", "fedweave.pipelines.launching.board"]):
         subprocess.run([sys.executable, *command], cwd=folder, env=everything, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
 
 
 def parts(total: float, notes: Iterable[list[str]]) -> dict[str, float]:
-    """Part -> its seconds; `notes` are the lines (stage, event, moment) that `pipelines.processes.note` writes, in the order of time."""
+    """Part -> its seconds; `notes` are the lines (stage, event, moment) of `processes.note`, in the order of time."""
     spent: dict[str, float] = defaultdict(float)
     last = 0.0
     for stage, event, moment in notes:

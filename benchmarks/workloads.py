@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.federation import Federation, pad_rows
+from fedweave.client.solvers import SGD, Adam, Solver
+from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
+from fedweave.federation.federation import Federation, pad_rows
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import Training
+from fedweave.federation.subgraphs import stacked
 from fedweave.methods import METHODS
 from fedweave.models import build
-from fedweave.protocol import Method
-from fedweave.schedule import Training
-from fedweave.solvers import SGD, Adam, Solver
-from fedweave.subgraphs import stacked
-from fedweave.task import Forecast, NodeClassification, RowClassification, Task
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
 STATE = Path(".fedweave")  # what survives a stage: checkpoints and the journals of searches
 PACKAGE = Path(fedweave.__file__).parent
-SHARED = ("data", "families", "hyper", "models")  # folders of the package that training imports
-READERS = ("catalogue", "deploy", "stats")  # its modules that training does without
+READERS = ("api", "plots", "report", "results", "testing")  # packages that training does without
+UNUSED = ("study/catalogue.py", "runs/serving.py")  # and modules
 
 
 def tuned(study: str, task: str, run: str) -> Path:
@@ -32,8 +32,9 @@ def run(study: str, key: str) -> Path:
 
 def shared_sources() -> list[Path]:
     """The files whose code every run depends on: the package without its methods and without what only reads results."""
-    parts = (path for part in SHARED for path in (PACKAGE / part).glob("*.py"))
-    return sorted([*(path for path in PACKAGE.glob("*.py") if path.stem not in READERS), *parts])
+    apart = {*READERS, "methods", "pipelines"}
+    files = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    return [path for name, path in sorted(files.items()) if name.split("/")[0] not in apart and name not in UNUSED]
 
 
 def code_digest(method: str) -> str:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from fedweave.errors import BadInput
 from fedweave.files import placed
-from fedweave.parallel import die_with_parent
+from fedweave.runs.parallel import die_with_parent
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
 

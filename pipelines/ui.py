@@ -13,7 +13,7 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from pipelines.processes import Children, stage
+from fedweave.pipelines.processes import Children, stage
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 90.0  # seconds for a server to answer

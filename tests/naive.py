@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave import trees
-from fedweave.engine import Report, Settings, State, run, train
-from fedweave.executors import Loop
-from fedweave.federation import Federation
-from fedweave.protocol import Method
-from fedweave.schedule import Training, cohort
-from fedweave.trees import Params, Tree
+from fedweave.federation.engine import Report, Settings, State, run, train
+from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import Training, cohort
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 SEED, TRAINING = 2, Training(batch_size=4, epochs=2)
 FED = tiny.rows_federation()

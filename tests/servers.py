@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from dvc.repo import Repo
 
-from pipelines.studies import dump
+from fedweave.pipelines.commands.studies import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("src", "pipelines", "studies", "dvc.yaml", "prefect.yaml", ".env", ".dvcignore", ".gitignore", "pyproject.toml")
@@ -141,7 +141,7 @@ class Project:
         folder.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             if (source / part).is_dir():
-                shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source / part, folder / part)
         # Imports come from the copy, commands from the environment that runs the tests.
@@ -168,7 +168,7 @@ class Project:
         """The same project with its data, results and DVC's records, elsewhere."""
         other = object.__new__(Project)
         other.folder, other.env = folder, {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()}
-        shutil.copytree(self.folder, folder)
+        shutil.copytree(self.folder, folder, symlinks=True)
         other.configure(remote)
         return other
 

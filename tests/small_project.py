@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from pipelines.studies import dump
+from fedweave.pipelines.commands.studies import dump
 from tests.servers import DIGITS, Project
 
 GRAPH = {

@@ -11,25 +11,21 @@ from fedweave.settings import REQUIRED
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fedweave"
-FILES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "pipelines").glob("*.py")])
-# Lower layers first; a module may import what stands on its own line or above.
-LAYERS = (
-    {"arrays", "compiled", "errors", "files", "keys", "lifting", "settings", "sparse", "streams", "tensors", "trees", "unpickler",
-     "_torchvision"},
-    {"ablations", "augment", "blocks", "config", "data", "metrics", "models", "published", "stats"},
-    {"attacks", "collaboration", "descent", "federation", "hyper", "parallel", "privacy", "robust", "solvers", "subgraphs"},
-    {"schedule", "task", "wire"},
-    {"protocol"},
-    {"families", "registry"},
-    {"methods"},
-    {"executors"},
-    {"engine", "spec"},
-    {"catalogue", "checks", "spaces"},
-    {"assemble"},
-    {"experiment", "plots", "results"},
-    {"archive", "deploy", "report"},
-)
-EDGES = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
+CORE = sorted(path for path in SOURCE.rglob("*.py") if "pipelines" not in path.relative_to(SOURCE).parts)
+ADAPTERS = sorted((ROOT / "pipelines").rglob("*.py"))
+FILES = [*CORE, *ADAPTERS]
+
+
+def layers(package: str) -> tuple[tuple[str, ...], ...]:
+    """The figure of `package` in docs/architecture.md: a line per layer, lower layers first."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    figure = text.split(f"<!-- layers: {package} -->\n```\n")[1].split("```")[0]
+    return tuple(tuple(line.split("  ")[0].split()) for line in figure.splitlines())
+
+
+LAYERS = layers("fedweave")
+PIPELINE_LAYERS = layers("fedweave.pipelines")
+ORCHESTRATION = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -42,29 +38,39 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def part(module: str) -> str | None:
-    """fedweave.models.cnn -> models."""
-    words = module.split(".")
-    return words[1] if words[0] == "fedweave" and len(words) > 1 else None
+def level(layers: tuple[tuple[str, ...], ...], name: str) -> int | None:
+    """Position of a package in `layers`; None for what is not in them."""
+    return next((i for i, names in enumerate(layers) if name in names), None)
 
 
-def level(name: str) -> int:
-    """Position of a part of the package in LAYERS."""
-    return next(i for i, names in enumerate(LAYERS) if name in names)
+def upward(path: Path, root: Path, prefix: str, layers: tuple[tuple[str, ...], ...]) -> set[str]:
+    """The packages above the file's own that it imports."""
+    mine = level(layers, path.relative_to(root).parts[0].removesuffix(".py"))
+    if mine is None:
+        return set()
+    parts = {m.removeprefix(prefix).split(".")[0] for m in imported(path) if m.startswith(prefix)}
+    return {part for part in parts if (above := level(layers, part)) is not None and above > mine}
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_go_downward(path: Path) -> None:
-    """No file imports from a higher layer, and none the tools of the edges."""
-    mine = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    modules = {*imported(path)}
-    assert not {m.split(".")[0] for m in modules} & EDGES
-    known = {name for names in LAYERS for name in names}
-    if mine in known:
-        above = {m for m in modules if (p := part(m)) in known and level(p) > level(mine)}
-        assert not above, f"{path.name} imports upward: {above}"
-    else:
-        assert mine == "__init__"
+    """No file imports from a higher layer, and none the tools of the pipelines."""
+    assert not {m.split(".")[0] for m in imported(path)} & ORCHESTRATION
+    assert not upward(path, SOURCE, "fedweave.", LAYERS)
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pipelines_import_downward(path: Path) -> None:
+    """Commands may import stages, and not the reverse."""
+    assert not upward(path, ROOT / "pipelines", "fedweave.pipelines.", PIPELINE_LAYERS)
+
+
+def test_every_package_has_a_layer() -> None:
+    """A new package takes a place in the order."""
+    packages = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in CORE} - {"__init__"}
+    assert packages == {name for names in LAYERS for name in names}
+    adapters = {path.relative_to(ROOT / "pipelines").parts[0].removesuffix(".py") for path in ADAPTERS} - {"__init__"}
+    assert adapters == {name for names in PIPELINE_LAYERS for name in names}
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("[a-z]*.py")), ids=lambda p: p.stem)

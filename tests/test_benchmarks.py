@@ -18,8 +18,8 @@ from packaging.utils import canonicalize_name
 import benchmarks.__main__ as bench
 from benchmarks import contestant, growth, peers, raw, shares
 from benchmarks.workloads import WORKLOADS, images
-from fedweave.engine import Settings, begin, one_round
-from fedweave.executors import Batched, Loop
+from fedweave.federation.engine import Settings, begin, one_round
+from fedweave.federation.executors import Batched, Loop
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedweave.data.catalogue import CATALOGUE
+from fedweave.data.sources.origins import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("src", "pipelines", "tools", "benchmarks")
@@ -61,9 +61,9 @@ def test_what_libraries_unpickle_has_a_pinned_digest(name: str) -> None:
 
 def test_servers_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands bind to 127.0.0.1; containers, which have a network of their own, publish there only."""
-    for path in (ROOT / "pipelines").glob("*.py"):
+    for path in (ROOT / "pipelines").rglob("*.py"):
         assert "0.0.0.0" not in path.read_text(), path
-    from pipelines import ui
+    from fedweave.pipelines import ui
 
     monkeypatch.delenv("UI_HOST", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")

@@ -29,7 +29,7 @@ stages:
 STEP = """
 import os, pathlib, sys, time
 sys.path[:0] = [{src!r}, {root!r}]
-from pipelines.processes import die_with_parent
+from fedweave.pipelines.processes import die_with_parent
 die_with_parent()
 pathlib.Path("seen", "_".join([sys.argv[1], os.environ.get("CUDA_VISIBLE_DEVICES", "none"), str(os.getpid())])).touch()
 for word, code in (("fail", 1), ("refuse", 2)):

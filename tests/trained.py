@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import archive, data, experiment, spec
+from fedweave import data
 from fedweave.data import Dataset, Partition
+from fedweave.runs import archive, repetition
+from fedweave.study import spec
 
 MODELS = {"images": {"name": "mlp", "hidden": 6}, "graph": {"name": "gcn", "hidden": 6}, "series": {"name": "gru", "hidden": 4}}
 
@@ -43,8 +45,8 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1),
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
     made = study(kind, methods, seeds, **evaluate)
     for key in made.runs:
-        bench = experiment.prepare(made.run(key), dataset(kind), partition(kind))
-        archive.write(Path("results/toy/runs") / key, bench, {seed: experiment.perform(bench, seed) for seed in seeds})
+        bench = repetition.prepare(made.run(key), dataset(kind), partition(kind))
+        archive.write(Path("results/toy/runs") / key, bench, {seed: repetition.perform(bench, seed) for seed in seeds})
     return Path("results/toy")
 
 

@@ -162,7 +162,7 @@ def save_tensors(path: Path | str, content: Any) -> None:
 
 def load_tensors(path: Path | str) -> Any:
     """What `save_tensors` wrote, on the CPU; runs no code that the file may hold. Whatever is wrong with it raises."""
-    from fedweave.tensors import read_tensors
+    from fedweave.readers.tensors import read_tensors
 
     check_regular(path)
     return read_tensors(Path(path))

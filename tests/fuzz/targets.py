@@ -70,7 +70,7 @@ def audited() -> list[bytes]:
 
 
 def read_pickle(path: Path) -> None:
-    from fedweave.data.pickles import read_arrays
+    from fedweave.data.sources.pickles import read_arrays
 
     touch(read_arrays(path))
 
@@ -86,8 +86,8 @@ def arrays() -> list[bytes]:
 
 
 def read_npy(path: Path) -> None:
-    from fedweave.arrays import map_npy
     from fedweave.files import read
+    from fedweave.readers.arrays import map_npy
 
     touch(read(path, map_npy, AGAIN))
 
@@ -130,7 +130,7 @@ def amazon() -> list[bytes]:
 
 
 def read_amazon(path: Path) -> None:
-    from fedweave.data.citation import _amazon
+    from fedweave.data.sources.citation import _amazon
     from fedweave.files import read
 
     touch(vars(read(path, partial(_amazon, "toy"), AGAIN)))
@@ -152,7 +152,7 @@ def tables() -> list[bytes]:
 
 
 def read_table(path: Path) -> None:
-    from fedweave.data.traffic import hdf5
+    from fedweave.data.sources.traffic import hdf5
 
     touch(tuple(hdf5(path)))
 
@@ -215,7 +215,7 @@ def zips() -> list[bytes]:
 
 def unpack(path: Path, member: str) -> None:
     """The member is written, or the source is said to be bad and nothing is left."""
-    from fedweave.data.transfer import SourceError, extract
+    from fedweave.data.sources.transfer import SourceError, extract
 
     target = path.parent / "out"
     try:
@@ -237,8 +237,8 @@ def studies() -> list[bytes]:
 
 
 def read_study(path: Path) -> None:
-    from fedweave import spec
-    from fedweave.config import read_yaml
+    from fedweave.study import spec
+    from fedweave.study.config import read_yaml
 
     spec.parse(read_yaml(path))
 
@@ -249,7 +249,7 @@ def pixels() -> list[bytes]:
 
 
 def read_pixels(path: Path) -> None:
-    from fedweave.data.images import read_idx
+    from fedweave.data.sources.images import read_idx
 
     touch(read_idx(path))
 
@@ -259,7 +259,7 @@ def read_dataset(path: Path) -> None:
     from unittest.mock import patch
 
     from fedweave import data
-    from fedweave.data.catalogue import CATALOGUE
+    from fedweave.data.sources.origins import CATALOGUE
 
     raw, names = path.read_bytes() or b"\0", sorted(name for name, forms in CATALOGUE.items() if forms)
     name = names[raw[0] % len(names)]
@@ -276,7 +276,7 @@ def contents() -> list[bytes]:
 
 
 def _source_error() -> type[Exception]:
-    from fedweave.data.transfer import SourceError
+    from fedweave.data.sources.transfer import SourceError
 
     return SourceError
 

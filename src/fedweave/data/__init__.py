@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fedweave.data import citation, compcars, digits, images, income, shoulder, traffic, weather
 from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
-from fedweave.data.download import complete, download, require
 from fedweave.data.facts import check, check_finite, check_fits
 from fedweave.data.normalise import NORMALISATIONS, normalise
-from fedweave.data.partition import PARTITIONS, accepted, partition
+from fedweave.data.partitions.registry import PARTITIONS, accepted, partition
+from fedweave.data.sources import citation, compcars, digits, images, income, shoulder, traffic, weather
+from fedweave.data.sources.retrieval import complete, download, require
 from fedweave.data.summary import describe, summary
 from fedweave.errors import BadInput, choose
 

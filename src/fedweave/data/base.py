@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedweave.arrays import map_npy, read_npz
 from fedweave.errors import BadInput
 from fedweave.files import atomic_path, check_regular, sweep, write_atomic
+from fedweave.readers.arrays import map_npy, read_npz
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.split import PARTS
+from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.split import PARTS
+from fedweave.data.partitions.splits import PARTS
 from fedweave.files import atomic_path, write_atomic
 
 

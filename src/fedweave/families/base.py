@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import weave
-from fedweave.descent import Fit
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.solvers import Solver, owned, pull_back
-from fedweave.trees import Params, Tree
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
+from fedweave.client.solvers import Solver, owned, pull_back
+from fedweave.federation.collaboration import weave
+from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 class SplitClient(Method):

@@ -8,15 +8,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import keys, trees
-from fedweave.descent import Fit
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
+from fedweave.client.solvers import value_and_grad
+from fedweave.client.task import trimmed
 from fedweave.families.base import GlobalModel
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
+from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate
-from fedweave.solvers import value_and_grad
-from fedweave.task import trimmed
-from fedweave.trees import Params, Tree, mapped
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree, mapped
 
 RECORD = 10  # losses whose spread decides whether the weights have settled
 
@@ -79,7 +79,7 @@ class Blending(GlobalModel):
         def lesson(weights: Params, epoch: int) -> tuple[Params, Tensor]:
             last = next(iter(gap.values())).new_zeros(())
             for b, rows in enumerate(batches):
-                value, _, grads = gradient(weights, rows, keys.fold(data.key, 1, epoch, b))
+                value, _, grads = gradient(weights, rows, dropout_keys.fold(data.key, 1, epoch, b))
                 step = {name: (w - self.eta * grads[name] * gap[name]).clamp(0.0, 1.0) for name, w in weights.items()}
                 weights, last = _where((rows >= 0).any(), (step, value), (weights, last))
             return weights, last
@@ -108,7 +108,7 @@ class Blending(GlobalModel):
         share = self.portion / 100.0
         width = max(1, int(share * len(data.train)))
         count = (share * data.size).floor().clamp(min=1)
-        offset = (keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
+        offset = (dropout_keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
         size = self.training.batch_size
         if self.training.drop_last and size:  # as in training: BatchNorm cannot learn from the one row that may be left
             count = torch.where(count >= size, count - count % size, count)

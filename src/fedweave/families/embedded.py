@@ -5,13 +5,13 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Method, Update
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import Grouped
+from fedweave.client.task import NodeClassification
+from fedweave.federation.protocol import ClientState, Method, Update
 from fedweave.settings import Epochs, Rounds
-from fedweave.solvers import Grouped
-from fedweave.task import NodeClassification
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass(frozen=True, kw_only=True)

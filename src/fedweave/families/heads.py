@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from fedweave.federation import ClientData
-from fedweave.task import Task
-from fedweave.trees import Params, Tree
+from fedweave.client.data import ClientData
+from fedweave.client.task import Task
+from fedweave.tensors.trees import Params, Tree
 
 
 def body(task: Task) -> tuple[str, ...]:

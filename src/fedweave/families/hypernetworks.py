@@ -1,6 +1,6 @@
 """Families whose server is one hypernetwork on a vector per client.
 
-Networks are plain modules run on state: `fedweave.protocol.initialised` makes their parameters, `applied` runs them.
+Networks are plain modules run on state: `fedweave.federation.protocol.initialised` makes their parameters, `applied` runs them.
 """
 
 from abc import abstractmethod
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave import keys, trees
-from fedweave.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph
+from fedweave.client.solvers import SGD, Adam, Solver
+from fedweave.client.task import invoke
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
-from fedweave.hyper import TargetHypernetwork
-from fedweave.protocol import Server, Stage, Start, initialised
+from fedweave.federation.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph
+from fedweave.federation.protocol import Server, Stage, Start, initialised
+from fedweave.server_networks import TargetHypernetwork
 from fedweave.settings import Between, Choices, Count, Dropout, IntegerSpace, LogSpace, NonNegative, Rate, Rounds, Share, Size
-from fedweave.solvers import SGD, Adam, Solver
-from fedweave.streams import stream
-from fedweave.task import invoke
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.random_streams import stream
+from fedweave.tensors.trees import Params, Tree
 
 
 def applied(build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any) -> Any:
@@ -165,7 +165,7 @@ class GraphHypernetwork(Hypernetwork):
             "hyper": self.fresh(size, start),
             **self.companions(size, start),
         }
-        fixed = {"edges": self.edges(x, start), "key": keys.key(start.seed)}
+        fixed = {"edges": self.edges(x, start), "key": dropout_keys.key(start.seed)}
         return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})
 
     def edges(self, x: Tensor, start: Start) -> Tensor:
@@ -181,7 +181,7 @@ class GraphHypernetwork(Hypernetwork):
         return applied(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed["key"])
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        return {**fixed, "key": keys.fold(fixed["key"], 1)}
+        return {**fixed, "key": dropout_keys.fold(fixed["key"], 1)}
 
     def stages(self, rounds: int) -> list[Stage]:
         first = WarmUp(**{f.name: getattr(self, f.name) for f in fields(WarmUp)})

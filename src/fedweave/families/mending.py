@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedweave import keys
+from fedweave.client.data import ClientData
+from fedweave.client.task import NodeClassification, RowLosses, invoke
 from fedweave.families.heads import head_shape
-from fedweave.federation import ClientData
+from fedweave.federation.protocol import Method
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
-from fedweave.protocol import Method
 from fedweave.settings import Dropout, Share, Size
-from fedweave.task import NodeClassification, RowLosses, invoke
-from fedweave.trees import Params, Tree, mapped
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import Params, Tree, mapped
 
 NETWORKS = ("classifier", "generator")
 
@@ -49,7 +49,7 @@ def linked(data: ClientData) -> Tensor:
 def impair(data: ClientData, share: float, most: int, key: Tensor) -> Impaired:
     """Hide a `share` of the validation nodes, drawn by `key`, and note up to `most` hidden neighbours per node."""
     edges, nodes = data.arrays["edges"], len(data.arrays["x"])
-    rank = keys.uniform(key, data.val.shape).masked_fill(data.val < 0, 2.0).argsort(stable=True).argsort(stable=True)
+    rank = dropout_keys.uniform(key, data.val.shape).masked_fill(data.val < 0, 2.0).argsort(stable=True).argsort(stable=True)
     chosen = rank < (share * (data.val >= 0).sum()).floor()
     hidden = torch.zeros(nodes + 1, dtype=torch.int64, device=edges.device)
     hidden = hidden.scatter_add(0, torch.where(chosen, data.val, nodes), chosen.to(torch.int64))[:nodes] > 0
@@ -64,15 +64,15 @@ def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
     edges, x = data.arrays["edges"], data.arrays["x"]
     first, count, sources = neighbours(edges, linked(data), len(x))
     connected = torch.argsort((count == 0).to(torch.int64), stable=True)
-    nodes = connected[(keys.uniform(keys.fold(key, 0), (size,)) * (count > 0).sum()).floor().long()]
-    offset = (keys.uniform(keys.fold(key, 1), (size, most)) * count[nodes][:, None]).floor().long()
+    nodes = connected[(dropout_keys.uniform(dropout_keys.fold(key, 0), (size,)) * (count > 0).sum()).floor().long()]
+    offset = (dropout_keys.uniform(dropout_keys.fold(key, 1), (size, most)) * count[nodes][:, None]).floor().long()
     return x[sources[(first[nodes][:, None] + offset).clamp(max=edges.shape[1] - 1)]]
 
 
 def drawn(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -> Tensor:
     """For every node, one draw from every client's part of the `bank` [N, size, T, F]: rows of bank.flatten(0, 2), [V, N, T]."""
     n, size, t, _ = bank.shape
-    draws = torch.stack([(keys.uniform(keys.fold(key, 6, identity), (nodes,)) * size).long() for identity in identities], 1)
+    draws = torch.stack([(dropout_keys.uniform(dropout_keys.fold(key, 6, identity), (nodes,)) * size).long() for identity in identities], 1)
     firsts = (torch.arange(n, device=bank.device) * size + draws) * t
     return firsts[..., None] + torch.arange(t, device=bank.device)
 
@@ -158,7 +158,7 @@ class Mending(Method):
 
     def mended(self, mine: Tree, data: ClientData) -> tuple[Slot, ...]:
         """The neighbours that mend the client's subgraph; the same in every round."""
-        return self.generate(mine["generator"], data, linked(data), keys.fold(mine["key"], 2), None)[1]
+        return self.generate(mine["generator"], data, linked(data), dropout_keys.fold(mine["key"], 2), None)[1]
 
     def classify(self, classifier: Params, data: ClientData, edges: Tensor, slots: Sequence[Slot], key: Tensor | None = None) -> Tensor:
         """Logits of all nodes [V, C]."""
@@ -178,11 +178,11 @@ class Mending(Method):
 
     def generator_losses(self, shared: Tree, own: Tree, mine: Tree, data: ClientData) -> RowLosses:
         """What is missing from the impaired subgraph, and cross-entropy on what mends it; `shared` has everybody's "bank"."""
-        graph, bank = impair(data, self.hidden_share, self.most, keys.fold(mine["key"], 1)), shared["bank"]
+        graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(mine["key"], 1)), shared["bank"]
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            degree, slots = self.generate(part(model, "generator"), data, graph.kept, keys.fold(key, 3), keys.fold(key, 4))
-            logits = self.classify(part(model, "classifier"), data, graph.kept, slots, keys.fold(key, 5))
+            degree, slots = self.generate(part(model, "generator"), data, graph.kept, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4))
+            logits = self.classify(part(model, "classifier"), data, graph.kept, slots, dropout_keys.fold(key, 5))
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
             errors = greedy(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedweave import trees
-from fedweave.collaboration import row_shares, weave
+from fedweave.client.solvers import SGD, Solver
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.hypernetworks import vectors
-from fedweave.hyper import LayerWeights
-from fedweave.protocol import Server, Start, initialised
+from fedweave.federation.collaboration import row_shares, weave
+from fedweave.federation.protocol import Server, Start, initialised
+from fedweave.server_networks import LayerWeights
 from fedweave.settings import LogSpace, Rate, Size
-from fedweave.solvers import SGD, Solver
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass(frozen=True, kw_only=True)

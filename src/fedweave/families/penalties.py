@@ -1,4 +1,4 @@
-"""Penalties on local training: clients tied to what they received, and loss modifiers beside `fedweave.solvers.proximal`."""
+"""Penalties on local training: clients tied to what they received, and loss modifiers beside `fedweave.client.solvers.proximal`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave.descent import Fit
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
+from fedweave.client.solvers import Loss, proximal
 from fedweave.families.base import SplitClient
-from fedweave.federation import ClientData
 from fedweave.settings import LogSpace, Weight
-from fedweave.solvers import Loss, proximal
-from fedweave.trees import Params
+from fedweave.tensors.trees import Params
 
 BLUNT = 1e-4  # distances below this count as rounding
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedweave import keys, trees
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import SGD, Adam, value_and_grad
+from fedweave.client.task import CHUNK
 from fedweave.families.mixtures import LearnedMixtures
-from fedweave.federation import ClientData
-from fedweave.protocol import Server, Start
+from fedweave.federation.protocol import Server, Start
 from fedweave.settings import LogSpace, Positive, Size
-from fedweave.solvers import SGD, Adam, value_and_grad
-from fedweave.task import CHUNK
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 Gradient = Literal["client_grad", "delta", "simulated", "spsa"]
 
@@ -44,10 +44,10 @@ class ValidatedMixtures(LearnedMixtures):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         phi, fixed = super().begin(start)
-        return phi, {**fixed, "key": keys.key(start.seed)}
+        return phi, {**fixed, "key": dropout_keys.key(start.seed)}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        return {**super().remember(fixed, ids, start, uploads), "key": keys.fold(fixed["key"], 1)}
+        return {**super().remember(fixed, ids, start, uploads), "key": dropout_keys.fold(fixed["key"], 1)}
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
         if self.gat_grad != "spsa":
@@ -110,7 +110,7 @@ class ValidatedMixtures(LearnedMixtures):
     def direction(self, phi: Tree, fixed: Tree, probe: int) -> Tree:
         """u of this round's `probe`: independent signs in the form of φ."""
         leaves, form = tree_flatten(phi)
-        draws = [keys.uniform(keys.fold(fixed["key"], probe, n), leaf.shape) for n, leaf in enumerate(leaves)]
+        draws = [dropout_keys.uniform(dropout_keys.fold(fixed["key"], probe, n), leaf.shape) for n, leaf in enumerate(leaves)]
         return tree_unflatten([torch.where(draw < 0.5, -1.0, 1.0).to(leaf) for draw, leaf in zip(draws, leaves, strict=True)], form)
 
     def _ends(self) -> list[tuple[int, float]]:

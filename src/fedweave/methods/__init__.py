@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from fedweave.registry import METHODS
+from fedweave.federation.registry import METHODS
 
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")

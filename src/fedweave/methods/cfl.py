@@ -17,13 +17,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import cosines, row_shares
 from fedweave.families import SplitClient
-from fedweave.protocol import Server, Start
-from fedweave.registry import method
+from fedweave.federation.collaboration import cosines, row_shares
+from fedweave.federation.protocol import Server, Start
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, NonNegative, Rounds, Size
-from fedweave.trees import Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
 
 
 @method("cfl")

@@ -13,13 +13,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import simplex
 from fedweave.families.validated import ValidatedMixtures
-from fedweave.protocol import Start
-from fedweave.registry import method
+from fedweave.federation.collaboration import simplex
+from fedweave.federation.protocol import Start
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace
-from fedweave.trees import Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
 
 
 @method("direct_matrix")

@@ -7,14 +7,14 @@ of v ← v − lr (∇F(v) + λ (v − g)), then w is trained from g by plain lo
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave import trees
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import proximal
 from fedweave.families import GlobalModel
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Weight
-from fedweave.solvers import proximal
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("ditto")

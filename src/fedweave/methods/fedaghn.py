@@ -16,14 +16,14 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import layer_cosines, weave
+from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.protocol import Server, Start
-from fedweave.registry import method
+from fedweave.federation.collaboration import layer_cosines, weave
+from fedweave.federation.protocol import Server, Start
+from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
-from fedweave.solvers import SGD, Grouped, Solver
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 Role = Literal["trained", "frozen", "absent"]
 

@@ -8,12 +8,12 @@ with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.descent import Fit
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
 from fedweave.families.blending import Blending
-from fedweave.federation import ClientData
-from fedweave.registry import method
+from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
-from fedweave.trees import Params
+from fedweave.tensors.trees import Params
 
 
 @method("fedah")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedweave.families.blending import Blending
-from fedweave.registry import method
+from fedweave.federation.registry import method
 from fedweave.settings import Count
 
 

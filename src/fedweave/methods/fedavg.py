@@ -7,7 +7,7 @@ rows among the participants. Every client deploys g with its own BatchNorm stati
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("fedavg")

@@ -7,7 +7,7 @@ FedAGHN, songjiarui00/FedAGHN). The control that every weaving method has to bea
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("fedavg_ft")

@@ -7,7 +7,7 @@ not by a substring of their names as in the public code (med-air/FedBN). Undefin
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("fedbn")

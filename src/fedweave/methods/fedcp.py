@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave import keys, trees
+from fedweave.client.data import ClientData
+from fedweave.client.task import RowLosses
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Start, Update, initialised
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Start, Update, initialised
+from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, LogSpace, Weight
-from fedweave.task import RowLosses
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 GATE = ("gate/weight", "gate/bias", "gate/scale", "gate/shift")
@@ -81,7 +81,7 @@ class FedCP(GlobalModel):
         weight, bias, scale, shift = (model[name] for name in GATE)
         gate = F.relu(F.layer_norm(F.linear(z * context, weight, bias), bias.shape, scale, shift)).unflatten(-1, (2, -1))
         if key is not None:
-            gate = gate - (-keys.uniform(key, gate.shape).clamp(min=2.0**-25).log()).log().to(gate)
+            gate = gate - (-dropout_keys.uniform(key, gate.shape).clamp(min=2.0**-25).log()).log().to(gate)
         personal, common = (gate / self.tau).softmax(-2).unbind(-2)
         return classify(self.task, model, z * personal) + classify(self.task, global_head, z * common)
 
@@ -92,7 +92,7 @@ class FedCP(GlobalModel):
             frozen = {**trees.only(received, names), **{name: model[name].clone() for name in self.task.buffers}}
             z = self.task.forward(trees.only(model, names), data, rows, key, mask, method="features")
             reference = self.task.forward(frozen, data, rows, key, mask, method="features")
-            logits = self._logits(model, received, z, context, keys.fold(key, 2))
+            logits = self._logits(model, received, z, context, dropout_keys.fold(key, 2))
             return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(z, reference, mask)
 
         return losses

@@ -15,13 +15,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import keys, trees
-from fedweave.collaboration import row_shares
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.registry import method
+from fedweave.client.data import ClientData
+from fedweave.federation.collaboration import row_shares
+from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Rate, Share, Size
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 LARGEST = 2**62 - 1
 
@@ -41,7 +41,12 @@ class FedFomo(Method):
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)
         tables = {"models": models, "affinity": torch.eye(start.clients, dtype=self.task.dtype), "ids": start.ids.clone()}
-        return {**tables, "seen": torch.zeros(start.clients, dtype=torch.bool), "key": keys.key(start.seed), "round": torch.tensor(0)}
+        return {
+            **tables,
+            "seen": torch.zeros(start.clients, dtype=torch.bool),
+            "key": dropout_keys.key(start.seed),
+            "round": torch.tensor(0),
+        }
 
     def join(self, model: Params) -> ClientState:
         return model
@@ -78,14 +83,14 @@ class FedFomo(Method):
 
     def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
-        base, who = keys.fold(server["key"], server["round"]), server["ids"][ids]
-        draws = keys.fold(base, who[:, None], server["ids"][None, :]) & LARGEST
+        base, who = dropout_keys.fold(server["key"], server["round"]), server["ids"][ids]
+        draws = dropout_keys.fold(base, who[:, None], server["ids"][None, :]) & LARGEST
         epsilon = (self.epsilon - self.decay * server["round"]).clamp(min=0.0)
         free = server["seen"] & (ids[:, None] != torch.arange(len(server["ids"]), device=ids.device))
         chosen, live = [ids.new_zeros(len(ids), 0)], [free[:, :0]]
         for slot in range(min(self.models, len(server["ids"]) - 1)):
             best = server["affinity"][ids].masked_fill(~free, -torch.inf)
-            explores = (keys.fold(base, who, -1 - slot) & LARGEST) < epsilon * LARGEST
+            explores = (dropout_keys.fold(base, who, -1 - slot) & LARGEST) < epsilon * LARGEST
             # Whoever explores, and ties, are settled by draws that hang on identities.
             eligible = free & ((best == best.amax(1, keepdim=True)) | explores[:, None])
             pick = draws.masked_fill(~eligible, -1).argmax(1, keepdim=True)

@@ -16,15 +16,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import trees
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import SGD, Solver
+from fedweave.client.task import RowLosses
 from fedweave.families.heads import body, class_statistics, head_shape, shares
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
-from fedweave.solvers import SGD, Solver
-from fedweave.task import RowLosses
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedpac")

@@ -6,7 +6,7 @@ Server keeps the body B; the head H stays with the client. Both are trained toge
 from dataclasses import dataclass
 
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("fedper")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedweave.families import GlobalModel
 from fedweave.families.penalties import ProximalClient
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("fedprox")

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import cosines
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import SGD, Adam, Grouped, Loss
 from fedweave.families import ClientModels
-from fedweave.federation import ClientData
+from fedweave.federation.collaboration import cosines
+from fedweave.federation.protocol import ClientState, Server, Start, Update
+from fedweave.federation.registry import method
 from fedweave.models import gcn_norm
-from fedweave.protocol import ClientState, Server, Start, Update
-from fedweave.registry import method
 from fedweave.settings import AtLeast, LogSpace, Share, Size, Weight
-from fedweave.solvers import SGD, Adam, Grouped, Loss
-from fedweave.streams import stream
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.random_streams import stream
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedpub")

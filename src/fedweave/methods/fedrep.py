@@ -10,13 +10,13 @@ unless the run's optimiser has it.
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.descent import Fit
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
 from fedweave.families import GlobalModel, SplitClient
 from fedweave.families.heads import body
-from fedweave.federation import ClientData
-from fedweave.registry import method
+from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
-from fedweave.trees import Params
+from fedweave.tensors.trees import Params
 
 
 @method("fedrep")

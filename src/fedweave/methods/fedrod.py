@@ -12,14 +12,14 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedweave import trees
+from fedweave.client.data import ClientData
+from fedweave.client.task import RowLosses
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, one_hot
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
-from fedweave.registry import method
-from fedweave.task import RowLosses
-from fedweave.trees import Params, Tree
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.federation.registry import method
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedrod")

@@ -21,13 +21,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import trees
+from fedweave.client.data import ClientData
 from fedweave.families.mending import NETWORKS, Mending, bank, linked, part
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Server, Start, Update, initialised
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Rounds, Size
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedsage")

@@ -16,19 +16,19 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fedweave import keys, trees
-from fedweave.collaboration import complete_graph, smoothness
+from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
 from fedweave.families.embedded import EmbeddedClient
 from fedweave.families.hypernetworks import applied
-from fedweave.hyper.attention import padded
-from fedweave.hyper.collaborative import CollaborativeHypernetwork, Encoder, Mixer
-from fedweave.protocol import Server, Start, initialised
-from fedweave.registry import method
+from fedweave.federation.collaboration import complete_graph, smoothness
+from fedweave.federation.protocol import Server, Start, initialised
+from fedweave.federation.registry import method
+from fedweave.server_networks.attention import padded
+from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
-from fedweave.solvers import Adam, Grouped, Solver
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedsheafhn")
@@ -58,14 +58,14 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         x = self._vectors(start.enrolled["embedding"], 0, start.clients)
-        return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": keys.key(start.seed)}
+        return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": dropout_keys.key(start.seed)}
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         return self._run(phi, fixed, "forward", ids, key=fixed["key"])
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         told = self.embedding == "graph" and "embedding" in uploads
-        return {"x": trees.put(fixed["x"], ids, uploads["embedding"]) if told else fixed["x"], "key": keys.fold(fixed["key"], 3)}
+        return {"x": trees.put(fixed["x"], ids, uploads["embedding"]) if told else fixed["x"], "key": dropout_keys.fold(fixed["key"], 3)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedweave.families.hypernetworks import GraphHypernetwork
-from fedweave.hyper import GCNEncoder
-from fedweave.registry import method
+from fedweave.federation.registry import method
+from fedweave.server_networks import GCNEncoder
 
 
 @method("ghn")

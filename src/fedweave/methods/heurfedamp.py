@@ -16,15 +16,15 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import model_cosines
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import proximal
 from fedweave.families import ClientModels
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Server, Start, Update
-from fedweave.registry import method
+from fedweave.federation.collaboration import model_cosines
+from fedweave.federation.protocol import ClientState, Server, Start, Update
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Share, Weight
-from fedweave.solvers import proximal
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("heurfedamp")

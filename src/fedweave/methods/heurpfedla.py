@@ -13,13 +13,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import trees
+from fedweave.client.data import ClientData
 from fedweave.families.mixtures import LayerwiseHypernetworks
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Server, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Server, Update
+from fedweave.federation.registry import method
 from fedweave.settings import Count, IntegerSpace
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("heurpfedla")

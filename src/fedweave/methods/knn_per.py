@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave import trees
+from fedweave.client.data import ClientData
 from fedweave.families import GlobalModel
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.federation.registry import method
 from fedweave.settings import AtMost, IntegerSpace, LogSpace, Positive, Size
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("knn_per")

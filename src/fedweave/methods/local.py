@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Method, Server, Start, Update
-from fedweave.registry import method
-from fedweave.trees import Params, Tree
+from fedweave.client.data import ClientData
+from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.federation.registry import method
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("local")

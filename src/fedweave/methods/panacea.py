@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave import trees
+from fedweave.client.solvers import pull_back
 from fedweave.families.hypernetworks import Graph, GraphHypernetwork
-from fedweave.hyper import GCNEncoder
-from fedweave.protocol import Start, initialised
-from fedweave.registry import method
+from fedweave.federation.protocol import Start, initialised
+from fedweave.federation.registry import method
+from fedweave.server_networks import GCNEncoder
 from fedweave.settings import Choices, NotSearched, Weight
-from fedweave.solvers import pull_back
-from fedweave.trees import Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
 
 
 @method("panacea")

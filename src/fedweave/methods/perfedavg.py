@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave import keys, trees
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import value_and_grad
+from fedweave.client.task import trimmed
 from fedweave.families import GlobalModel
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Rate
-from fedweave.solvers import value_and_grad
-from fedweave.task import trimmed
-from fedweave.trees import Params, Tree, mapped
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree, mapped
 
 
 @method("perfedavg")
@@ -56,10 +56,12 @@ class PerFedAvg(GlobalModel):
     def _meta_loss(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> tuple[Tensor, Params]:
         """F(w'; D2), with d as its gradient in w."""
         batches = [trimmed(r) for r in rows]
-        adapted = self._step(model, batches[1], keys.fold(key, 1), data)
+        adapted = self._step(model, batches[1], dropout_keys.fold(key, 1), data)
         value, buffers, d = self._gradient(adapted, batches[0], key, data)
         if self.variant == "hf":
-            ahead, behind = (self._gradient(_moved(model, d, s * self.delta), batches[2], keys.fold(key, 2), data)[2] for s in (1, -1))
+            ahead, behind = (
+                self._gradient(_moved(model, d, s * self.delta), batches[2], dropout_keys.fold(key, 2), data)[2] for s in (1, -1)
+            )
             d = {name: g - self.alpha * (ahead[name] - behind[name]) / (2 * self.delta) for name, g in d.items()}
         # The second term is zero and its gradient is d.
         return value + sum((d[name] * (model[name] - model[name].detach())).sum() for name in d), buffers
@@ -89,5 +91,5 @@ def _stacked(rows: tuple[Tensor, ...]) -> Tensor:
 
 def _sample(data: ClientData, size: int) -> Tensor:
     """A batch of the client's training rows, by its key."""
-    draws = keys.uniform(data.key, data.train.shape).masked_fill(data.train < 0, 2.0)
+    draws = dropout_keys.uniform(data.key, data.train.shape).masked_fill(data.train < 0, 2.0)
     return data.train[draws.argsort(stable=True)][: size or len(data.train)]

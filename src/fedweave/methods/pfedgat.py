@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from fedweave import keys, trees
 from fedweave.families.hypernetworks import applied
 from fedweave.families.validated import ValidatedMixtures
-from fedweave.hyper import ModelAttention, count_sketch, layer_norm
-from fedweave.protocol import Start, initialised
-from fedweave.registry import method
+from fedweave.federation.protocol import Start, initialised
+from fedweave.federation.registry import method
+from fedweave.server_networks import ModelAttention, count_sketch, layer_norm
 from fedweave.settings import Choices, Size
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("pfedgat")
@@ -61,7 +61,7 @@ class PFedGAT(ValidatedMixtures):
             dense = [names for names in self.task.layers.values() if any(models[name].ndim == 3 for name in names)]
             return layer_norm(trees.flat(trees.only(models, [name for names in dense[-self.last :] for name in names])))
         rows = layer_norm(trees.flat(models))
-        return count_sketch(rows, self.sketch, keys.key(0).to(rows.device)) if self.features == "proj" else rows
+        return count_sketch(rows, self.sketch, dropout_keys.key(0).to(rows.device)) if self.features == "proj" else rows
 
     def _network(self, size: int) -> nn.Module:
         options = {"width": self.head_width, "heads": self.heads, "score": self.score, "shared": self.shared}

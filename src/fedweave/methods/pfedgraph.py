@@ -16,15 +16,15 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave import trees
-from fedweave.collaboration import model_cosines, simplex
+from fedweave.client.data import ClientData
 from fedweave.families import ClientModels
 from fedweave.families.penalties import aligned
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Server, Start, Update
-from fedweave.registry import method
+from fedweave.federation.collaboration import model_cosines, simplex
+from fedweave.federation.protocol import ClientState, Server, Start, Update
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Weight
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("pfedgraph")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedweave.families.hypernetworks import TableHypernetwork
-from fedweave.registry import method
+from fedweave.federation.registry import method
 from fedweave.settings import LogSpace
 
 

@@ -14,7 +14,7 @@ Deviations:
 from dataclasses import dataclass
 
 from fedweave.families.mixtures import LayerwiseHypernetworks
-from fedweave.registry import method
+from fedweave.federation.registry import method
 
 
 @method("pfedla")

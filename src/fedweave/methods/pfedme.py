@@ -12,14 +12,14 @@ from typing import Annotated
 
 import torch
 
-from fedweave import trees
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import Solver
 from fedweave.families import GlobalModel
-from fedweave.federation import ClientData
-from fedweave.protocol import ClientState, Update
-from fedweave.registry import method
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, AtMost, LogSpace, Rate, Weight
-from fedweave.solvers import Solver
-from fedweave.trees import Params, Tree
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave import keys, trees
-from fedweave.collaboration import given, row_shares
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
 from fedweave.families.hypernetworks import applied, vectors
 from fedweave.families.penalties import tied
-from fedweave.federation import ClientData
-from fedweave.hyper.antisymmetric import AntisymmetricGraph, sparsified
-from fedweave.protocol import ClientState, Server, Start, Update, initialised
-from fedweave.registry import method
+from fedweave.federation.collaboration import given, row_shares
+from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.federation.registry import method
+from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
-from fedweave.solvers import SGD, value_and_grad
-from fedweave.trees import Params, Tree
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree
 
 
 @method("sfl")
@@ -89,7 +89,7 @@ class SFL(ClientModels):
     def _fitted(self, thetas: Tensor, fixed: Tree, round: Tensor) -> Tensor:
         """S [N, N], sparse."""
         target = F.normalize(torch.cdist(thetas, thetas))
-        seeds = [int(keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
+        seeds = [int(dropout_keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
         first, second = (vectors(seed, fixed["ids"].cpu(), self.node_size, thetas.cpu()) for seed in seeds[:2])
         build = partial(AntisymmetricGraph, first, second, saturation=self.saturation)
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)

@@ -17,10 +17,10 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from fedweave.families.hypernetworks import GraphHypernetwork, applied
-from fedweave.hyper import SheafDiffusion
-from fedweave.hyper.sheaf import Activation, Maps
-from fedweave.protocol import Server
-from fedweave.registry import method
+from fedweave.federation.protocol import Server
+from fedweave.federation.registry import method
+from fedweave.server_networks import SheafDiffusion
+from fedweave.server_networks.sheaf import Activation, Maps
 from fedweave.settings import IntegerSpace, Size
 
 

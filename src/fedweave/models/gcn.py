@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave import keys
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.settings import Dropout, Size
-from fedweave.trees import mapped
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import mapped
 
 
 def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -149,10 +149,10 @@ class GCN(ClientModel):
     def embed(self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None) -> Tensor:
         """Node embeddings [V, D]: the second convolution before its ReLU."""
         nodes, edges, weight = x
-        h = keys.dropout(F.relu(self.gcn1(nodes, edges, weight)), self.dropout, key, salt=1)
+        h = dropout_keys.dropout(F.relu(self.gcn1(nodes, edges, weight)), self.dropout, key, salt=1)
         return self.gcn2(h, edges, weight)
 
     def features(self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the classifier [V, D]."""
         del mask
-        return keys.dropout(F.relu(self.embed(x, key=key)), self.dropout, key, salt=2)
+        return dropout_keys.dropout(F.relu(self.embed(x, key=key)), self.dropout, key, salt=2)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave import keys
 from fedweave.models.gcn import Cells, project, propagate
-from fedweave.trees import mapped
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import mapped
 
 
 class Slot(NamedTuple):
@@ -67,12 +67,12 @@ class GraphSAGE(nn.Module):
     def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None) -> Tensor:
         """[V, F] or its cells -> [V, outputs]; dropout with a key."""
         h, made = self.conv1(x, edges, weight, slots)
-        h = keys.dropout(F.relu(h), self.dropout, key, salt=1)
+        h = dropout_keys.dropout(F.relu(h), self.dropout, key, salt=1)
         return self.conv2(h, edges, weight, [self._hidden(slot, len(h), key, 2 + i) for i, slot in enumerate(made)])[0]
 
     def _hidden(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
         # Dropout is drawn for every node, so that it does not depend on who else has a neighbour in this slot.
-        kept = keys.dropout(slot.made.new_ones(nodes, slot.made.shape[1]), self.dropout, key, salt)
+        kept = dropout_keys.dropout(slot.made.new_ones(nodes, slot.made.shape[1]), self.dropout, key, salt)
         return slot._replace(made=F.relu(slot.made) * kept[slot.nodes])
 
 
@@ -106,7 +106,7 @@ class NeighbourGenerator(nn.Module):
         h = F.relu(self.fc2(F.relu(self.fc1(code[nodes]))))
         if key is not None and len(nodes):
             # Drawn for every node, so that it does not depend on who else has neighbours.
-            h = h * keys.dropout(h.new_ones(len(code), h.shape[1]), self.dropout, key, salt=3)[nodes]
+            h = h * dropout_keys.dropout(h.new_ones(len(code), h.shape[1]), self.dropout, key, salt=3)[nodes]
         parts = [part.unflatten(0, (self.most, -1)).unbind(0) for part in (self.flat.weight, self.flat.bias)]
         slots = []
         for i, (weight, bias) in enumerate(zip(*parts, strict=True)):
@@ -120,8 +120,8 @@ class NeighbourGenerator(nn.Module):
 
 def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """float32 draws from N(0, 1), a hash of the 0-d key and the element's index."""
-    radius = (-2.0 * torch.log1p(-keys.uniform(keys.fold(key, 0), shape))).sqrt()
-    return radius * torch.cos(2.0 * torch.pi * keys.uniform(keys.fold(key, 1), shape))
+    radius = (-2.0 * torch.log1p(-dropout_keys.uniform(dropout_keys.fold(key, 0), shape))).sqrt()
+    return radius * torch.cos(2.0 * torch.pi * dropout_keys.uniform(dropout_keys.fold(key, 1), shape))
 
 
 def neighbours(edges: Tensor, chosen: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedweave.stats import Ranking
+    from fedweave.results.statistics import Ranking
 
 ROW = 13.5  # points that the name of a method takes beside its line
 ROOM = 16  # most methods whose names all stand beside their lines

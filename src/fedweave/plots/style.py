@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.files import write_atomic
-from fedweave.parallel import gather
+from fedweave.runs.parallel import gather
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

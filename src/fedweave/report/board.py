@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave import published, results
+from fedweave import results
 from fedweave.plots import Look
-from fedweave.results import EMPTY, Run, interval, shown
+from fedweave.results import EMPTY, Run, interval, published, shown
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, column, marked, outcome, to_control
 
 STYLES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave import plots, published, results, stats
+from fedweave import plots, results
 from fedweave.plots import Look
 from fedweave.report import extras, graphs, inside
 from fedweave.report.board import STYLES, Row, columns_of, rows_of
 from fedweave.report.graphs import Collaboration
 from fedweave.report.inside import POINTS, Figure, Grid
 from fedweave.report.rounds import rounds
-from fedweave.results import Run, Tables
+from fedweave.results import Run, Tables, published, statistics
 from fedweave.results.marks import MEANING, REFERENCES, SYMBOLS, marked, outcome
 from fedweave.results.verdicts import blind, verdict
 
@@ -180,13 +180,13 @@ def _ranks(ranks: pd.DataFrame, task: str) -> Figure | None:
     return Figure("Ranks over clients", plots.critical_difference(ranked), f"{caption} {facts}")
 
 
-def ranking(ranks: pd.DataFrame, task: str = "") -> stats.Ranking | None:
+def ranking(ranks: pd.DataFrame, task: str = "") -> statistics.Ranking | None:
     """The average ranks over the clients of `task`, or over all tasks; None where there is too little to rank."""
     table = ranks[ranks["task"] == task]
     if table.empty:
         return None
     blocks, difference, p = (table[name].iloc[0] for name in ("blocks", "critical_difference", "p"))
-    return stats.Ranking(tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference))
+    return statistics.Ranking(tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference))
 
 
 def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.arrays import read_npz
 from fedweave.errors import BadInput
 from fedweave.files import read
+from fedweave.readers.arrays import read_npz
 from fedweave.results.runs import AGAIN, Run
 
 

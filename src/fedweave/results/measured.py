@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave import metrics, published
 from fedweave.files import read
+from fedweave.results import published
 from fedweave.results.kept import Graphs, graphs
 from fedweave.results.runs import Run, Study, by_task
+from fedweave.runs import selection
 
 COLUMNS = ["run", "task", "dataset", "setting", "method", "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
@@ -95,9 +96,9 @@ def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     shown = reported_graphs(run, chosen)
     for kept, index in shown:
         layers = kept.weights[index]
-        found.setdefault(VARIATION, []).append(float(np.mean([metrics.row_variation(layer) for layer in layers])))
+        found.setdefault(VARIATION, []).append(float(np.mean([selection.row_variation(layer) for layer in layers])))
         if kept.group is not None:
-            found.setdefault(AUC, []).append(float(np.mean([metrics.group_auc(layer, kept.group) for layer in layers])))
+            found.setdefault(AUC, []).append(float(np.mean([selection.group_auc(layer, kept.group) for layer in layers])))
     for quantity, values in found.items():
         when = float(np.mean([kept.rounds[index] for kept, index in shown]))
         yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
@@ -106,7 +107,7 @@ def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:
     import torch
 
-    from fedweave.collaboration import weight_shares
+    from fedweave.federation.collaboration import weight_shares
 
     return weight_shares(torch.from_numpy(weights), torch.from_numpy(group))
 

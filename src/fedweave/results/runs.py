@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave import metrics, published
 from fedweave.errors import BadInput, choose
 from fedweave.files import read, read_table
+from fedweave.results import published
+from fedweave.runs import selection
 
 AGAIN = "train the run again"  # what mends any of its files
 KEYS = ("seed", "round", "point", "split", "client")
@@ -134,7 +135,7 @@ def load_run(folder: Path | str) -> Run:
     lacking = [key for key in NEEDED if key not in info]
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
-    choose(info["select"], [rule for rule in metrics.RULES if rule != metrics.LEAKY], f"{folder / 'run.json'}: select")
+    choose(info["select"], [rule for rule in selection.RULES if rule != selection.LEAKY], f"{folder / 'run.json'}: select")
     evaluations = read_scores(folder / "evaluations.parquet")
     if evaluations.duplicated(list(KEYS)).any():
         raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from fedweave import metrics
 from fedweave.errors import BadInput
 from fedweave.results.runs import Run, Study
+from fedweave.runs import selection
 
 
 def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
@@ -32,9 +32,9 @@ def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataF
     test = tables["test"].loc[rounds]
     val = tables["val"].reindex(index=rounds, columns=test.columns)
     value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
-    scores = test if rule == metrics.LEAKY else val
+    scores = test if rule == selection.LEAKY else val
     if rule == "last" or np.isfinite(scores.to_numpy()).any():
-        index = metrics.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
+        index = selection.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
         value = test.to_numpy()[index, np.arange(test.shape[1])]
         picked = rounds.to_numpy()[index]
     return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
@@ -75,7 +75,7 @@ def best_rounds(run: Run) -> np.ndarray:
 def _best_round(rows: pd.DataFrame, higher_is_better: bool) -> tuple[float, float]:
     scores = rows.pivot(index="round", columns="client", values="value")
     try:
-        index = metrics.select(scores.to_numpy(), scores.index.to_numpy(), "best_val_round", higher_is_better)
+        index = selection.select(scores.to_numpy(), scores.index.to_numpy(), "best_val_round", higher_is_better)
     except BadInput:  # no round with a finite score of every client that has one
         return np.nan, np.nan
     return float(scores.index[index[0]]), float(scores.index.max())

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave import metrics, published, stats
 from fedweave.files import write_atomic
+from fedweave.results import published, statistics
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
 from fedweave.results.measured import MIB, cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_study
 from fedweave.results.selection import clients, matrix, progress
+from fedweave.runs import selection
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
@@ -25,7 +26,7 @@ EMPTY = "\N{EN DASH}"
 # Field of `Tables` -> name of its file.
 FILES = {
     "board": "leaderboard", "clients": "clients", "curves": "curves", "significance": "significance",
-    "ranks": "ranks", "leaky": metrics.LEAKY, "measures": "measures", "cohorts": "cohorts",
+    "ranks": "ranks", "leaky": selection.LEAKY, "measures": "measures", "cohorts": "cohorts",
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ class Tables(NamedTuple):
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
     values = matrix(table, run.name).to_numpy()
     about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
-    numbers = {"seeds": len(values), **metrics.headline(values, run.higher_is_better)._asdict()}
+    numbers = {"seeds": len(values), **selection.headline(values, run.higher_is_better)._asdict()}
     return {**about, "method": run.label, "metric": run.info["metric"], **numbers}
 
 
@@ -70,7 +71,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
         beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
-        low, high = stats.bootstrap(scores[run.task][run.label])
+        low, high = statistics.bootstrap(scores[run.task][run.label])
         about = {"study": study.name, **_score(run, table), "low": low, "high": high, **progress(run), **helped.get(run.name, {})}
         rows.append({**about, **totals.to_dict(), **beside, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
@@ -118,14 +119,14 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         scores, higher = values(runs, table), runs[0].higher_is_better
-        pairs = stats.all_pairs(scores, higher)
+        pairs = statistics.all_pairs(scores, higher)
         families = {
-            "leader": stats.of_leader(pairs, stats.leader(scores, higher)),
-            "controls": stats.to_controls(scores, CONTROLS, higher),
+            "leader": statistics.of_leader(pairs, statistics.leader(scores, higher)),
+            "controls": statistics.to_controls(scores, CONTROLS, higher),
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
-    return pd.DataFrame(rows, columns=["task", "family", *stats.Comparison._fields])
+    return pd.DataFrame(rows, columns=["task", "family", *statistics.Comparison._fields])
 
 
 def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +148,7 @@ def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
     if len(scores) < 2 or len(scores.columns) < 3:
         return []
-    found = stats.ranking(list(scores.columns), scores.to_numpy(), higher)
+    found = statistics.ranking(list(scores.columns), scores.to_numpy(), higher)
     about = {"task": task, "blocks": found.tasks, "critical_difference": found.critical_difference, "p": found.p}
     return [{**about, "method": m, "rank": float(r)} for r, m in sorted(zip(found.ranks, found.methods, strict=True))]
 
@@ -170,7 +171,7 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
 
 def leaky(study: Study) -> pd.DataFrame:
     """Scores that have seen test data, stored apart: of rounds selected on it ("selection"), of runs trained on it ("training")."""
-    selected = clients(study, metrics.LEAKY)
+    selected = clients(study, selection.LEAKY)
     rows = [{**_score(run, selected), "leak": "selection"} for run in study.runs]
     if study.leaky:
         trained = clients(study._replace(runs=study.leaky))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedweave import stats
+from fedweave.results import statistics
 from fedweave.results.marks import marked
 from fedweave.results.runs import Run
 from fedweave.results.tables import shown
@@ -37,7 +37,7 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
 def blind(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
     """Why no test over the columns of `scores`, label -> [S, N], can call anybody better; empty where one can."""
     columns = next(iter(scores.values())).shape[1]
-    if len(runs) < 2 or 2.0 ** (1 - columns) < stats.ALPHA:  # the least p: all columns agree
+    if len(runs) < 2 or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     if sharing := runs[0].info.get("sharing"):
         return f"Clients that share test nodes count as one: with {columns} for {len(sharing)} the test cannot call anything significant."

@@ -1,0 +1,39 @@
+"""Commands on what studies leave behind: reports, searches, and the record in MLflow."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
+    """Build results/<study>/report.html and print the leaderboard."""
+    from fedweave.pipelines.stages import report as stage
+
+    stage.main(study)
+
+
+@app.command()
+def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -> None:
+    """Work on the searches of TASK beside the stage that runs them: start as many of these as there are cores or machines."""
+    from fedweave.pipelines.stages import tune
+
+    tune.together(task)
+
+
+@app.command()
+def dashboard(port: Annotated[int, typer.Option(help="on loopback")] = 8080) -> None:
+    """Optuna's dashboard over every search of the study, live, until Ctrl-C."""
+    from fedweave.pipelines.searching import dashboard as server
+
+    server.main(port)
+
+
+@app.command()
+def log(study: Annotated[list[str] | None, typer.Argument(help="default: every study under results/")] = None) -> None:
+    """Log studies to MLflow from their result files; after its database was deleted this brings everything back."""
+    from fedweave.pipelines.mlflow_records import tracking
+
+    tracking.main(*(study or []))

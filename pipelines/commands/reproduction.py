@@ -1,0 +1,113 @@
+"""Our numbers beside the printed ones, from docs/reproduction/<study>.csv: by study in docs/reproduction.md, by method in docs/methods.
+
+python -m fedweave.pipelines.commands.reproduction STUDY...    take what results/<study>/leaderboard.csv holds, then rewrite the pages
+python -m fedweave.pipelines.commands.reproduction             rewrite the pages
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.errors import BadInput, choose
+from fedweave.files import read_table, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+from fedweave.results import published
+from fedweave.study import catalogue
+
+PAGE = Path("docs/reproduction.md")
+METHODS = Path("docs/methods")
+TABLES = PAGE.with_suffix("")
+BLOCK = re.compile(r"(<!-- (study|method): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SHOWN = ("dataset", "setting", "method", "metric", "mean", "std", "client_std", "published_mean", "published_std", "seeds")
+KEPT = "git restore brings it back"
+HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
+
+
+def main(*studies: str) -> None:
+    """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page.
+
+    Raises:
+        BadInput: a study that lies beside no paper, or whose leaderboard is missing or damaged.
+    """
+    papers = [name for name in catalogue.studies() if name.split("/")[0] in published.PAPERS]
+    for study in studies:
+        choose(study, papers, "python -m fedweave.pipelines.commands.reproduction")
+    for study in studies:
+        take(study)
+    for page in (PAGE, *sorted(METHODS.glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            write_atomic(page, new)
+
+
+def filled(page: str) -> str:
+    """The text of a page with the tables of today in its blocks."""
+    made = {"study": table, "method": numbers}
+    return BLOCK.sub(lambda found: found[1] + made[found[2]](found[3]) + found[4], page)
+
+
+def take(study: str) -> None:
+    """Lay the rows of a study's leaderboard over those that docs/reproduction/<study>.csv has already.
+
+    Raises:
+        BadInput: the study has no leaderboard.
+    """
+    source, target = paths.RESULTS / study / "leaderboard.csv", TABLES / f"{study}.csv"
+    if not source.is_file():
+        raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
+    rows = read_table(source, SHOWN, "make it again with: dvc repro evaluate")
+    if target.is_file():
+        both = pd.concat([read_table(target, SHOWN, KEPT), rows])
+        rows = both.drop_duplicates(["dataset", "setting", "method"], keep="last")
+    rows = rows.sort_values(["dataset", "setting", "method"], kind="stable")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+
+
+def table(study: str) -> str:
+    """The rows of a study as Markdown."""
+    return HEADER + "".join(map(_line, _rows(study)))
+
+
+def numbers(label: str) -> str:
+    """The rows of a method and its variants in all studies as Markdown, or a sentence where there is none."""
+    studies = [str(path.relative_to(TABLES).with_suffix("")) for path in sorted(TABLES.rglob("*.csv"))]
+    rows = [row for study in studies for row in _rows(study) if row["method"].partition(" [")[0] == label]
+    return HEADER + "".join(map(_line, rows)) if rows else "Not run on a paper's data yet.\n"
+
+
+def _rows(study: str) -> list[dict]:
+    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints.
+
+    Raises:
+        BadInput: a page asks for a study whose rows nobody has taken.
+    """
+    source = TABLES / f"{study}.csv"
+    if not source.is_file():
+        raise BadInput(
+            f"{source}: not there, but a page has its block; run the study, then: "
+            f"python -m fedweave.pipelines.commands.reproduction {study}"
+        )
+    rows = read_table(source, SHOWN, KEPT)
+    rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
+    rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
+    return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
+
+
+def _line(row: dict) -> str:
+    """One row; a difference beyond two standard deviations is bold."""
+    ours = results.shown(row["mean"], row["spread"], row["metric"])
+    printed = results.shown(row["published_mean"], row["published_std"], row["metric"])
+    gap = row["mean"] - row["published_mean"]
+    difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
+    apart = abs(gap) > 2 * np.hypot(np.nan_to_num(row["spread"]), np.nan_to_num(row["published_std"]))
+    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if apart else difference
+    return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,100 @@
+"""`fedweave study`: which study params.yaml holds, whole or a part of it."""
+
+import re
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.study import catalogue, spec
+
+NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
+
+app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
+out = Console()
+
+Name = Annotated[str, typer.Argument(help="a name from `fedweave list studies`")]
+Tasks = Annotated[list[str] | None, typer.Option("--task", "-t", help="only this task of the study; repeat for more")]
+Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="only this method of every task; repeat for more")]
+
+
+@app.command()
+def show(name: Name, task: Tasks = None, method: Methods = None) -> None:
+    """Print a study as the params.yaml it would write; into a file or a pipe, that file."""
+    from rich.syntax import Syntax
+
+    text = dump(chosen(name, task, method))
+    if out.is_terminal:
+        out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
+    else:
+        typer.echo(text, nl=False)
+
+
+@app.command()
+def use(
+    name: Name,
+    task: Tasks = None,
+    method: Methods = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite changes made to params.yaml by hand")] = False,
+) -> None:
+    """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
+    from fedweave.runs import assembly
+
+    content = chosen(name, task, method)
+    assembly.check(spec.parse(content, f"studies/{name}.yaml"), f"studies/{name}.yaml")
+    if spec.PARAMS.is_file() and not force:
+        now = spec.read_yaml(spec.PARAMS)
+        if now != content and not _from_catalogue(now):
+            raise BadInput(
+                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
+            )
+    write_atomic(spec.PARAMS, dump(content))
+    out.print(f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro", soft_wrap=True)
+
+
+def chosen(name: str, tasks: list[str] | None, methods: list[str] | None) -> dict[str, Any]:
+    """The study `name`, or the part of it that `tasks` and `methods` name (all, where none are named).
+
+    Raises:
+        BadInput: an unknown study, task or method, or nothing is left.
+    """
+    content = catalogue.expand(name)
+    return catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
+
+
+def _from_catalogue(now: dict[str, Any]) -> bool:
+    """Whether params.yaml is a study of the catalogue, or a part of one, as it was written."""
+    if now.get("study") not in catalogue.studies() or not isinstance(now.get("runs"), dict):
+        return False
+    whole = catalogue.expand(now["study"])
+    return now in (whole, catalogue.narrow(whole, now["runs"]))
+
+
+def dump(content: dict[str, Any]) -> str:
+    """params.yaml as text: blocks down to the entries, which stay on one line each."""
+    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
+    parts = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
+            parts.append("\n".join([f"{key}:", *(f"  {_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]))
+        else:
+            parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
+    return header + "\n\n".join(parts) + "\n"
+
+
+def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
+    """`value` as `read_yaml` and DVC read it."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            return super().increase_indent(flow, False)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    # PyYAML writes YAML 1.1; what looks like a number in either dialect is quoted if it is a text.
+    Plain.add_implicit_resolver("!number", NUMBER_LIKE, None)
+    return yaml.dump(value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True).rstrip()

@@ -1,0 +1,32 @@
+"""Whether the code on disk still is the code that a process has imported."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedweave.pipelines import ROOT
+
+Stamp = tuple[int, int, int]
+
+
+def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
+    """File -> when it was last changed, its size and its number; None where there is no such file."""
+    found: dict[str, Stamp | None] = {}
+    for file in files:
+        try:
+            about = Path(file).stat()
+            found[file] = (about.st_mtime_ns, about.st_size, about.st_ino)
+        except OSError:
+            found[file] = None
+    return found
+
+
+def project_files() -> list[str]:
+    """The project's own code and the variables it sets, imported or not."""
+    sources = (path for part in ("pipelines", "src/fedweave") for path in (ROOT / part).rglob("*.py"))
+    return [str(path) for path in (*sources, ROOT / ".env")]
+
+
+def imported_files() -> set[str]:
+    """The files of all modules that this process has imported."""
+    return {file for module in tuple(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)}

@@ -1,0 +1,183 @@
+"""Start of a stage: `python -IS pipelines/launching/launcher.py STAGE [ARGUMENT]`, the command of every stage in dvc.yaml.
+
+A fork server has PyTorch and the package imported and runs the stage as a fork of itself; the first stage of a `dvc repro`
+starts it, see forkserver.py. Where that cannot be, the stage runs as `python -m fedweave.pipelines.stages.STAGE`, with the same results.
+Only the standard library is imported here, because every stage pays for it.
+"""
+
+# ruff: noqa: PTH103, PTH108, PTH109, PTH123, PTH208
+# pathlib would take longer to import than all of this.
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import stat
+import sys
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+FOLDER = ".fedweave/forkserver"  # relative, because the path of a socket must be short
+OWNER = "FEDWEAVE_OWNER"  # environment: process with which the fork server ends; default: the parent of the stage
+LONGEST = 150_000  # bytes of a request: the kernel's limit for one packet is 212,992
+ATTEMPTS = 3  # a server of older code is replaced by a new one
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)
+LOST = "error: the process that ran this stage was killed; run the stage again"
+
+
+def main() -> NoReturn:
+    """Run the stage that the command line names and end as it ends."""
+    name, *words = sys.argv[1:]
+    _note("asked")
+    if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
+        with suppress(OSError):
+            _run_forked(name, words)
+    os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *words])
+
+
+def _run_forked(name: str, words: list[str]) -> None:
+    """Run the stage in the fork server; returns, without having done anything, where there is none.
+
+    Raises:
+        OSError: this folder or this kernel cannot have one.
+    """
+    for _ in range(ATTEMPTS):
+        path = _path()
+        link = _connect(path)
+        with open(f"{path}.token", encoding="ascii") as file:
+            token = file.read()
+        if not _send(link, {"token": token, "stage": name, "words": words}):
+            return
+        answer = link.recv(64)
+        if answer == b"started":
+            _follow(link)
+        if answer != b"stale":
+            return
+
+
+def _path() -> str:
+    """The path of the owner's socket, in a folder that is this user's alone.
+
+    Raises:
+        OSError: the folder is another's, or there is no such owner.
+    """
+    os.makedirs(FOLDER, mode=0o700, exist_ok=True)
+    about = os.lstat(FOLDER)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise PermissionError(FOLDER)
+    owner = int(os.environ.get(OWNER) or os.getppid())
+    return f"{FOLDER}/{owner}-{_started(owner)}"
+
+
+def _started(process: int) -> str:
+    """When `process` started, in ticks since the machine did: with its number this names one process only."""
+    with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[19]
+
+
+def _connect(path: str) -> socket.socket:
+    """A connection to the server at `path`, which is started if it is not there."""
+    with open(f"{path}.lock", "a", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            link.connect(f"{path}.sock")
+        except (FileNotFoundError, ConnectionRefusedError):
+            _start(path)
+            link.connect(f"{path}.sock")
+    user = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+    if user != os.getuid():
+        raise PermissionError(path)
+    return link
+
+
+def _start(path: str) -> None:
+    """Start a server that listens at `path`, with the socket as its standard input."""
+    _sweep()
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.sock")
+    with open(os.open(f"{path}.token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(16))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"{path}.sock")
+        listener.listen(64)
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, listener.fileno(), 0), *((os.POSIX_SPAWN_DUP2, null, place) for place in (1, 2))]
+        command = [sys.executable, "-m", "fedweave.pipelines.launching.forkserver", path]
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
+        os.close(null)
+
+
+def _sweep() -> None:
+    """Remove what servers of processes that are no more have left."""
+    for name in os.listdir(FOLDER):
+        owner, _, started = name.partition(".")[0].partition("-")
+        try:
+            left = _started(int(owner)) != started
+        except (OSError, ValueError):
+            left = True
+        if left:
+            with suppress(OSError):
+                os.unlink(f"{FOLDER}/{name}")
+
+
+def _send(link: socket.socket, request: dict[str, object]) -> bool:
+    """Send `request` with what a process inherits, standard streams included; False where that is too much for one packet."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    ignored = [int(number) for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]
+    inherited = {"parent": os.getppid(), "cwd": os.getcwd(), "env": dict(os.environ), "umask": mask, "ignored": ignored}
+    packet = json.dumps(request | inherited).encode()
+    if len(packet) > LONGEST:
+        return False
+    for number in set(FORWARDED) - set(ignored):
+        signal.signal(number, lambda number, _: _forward(link, number))
+    try:
+        socket.send_fds(link, [packet], [0, 1, 2])
+    except OSError:
+        _restore()
+        return False
+    return True
+
+
+def _forward(link: socket.socket, number: int) -> None:
+    """Send a signal on to the stage; whoever stops this process stops the stage first."""
+    with suppress(OSError):
+        link.send(bytes([signal.SIGSTOP if number == signal.SIGTSTP else number]))
+    if number == signal.SIGTSTP:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _restore() -> None:
+    for number in FORWARDED:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _follow(link: socket.socket) -> NoReturn:
+    """Wait for the stage and end as it ended: with its exit code, or by the signal that killed it."""
+    answer = link.recv(64)
+    if not answer:
+        sys.exit(LOST)
+    code = int(answer)
+    _note("ended")
+    if code < 0:
+        with suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _note(event: str) -> None:
+    """As `fedweave.pipelines.processes.note`, which is not for import here; "asked" is when this process started."""
+    if file := os.environ.get("FEDWEAVE_TIMES"):
+        begun = int(_started(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
+        with open(file, "a", encoding="utf-8") as notes:
+            notes.write(f"{sys.argv[1]} {event} {time.time() + (begun if event == 'asked' else 0.0)}\n")
+
+
+if __name__ == "__main__":
+    main()

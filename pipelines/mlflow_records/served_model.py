@@ -1,0 +1,29 @@
+"""The personalized models of a run as one MLflow model.
+
+MLflow keeps this file itself and runs it when the model is loaded, so nothing is pickled. Which client's model answers is a
+parameter: {"inputs": ..., "params": {"client": 3, "seed": 0}}.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel, PythonModelContext
+
+from fedweave.runs import serving
+
+
+class Personalized(PythonModel):
+    """Answers as the method's clients do; by default as the first one in the first repetition."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Read what `deploy.pack` gathered."""
+        self._deployed = serving.load(Path(context.artifacts["run"]))
+
+    def predict(self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
+        """Outputs for `model_input`, as `Deployed.answer`."""
+        return self._deployed.answer(model_input, **(params or {}))
+
+
+set_model(Personalized())

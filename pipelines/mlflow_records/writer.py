@@ -1,0 +1,194 @@
+"""MLflow as a place to write to: runs that are there once, whatever is logged how often.
+
+A run carries a digest of the files that it was made from. One that is there with the same digest is left alone; anything
+else of the same name, half-logged runs included, makes way for a new one.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from fedweave.pipelines import ui
+
+RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
+LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
+BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
+ABOUT = """Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`, sorted by `metrics.{metric}`.
+
+`kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
+With the filter above and several experiments chosen, the same list spans studies.
+"""
+CHARTS = "&searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
+
+
+class Sink(NamedTuple):
+    """Where runs go: a client, an experiment, the tags that say which code and data made them, and what is there already."""
+
+    client: MlflowClient
+    experiment: str
+    provenance: Mapping[str, str]
+    known: Mapping[str, list[mlflow.entities.Run]]
+
+
+class Entry(NamedTuple):
+    """A run to be: `begun` and `ended` are milliseconds since 1970."""
+
+    name: str
+    kind: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Iterable[Metric]
+    begun: int
+    ended: int
+    children: Iterable["Entry"] = ()
+
+
+def connect(experiment: str, uri: str | None = None) -> Sink:
+    """The experiment, made where it is not there yet.
+
+    Args:
+        uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
+
+    Raises:
+        BadInput: the store is a file that is no database.
+    """
+    logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
+    if uri:
+        mlflow.set_tracking_uri(uri)
+    ui.check_store(mlflow.get_tracking_uri())
+    if not event.contains(Engine, "connect", _unhurried):
+        event.listen(Engine, "connect", _unhurried)
+    client, found = MlflowClient(), mlflow.set_experiment(experiment).experiment_id
+    return Sink(client, found, provenance(), _known(client, found))
+
+
+def _unhurried(connection: Any, _: Any) -> None:
+    """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and still loses no earlier one."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+
+
+@cache
+def provenance() -> Mapping[str, str]:
+    """Git commit (with a mark if files differ from it) and a hash of dvc.lock; what is not there is left out."""
+    found = {}
+    git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    asked = subprocess.run(git, capture_output=True, text=True, check=False)
+    if asked.returncode == 0:
+        found["mlflow.source.git.commit"] = asked.stdout.strip()
+    if Path("dvc.lock").is_file():
+        found["dvc.lock"] = digest(Path("dvc.lock"))
+    return found
+
+
+def digest(*files: Path) -> str:
+    """A hash of the content of those of `files` that are there."""
+    content = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            content.update(file.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def _known(client: MlflowClient, experiment: str) -> dict[str, list[mlflow.entities.Run]]:
+    """The runs that are logged, parents and children, by the name of what they were made from."""
+    found: dict[str, list[mlflow.entities.Run]] = {}
+    page: str | None = ""
+    while page is not None:
+        answer = client.search_runs([experiment], page_token=page or None)
+        for entry in answer:
+            found.setdefault(entry.data.tags.get(RUN, ""), []).append(entry)
+        page = answer.token or None
+    return found
+
+
+def once(sink: Sink, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None) -> str:
+    """Exactly one run called `name`: the one with the digest `mark`, or a new one in place of all others; returns its id.
+
+    Args:
+        make: what to log.
+        finish: adds artifacts to the run with this id, before its digest makes it whole.
+    """
+    there = sink.known.get(name, [])
+    same = [r for r in there if r.data.tags.get(DIGEST) == mark and r.info.status == "FINISHED"]
+    if same:
+        kept = str(same[0].info.run_id)
+        _delete(sink, [r for r in there if kept not in (r.info.run_id, r.data.tags.get(PARENT))])
+        return kept
+    _delete(sink, there)
+    return _log(sink, make(), {RUN: name, **sink.provenance}, mark, finish)
+
+
+def _delete(sink: Sink, runs: list[mlflow.entities.Run]) -> None:
+    for entry in runs:
+        source = f"source_run_id = '{entry.info.run_id}'"
+        for model in sink.client.search_logged_models([sink.experiment], source):
+            sink.client.delete_logged_model(model.model_id)
+        sink.client.delete_run(entry.info.run_id)
+
+
+def _log(sink: Sink, entry: Entry, tags: Mapping[str, str], mark: str, finish: Callable[[str], None]) -> str:
+    """The run of `entry` with its children. A parent's digest comes last, so that a half-logged run is never taken for whole."""
+    about = {**tags, **entry.tags, "kind": entry.kind}
+    run = str(sink.client.create_run(sink.experiment, entry.begun, about, entry.name).info.run_id)
+    _write(sink, run, entry.metrics, entry.params)
+    finish(run)
+    for child in entry.children:
+        _log(sink, child, {**tags, PARENT: run}, mark, lambda run: None)
+    if PARENT not in tags:
+        sink.client.set_tag(run, DIGEST, mark)
+    sink.client.set_terminated(run, "FINISHED", entry.ended)
+    return run
+
+
+def _write(sink: Sink, run: str, metrics: Iterable[Metric], params: Mapping[str, str]) -> None:
+    """All numbers of a run, in as few calls as MLflow's limits allow."""
+    finite = [metric for metric in metrics if math.isfinite(metric.value)]
+    settings = [Param(name, value) for name, value in params.items()]
+    for at in range(0, max(len(finite), 1), BATCH):
+        sink.client.log_batch(run, finite[at : at + BATCH], settings[:FEW] if not at else ())
+    for at in range(FEW, len(settings), FEW):
+        sink.client.log_batch(run, params=settings[at : at + FEW])
+
+
+def metric(name: str, value: float, step: int = 0, at: int = 0) -> Metric:
+    """A number of a run; `at` is milliseconds since 1970."""
+    return Metric(name, float(value), at, int(step))
+
+
+def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """{"train": {"lr": 0.1}} -> {"train.lr": "0.1"}; lists as JSON, long values cut."""
+    flat: dict[str, str] = {}
+    for key, value in block.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            flat[f"{prefix}{key}"] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return flat
+
+
+def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
+    """Say in the experiment's description how to compare its runs; `metrics`: data set -> metric, and whether higher is better."""
+    links = []
+    for dataset, (metric, higher) in metrics.items():
+        chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")
+        charts = CHARTS.format(filter=chosen, metric=metric, up=str(not higher).lower())
+        links.append(f"[{dataset}]({ui.page(sink.experiment)}{charts})")
+    dataset, (metric, _) = next(iter(metrics.items()))
+    about = ABOUT.format(links=", ".join(links), dataset=dataset, metric=metric)
+    sink.client.set_experiment_tag(sink.experiment, "mlflow.note.content", about)

@@ -1,0 +1,1 @@
+"""Prefect flows, workers, and stages on other hosts."""

@@ -1,0 +1,150 @@
+"""What stands beside a flow run in Prefect's UI: progress, the leaderboard, figures, the way to the runs in MLflow."""
+
+import base64
+import csv
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from fedweave.errors import BadInput
+from fedweave.pipelines import paths, ui
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+PARENT = "mlflow.parentRunId"
+
+
+class Bar:
+    """A progress bar that appears with its first value."""
+
+    def __init__(self, key: str, description: str) -> None:
+        self._key, self._description = _key(key), description
+        self._id: UUID | None = None
+
+    def show(self, share: float) -> None:
+        """Move the bar to `share` of the whole, between 0 and 1."""
+        if self._id is None:
+            self._id = cast(UUID, create_progress_artifact(100.0 * share, self._key, self._description))
+        else:
+            update_progress_artifact(self._id, progress=100.0 * share)
+
+
+class Rounds:
+    """The rounds of a training stage as a bar, read from the lines that it prints."""
+
+    LINE = re.compile(r"seed (\d+): round (\d+)/(\d+)")
+
+    def __init__(self, stage: str, seeds: int) -> None:
+        self._bar = Bar(f"rounds-{stage}", f"rounds of {stage}, all seeds")
+        self._seeds, self._done = seeds, dict[str, float]()
+
+    def read(self, line: str) -> None:
+        """Move the bar if `line` tells of a round."""
+        found = self.LINE.search(line)
+        if found:
+            seed, done, total = found.groups()
+            self._done[seed] = int(done) / int(total)
+            self._bar.show(min(1.0, sum(self._done.values()) / self._seeds))
+
+
+def publish(study: str) -> None:
+    """The leaderboard as a table, figures, and links to the runs of results/<study>, if there are results."""
+    folder = paths.RESULTS / study
+    board = folder / "leaderboard.csv"
+    create_link_artifact(ui.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
+    if not board.is_file():
+        return
+    with board.open(encoding="utf-8", newline="") as file:
+        rows = [{name: _short(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    create_table_artifact(rows, key="leaderboard", description=f"study {study}")
+    pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(folder)]
+    create_markdown_artifact("\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more")
+    runs = list(_runs(study))
+    if runs:
+        create_markdown_artifact("\n".join(_table(runs)), key="runs", description=f"the runs of {study}, each as a link into MLflow")
+
+
+def _key(name: str) -> str:
+    """`name` in the letters that keys of artifacts may have."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _short(cell: str) -> str:
+    """A cell with four significant digits, if it is a fraction."""
+    return f"{float(cell):.4g}" if re.fullmatch(r"-?\d+\.\d+(e[+-]?\d+)?", cell) else cell
+
+
+def _figures(folder: Path) -> Iterator[tuple[str, str]]:
+    """(picture as a data URL, description): convergence, clients and labels of every task."""
+    from fedweave import plots, results
+
+    study = results.load_study(folder)
+    made = results.current(study)
+    looks = plots.looks(sorted(made.board["method"].unique()))
+    for task, board in made.board.groupby("task"):
+        metric = board["metric"].iloc[0]
+        curves = made.curves[(made.curves["run"].isin(board["run"])) & (made.curves["split"] == "test")]
+        points = {run.name: run.info["point"] for run in study.runs}
+        curves = curves[curves["point"] == curves["run"].map(points)]
+        yield _svg(plots.convergence(curves, looks, metric)), f"{task}: test {metric} by round, as reported"
+        mine = made.clients[made.clients["run"].isin(board["run"])].groupby(["method", "client"], as_index=False)["value"].mean()
+        scores = {str(method): values["value"].to_numpy() for method, values in mine.groupby("method")}
+        ordered = {method: scores[method] for method in board["method"]}
+        yield _svg(plots.client_spread(ordered, looks, metric)), f"{task}: {metric} of every client"
+        labels = paths.PARTITIONS / str(task) / "labels.png"
+        if labels.is_file():
+            yield _data("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"
+
+
+def _svg(drawing: str) -> str:
+    """An inline drawing as a picture that stands alone."""
+    from fedweave import plots
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "figure.svg")
+        plots.save(file, drawing)
+        return _data("image/svg+xml", file.read_bytes())
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _runs(study: str) -> Iterator["Run"]:
+    """The runs of `study` that MLflow's record holds, without the single seeds; none of a damaged one, as `evaluate` has said."""
+    from mlflow import MlflowClient, get_tracking_uri
+
+    try:
+        ui.check_store(get_tracking_uri())
+    except BadInput:
+        return
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name(study)
+    if experiment is not None:
+        found = client.search_runs([experiment.experiment_id], order_by=["tags.`mlflow.runName`"], max_results=5000)
+        yield from (run for run in found if PARENT not in run.data.tags)
+
+
+def _table(runs: list["Run"]) -> Iterator[str]:
+    yield from ("| run | state | finished (UTC) |", "| --- | --- | --- |")
+    for run in runs:
+        link = f"{ui.mlflow_address()}/{ui.page(run.info.experiment_id, run.info.run_id)}"
+        yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_clock(run.info.end_time)} |"
+
+
+def _clock(milliseconds: int | None) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}" if milliseconds else ""

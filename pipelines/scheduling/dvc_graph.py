@@ -1,0 +1,47 @@
+"""What DVC's ledger says: which stages are stale, and in what order they can run."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import networkx
+
+from fedweave.errors import choose
+from fedweave.pipelines.project import repository
+
+
+class StaleStage(NamedTuple):
+    """A stage to run: its address, the stale stages it waits for, and whether it wants a GPU."""
+
+    name: str
+    needs: tuple[str, ...]
+    gpu: bool
+
+
+def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
+    """The stages that changed, or stand below one that did, in an order in which they can run.
+
+    Args:
+        targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
+
+    Raises:
+        BadInput: a target is not a stage of dvc.yaml.
+    """
+    with repository() as repo:
+        graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
+        gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
+        changed = repo.status()
+    if targets:
+        wanted = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}
+        roots = [name for name in graph if wanted & {name, _group(name)}]
+        graph = graph.subgraph(set(roots).union(*(networkx.descendants(graph, name) for name in roots)))
+    stale: dict[str, StaleStage] = {}
+    for name in reversed(list(networkx.topological_sort(graph))):
+        needs = tuple(sorted(stale.keys() & set(graph.successors(name))))
+        if needs or name in changed:
+            stale[name] = StaleStage(name, needs, name in gpu)
+    return list(stale.values())
+
+
+def _group(name: str) -> str:
+    """`train` of `train@digits-ditto`."""
+    return name.partition("@")[0]

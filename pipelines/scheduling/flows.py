@@ -1,0 +1,237 @@
+"""The Prefect flows: DVC's graph, one task per stale stage, here or on the workers of a pool.
+
+DVC stays the ledger. A task runs `dvc repro -s STAGE`, so this route and a plain `dvc repro` write the same lock
+file, and either may go on where the other stopped. A stage that a worker elsewhere runs comes back as a ticket.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.request import urlopen
+
+from prefect import State, Task, flow, get_run_logger, runtime, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture, as_completed
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed
+from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
+from ruamel.yaml import YAML
+
+from fedweave.errors import BadInput, choose
+from fedweave.pipelines.scheduling import host, remote_stages
+from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
+from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
+from fedweave.pipelines.scheduling.gpus import visible
+from fedweave.pipelines.scheduling.pool import Lost, Place, errand, packed, ray_runner, recall
+from fedweave.study import catalogue
+
+SERVER = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
+# What DVC says of an outcome that is not a run, and the name of the state that it becomes in the UI.
+NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
+HINTS = ("To track the changes", "To enable auto staging", "Use `dvc push`", "git add", "dvc config core.auto")
+REFUSED = re.compile(r"exited with [23]\b")  # bad input and diverged training: the same again would end the same way
+RECALL = 120.0  # seconds for stages of an earlier flow to end
+PAUSE = 5  # seconds before a failed stage is tried again
+
+
+class Refused(RuntimeError):
+    """A stage that fails however often it is tried."""
+
+
+def _params() -> dict[str, Any]:
+    return YAML(typ="safe").load(Path("params.yaml"))
+
+
+def _run(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Run `command`, its lines going to the run's log as they come; return the last ones."""
+    logger, last, rounds = get_run_logger(), deque[str](maxlen=20), Rounds(stage, len(_params().get("seeds") or [0]))
+    with host.current().children.child(command, env) as process:
+        assert process.stdout is not None
+        for line in map(str.strip, process.stdout):
+            if line and not line.startswith(HINTS):
+                logger.info("%s", line)
+                last.append(line)
+                rounds.read(line)
+        code = process.wait()
+    if code:
+        reason = next((line for line in last if "error" in line.lower()), "no error line")
+        refused = code in (2, 3) or any(map(REFUSED.search, last))
+        raise (Refused if refused else RuntimeError)(f"exit code {code}: {reason}")
+    return list(last)
+
+
+def _worth_it(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
+    return not isinstance(state.result(raise_on_failure=False), Refused)
+
+
+def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
+    return isinstance(state.result(raise_on_failure=False), Lost)
+
+
+@task(task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=PAUSE, retry_condition_fn=_worth_it)
+def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = (), after: Any = None) -> State[None]:
+    """Bring one DVC stage up to date. DVC's locks make this safe beside other stages on the same host."""
+    with host.current().device(gpu) as env:
+        if env:
+            get_run_logger().info("on GPU %s", *env.values())
+        last = _run(stage, command or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage], env)
+    said = (name for words, name in NOT_RUN.items() if any(words in line for line in last))
+    return Completed(name=next(said, "Completed"))
+
+
+@task(task_run_name="{stage} elsewhere", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_was_lost)
+def send_stage(stage: str, retries: int = 0) -> None:
+    """Let a worker run one stage, and commit what it made. A stage whose worker was lost is sent again."""
+    errand(stage, retries, host.current().children.pause)
+
+
+@task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
+def use_study(study: str) -> None:
+    """Write a study of the catalogue into params.yaml."""
+    _run("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
+
+
+def _submit(runner: Any, stages: Sequence[StaleStage], retries: int, where: Place, share: float) -> list[PrefectFuture[Any]]:
+    """One task per stage, in order, each waiting for the stages it needs."""
+    futures: dict[str, PrefectFuture[Any]] = {}
+    for stage in stages:
+        away = where == "workers" and stage.gpu
+        job: Task[..., Any] = (send_stage if away else run_stage).with_options(tags=["gpu"] * stage.gpu, retries=retries)
+        parameters: dict[str, Any] = {"stage": stage.name, **({"retries": retries} if away else {"gpu": stage.gpu})}
+        needed = [futures[name] for name in stage.needs]
+        # Ray starts a task when its parameters are there; one that waits inside would hold a core that others need.
+        order = {"parameters": {**parameters, "after": needed}} if where == "ray" else {"parameters": parameters, "wait_for": needed}
+        with packed(where, share * stage.gpu):
+            futures[stage.name] = runner.submit(job, **order)
+    return list(futures.values())
+
+
+def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
+    """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
+    progress = Bar("stages", "stages that are up to date")
+    progress.show(0.0)
+    failed, idle = [], 0
+    for count, future in enumerate(as_completed(list(futures)), 1):
+        future.wait()  # the state known here; the server hears of it a moment later
+        if future.state.is_failed() or future.state.is_crashed():
+            failed.append(str(future.state.message))
+        elif not future.state.is_completed():
+            idle += 1
+        progress.show(count / len(futures))
+    return failed, idle
+
+
+def _bring(stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any) -> tuple[list[str], int]:
+    """Run `stages`; whatever ends this ends them, here and elsewhere."""
+    with runner:
+        try:
+            return _follow(_submit(runner, stages, retries, where, share))
+        except BaseException:
+            host.current().children.end()
+            if where == "workers":
+                recall()
+            raise
+
+
+def _runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
+    """Who runs the tasks: `parallel` threads, or Ray with as many cores."""
+    if where == "ray":
+        return ray_runner(parallel, devices)
+    most = parallel or (64 if where == "workers" else max(2, len(devices)))
+    return ThreadPoolTaskRunner[Any](max_workers=most)
+
+
+def _run_name() -> str:
+    return runtime.flow_run.parameters.get("study") or str(_params()["study"])
+
+
+@flow(name="reproduce", flow_run_name=_run_name)
+def reproduce(
+    study: str = "",
+    targets: list[str] | None = None,
+    where: Place = "here",
+    parallel: Annotated[int, Field(ge=0)] = 0,
+    retries: Annotated[int, Field(ge=0)] = 1,
+    gpus: list[str] | None = None,
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0,
+) -> str:
+    """Bring a study up to date: every stale stage of its DVC graph, as a task.
+
+    Args:
+        study: a name of `fedweave list studies`; empty: the one that params.yaml holds.
+        targets: only these stages and what they depend on, for example `tune`; empty: all.
+        where: training runs `here`, on the `workers` of the pool gpu-pool, or packed onto this host's GPUs and cores by `ray`.
+        parallel: how many stages run at once; 0: one per GPU, at least two; with workers as many as they take.
+        retries: how often a failed stage is tried again; training goes on from its last checkpoint.
+        gpus: values of CUDA_VISIBLE_DEVICES to hand out, one per training stage; empty: all GPUs of the host.
+        share: with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one.
+    """
+    devices = tuple(gpus) if gpus else visible()
+    host.enter(devices if where == "here" else ())
+    if study:
+        use_study(study)
+    stages = stale_stages(targets or ())
+    if where == "workers":
+        recall(RECALL)  # what a flow that was killed left with them
+    failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
+    publish(str(_params()["study"]))
+    if failed or idle:
+        raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
+    return f"{len(stages)} stages brought up to date"
+
+
+@flow(name="stage", flow_run_name="{ticket.stage}")
+def perform(ticket: remote_stages.Ticket, retries: Annotated[int, Field(ge=0)] = 0) -> None:
+    """Run one stage for a flow on another host, which sends the ticket and commits the outputs.
+
+    Args:
+        ticket: what the flow `reproduce` says of the stage; not meant to be written by hand.
+        retries: how often it is tried again on this host, from its last checkpoint.
+    """
+    children = host.enter(visible()).children
+    try:
+        with remote_stages.prepared(ticket) as command:
+            run_stage.with_options(retries=retries)(ticket.stage, True, command)
+        made = remote_stages.deliver(ticket)
+    except BaseException:
+        children.end()
+        raise
+    create_table_artifact(made, key="outputs", description=f"what {ticket.stage} made, in the DVC remote")
+
+
+def _server_runs() -> bool:
+    try:
+        with urlopen(f"{SERVER}/health", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
+    parser = argparse.ArgumentParser(description="Reproduce a study, scheduled by Prefect.")
+    parser.add_argument("--study", default="", help="default: the one that params.yaml holds")
+    parser.add_argument("--targets", nargs="*", help="only these stages and what they depend on, such as tune")
+    parser.add_argument("--where", choices=["here", "workers", "ray"], default="here", help="where training runs")
+    parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
+    parser.add_argument("--retries", type=int, default=1)
+    parser.add_argument("--gpus", nargs="*", help="CUDA devices to hand out, one per training stage; default: all")
+    options = vars(parser.parse_args())
+    try:
+        options["study"] = options["study"] and choose(options["study"], catalogue.studies(), "--study")
+    except BadInput as error:
+        parser.error(str(error))
+    server = {PREFECT_API_URL: SERVER} if PREFECT_API_URL.value() is None and _server_runs() else {}
+    with temporary_settings(server):
+        reproduce(**options)
+
+
+if __name__ == "__main__":
+    main()

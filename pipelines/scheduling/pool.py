@@ -1,0 +1,113 @@
+"""Training away from the flow's own process: on the workers of `gpu-pool`, or packed by Ray."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.deployments import run_deployment
+from prefect.states import Cancelling
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import remote_stages
+from fedweave.runs.parallel import cores
+
+Place = Literal["here", "workers", "ray"]
+DEPLOYMENT = "stage/stage"
+POLL = 2.0  # seconds between two looks at a stage elsewhere
+
+
+class Lost(RuntimeError):
+    """A stage whose worker ended without a word."""
+
+
+def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
+    """Let a worker of the pool run `stage`, and commit what it made; `wait` may end the waiting by raising.
+
+    Raises:
+        Lost: its worker ended in mid-run.
+        RuntimeError: the stage failed.
+    """
+    with remote_stages.issued(stage) as ticket:
+        asked = {"ticket": asdict(ticket), "retries": retries}
+        run = cast(FlowRun, run_deployment(DEPLOYMENT, parameters=asked, flow_run_name=stage, timeout=0, tags=[tag()]))
+        with get_client(sync_client=True) as client:
+            while run.state is None or not run.state.is_final():
+                wait(POLL)
+                run = client.read_flow_run(run.id)
+        if not run.state.is_completed():
+            raise (Lost if run.state.is_crashed() else RuntimeError)(f"{run.name}: {run.state.name}: {run.state.message}")
+        remote_stages.accept(ticket, _made(run))
+
+
+def recall(patience: float = 0.0) -> None:
+    """Cancel every stage that this folder's flows have sent out and that has not ended; wait for that for at most `patience` seconds.
+
+    Raises:
+        RuntimeError: one is still there.
+    """
+    going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+    end = time.monotonic() + patience
+    with get_client(sync_client=True) as client:
+        for run in _sent(client, going):
+            client.set_flow_run_state(run.id, Cancelling())
+        while patience and (left := _sent(client, [*going, StateType.CANCELLING])):
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    f"{left[0].name}: still runs for an earlier flow; cancel its flow run: prefect flow-run cancel {left[0].id}"
+                )
+            time.sleep(POLL)
+
+
+def _sent(client: SyncPrefectClient, states: Sequence[StateType]) -> list[FlowRun]:
+    wanted = {"tags": {"all_": [tag()]}, "state": {"type": {"any_": list(states)}}}
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
+
+
+def tag() -> str:
+    """What marks the runs of this folder's flows."""
+    return f"writer:{socket.gethostname()}:{Path.cwd()}"
+
+
+def packed(where: Place, share: float) -> AbstractContextManager[Any]:
+    """Tasks that are submitted inside take `share` of a GPU each, if Ray runs them and has any."""
+    if where != "ray":
+        return nullcontext()
+    import ray
+    from prefect_ray.context import remote_options
+
+    return remote_options(num_gpus=share if ray.cluster_resources().get("GPU") else 0)
+
+
+def ray_runner(parallel: int, devices: Sequence[str]) -> Any:
+    """A task runner over Ray: the cluster of RAY_ADDRESS if that is set, else one of this host's cores and of `devices`.
+
+    Raises:
+        BadInput: the extra is not installed.
+    """
+    try:
+        from prefect_ray import RayTaskRunner
+    except ImportError as error:
+        raise BadInput("where: 'ray' needs the extra: pip install -c constraints.txt -e '.[ray]'") from error
+    if os.environ.get("RAY_ADDRESS"):
+        return RayTaskRunner()
+    known = list(dict.fromkeys(devices))
+    if known:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)  # the names behind Ray's numbers
+    return RayTaskRunner(init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(known), "include_dashboard": False})
+
+
+def _made(run: FlowRun) -> list[dict[str, str]]:
+    """The outputs that a worker reported, to be fetched; none if it worked in this folder."""
+    with get_client(sync_client=True) as client:
+        wanted = ArtifactFilter.model_validate({"flow_run_id": {"any_": [run.id]}, "key": {"any_": ["outputs"]}})
+        found = client.read_artifacts(artifact_filter=wanted)
+    return [entry for artifact in found for entry in json.loads(str(artifact.data))]

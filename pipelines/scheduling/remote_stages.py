@@ -1,0 +1,269 @@
+"""A stage that runs elsewhere: what its worker must know, and how its outputs reach the one folder that has dvc.lock.
+
+The writer issues a ticket for a stage; a worker on any host runs that stage and answers with what it made; the writer checks
+that and commits it. Files need no way where both see the same folder; from clone to clone they go through DVC's default
+remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from fedweave.errors import BadInput, choose, shown
+from fedweave.files import write_atomic
+from fedweave.pipelines import paths, project
+from fedweave.study.config import load_yaml
+from fedweave.study.spec import PARAMS, check_names
+
+if TYPE_CHECKING:
+    from dvc.output import Output
+    from dvc.repo import Repo
+
+FOLDER = paths.STATE / "tickets"
+TOKEN, MD5 = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}(\.dir)?")
+ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(@[A-Za-z0-9_][A-Za-z0-9_-]*)?")
+WRITER = threading.Lock()  # of a process's threads one at a time speaks to DVC; its own locks see to other processes
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a worker needs to run one stage.
+
+    Attributes:
+        stage: its address in dvc.yaml.
+        inputs: what the stages above it wrote, as DVC's entries (path, md5).
+        params: the text of the writer's params.yaml.
+        code: digest of the writer's code; other code is refused.
+        basis: digest of command, parameters and dependencies; outputs of another basis are not accepted.
+        token: name of a file that only a worker in the writer's own folder finds, 32 hexadecimal digits.
+    """
+
+    stage: str
+    inputs: tuple[dict[str, str], ...]
+    params: str
+    code: str
+    basis: str
+    token: str
+
+    @property
+    def here(self) -> bool:
+        """Whether this folder is the writer's, on whichever host."""
+        return bool(TOKEN.fullmatch(self.token)) and (FOLDER / self.token).is_file()
+
+    def check(self) -> None:
+        """Refuse what no writer with the code of this folder has issued.
+
+        Raises:
+            BadInput: other code, or a field that is not of its form.
+        """
+        if not TOKEN.fullmatch(self.token):
+            raise BadInput(f"ticket: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
+        if not ADDRESS.fullmatch(self.stage):
+            raise BadInput(f"ticket: stage {shown(self.stage)} is no address of a stage; let the flow issue it")
+        if code_digest() != self.code:
+            raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
+        params = load_yaml(self.params)
+        if not isinstance(params, dict):
+            raise BadInput("ticket: params: is not a mapping; let the flow issue it")
+        check_names(params, "ticket: params")  # they become words of commands and parts of paths
+
+
+@contextmanager
+def issued(name: str) -> Iterator[Ticket]:
+    """A ticket for the stage `name`, valid inside the block; what it needs is pushed to the DVC remote, if there is one."""
+    token = FOLDER / uuid4().hex
+    write_atomic(token, name)
+    try:
+        with WRITER:
+            ticket = _write(name, token.name)
+        yield ticket
+    finally:
+        token.unlink(missing_ok=True)
+
+
+def _write(name: str, token: str) -> Ticket:
+    with _repo() as repo:
+        stage = _stage(repo, name)
+        inputs = _above(repo, stage)
+        if repo.config["core"].get("remote"):
+            _push(repo, inputs)
+        return Ticket(
+            name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(), _basis(stage), token,
+        )  # fmt: skip
+
+
+def accept(ticket: Ticket, made: Sequence[Mapping[str, str]]) -> None:
+    """Commit what a worker made for `ticket`; `made` are the outputs to fetch from the DVC remote, none from the same folder.
+
+    Raises:
+        BadInput: the stage is no longer the one of the ticket, or an output is missing or is none of the stage.
+    """
+    with WRITER, _repo() as repo:
+        stage = _stage(repo, ticket.stage)
+        if _basis(stage) != ticket.basis:
+            raise BadInput(f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again")
+        _pull(repo, stage, made, stage.outs)
+        lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
+        if lost:
+            raise BadInput(f"{ticket.stage}: {lost[0]} did not arrive; share the folder, or set a remote: dvc remote add -d NAME PLACE")
+        repo.commit(ticket.stage, force=True)
+
+
+@contextmanager
+def prepared(ticket: Ticket) -> Iterator[list[str]]:
+    """The command for `ticket`, in a folder that stays ready for it as long as the block lasts.
+
+    Raises:
+        BadInput: this clone has other code than the writer, or cannot reach what the stage needs, or the ticket is not sound.
+    """
+    ticket.check()
+    if ticket.here:
+        with _repo() as repo:
+            stage = _stage(repo, ticket.stage)
+            command, outputs = str(stage.cmd), _outputs(stage)
+        for path in outputs:
+            _remove(path)
+        yield ["/bin/sh", "-c", command]
+        return
+    with _params(ticket.params):
+        with _repo() as repo:
+            stage = _stage(repo, ticket.stage)
+            _pull(repo, stage, ticket.inputs, _above(repo, stage))
+        yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", ticket.stage]
+
+
+def _outputs(stage: Any) -> list[Path]:
+    """The paths that a stage writes, relative to the project.
+
+    Raises:
+        BadInput: one is outside of the project.
+    """
+    paths = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
+    for path in paths:
+        if path.is_absolute() or path.parts[:1] == ("..",) or path == Path():
+            raise BadInput(f"dvc.yaml: {stage.addressing}: {str(path)!r} is outside of the project; write below it")
+    return paths
+
+
+def _remove(path: Path) -> None:
+    """Remove an output, whatever it is; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def deliver(ticket: Ticket) -> list[dict[str, str]]:
+    """Push what was made for `ticket` to the DVC remote and say what it is; in the writer's own folder there is no need."""
+    if ticket.here:
+        return []
+    with _repo() as repo:
+        outs = list(_stage(repo, ticket.stage).outs)
+        _push(repo, outs)
+        return [_entry(out) for out in outs]
+
+
+def code_digest() -> str:
+    """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
+    root = paths.PACKAGE.parent.parent
+    found = [*paths.PACKAGE.rglob("*"), *(root / "pipelines").rglob("*.py"), root / "dvc.yaml"]
+    content = hashlib.sha256()
+    for file in sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts):
+        content.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return content.hexdigest()[:16]
+
+
+@contextmanager
+def _params(text: str) -> Iterator[None]:
+    """params.yaml holds `text`; a stage of other parameters waits until those that run here are done."""
+    paths.STATE.mkdir(exist_ok=True)
+    with (paths.STATE / "params.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        while not PARAMS.is_file() or PARAMS.read_text(encoding="utf-8") != text:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            write_atomic(PARAMS, text)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def _repo() -> "Repo":
+    return project.repository(wait=True)
+
+
+def _stage(repo: "Repo", name: str) -> Any:
+    """The stage with the address `name`.
+
+    Raises:
+        BadInput: dvc.yaml has none.
+    """
+    stages = {stage.addressing: stage for stage in repo.index.stages}
+    return stages[choose(name, stages, "dvc.yaml: stages")]
+
+
+def _above(repo: "Repo", stage: Any) -> list["Output"]:
+    """The outputs of every stage that `stage` stands on: a command may read more of them than it depends on directly."""
+    import networkx
+
+    return [out for other in networkx.descendants(repo.index.graph, stage) for out in other.outs]
+
+
+def _entry(out: "Output") -> dict[str, str]:
+    if not out.hash_info:
+        raise BadInput(f"{out.def_path}: DVC does not know it yet; run the stage that makes it first: {out.stage.addressing}")
+    return {"path": str(out.def_path), "hash": str(out.hash_name), str(out.hash_info.name): str(out.hash_info.value)}
+
+
+def _basis(stage: Any) -> str:
+    for dependency in stage.deps:
+        dependency.save()
+    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in stage.deps)]
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:16]
+
+
+def _push(repo: "Repo", outs: Sequence["Output"]) -> None:
+    for out in outs:
+        for objects in out.get_used_objs().values():
+            repo.cloud.push(objects)
+
+
+def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], known: Sequence["Output"]) -> None:
+    """Fetch `entries` from the DVC remote, each of which must be one of the outputs `known`.
+
+    Raises:
+        BadInput: one is another path, or has no MD5 sum.
+    """
+    from dvc.output import loadd_from
+
+    paths = {str(out.def_path) for out in known}
+    for entry in entries:
+        if entry.get("path") not in paths or not MD5.fullmatch(str(entry.get("md5"))):
+            raise BadInput(f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; run the flow again")
+    clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]
+    for out in loadd_from(stage, clean):
+        for objects in out.get_used_objs().values():
+            repo.cloud.pull(objects)
+        _check_members(out)
+        out.checkout(force=True)
+
+
+def _check_members(out: "Output") -> None:
+    """Refuse a folder whose list of files names one outside of it.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    found = out.get_obj()
+    for key, _, _ in found if out.hash_info is not None and out.hash_info.isdir and found is not None else ():
+        if not key or any(part in ("", ".", "..") or "/" in part for part in key):
+            raise BadInput(f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; remove it there, and run the flow again")

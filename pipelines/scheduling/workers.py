@@ -1,0 +1,122 @@
+"""`fedweave deploy` and `fedweave worker`: the pool of workers that training runs on, once per server and once per host."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, cast
+from urllib.request import urlopen
+
+import typer
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import gpus
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+FOLDER = "FEDWEAVE_PROJECT"  # the variable in prefect.yaml that says where a run works
+POOL, WRITER, STAGES = "gpu-pool", "writer", "stages"
+HEARTBEAT = 30  # seconds between two signs of life of a run
+LOST = "no sign of life for {} seconds: its worker was lost"
+Role = Literal["both", "writer", "stages"]
+
+
+def deploy(slots: Annotated[int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")] = 1) -> None:
+    """Tell the Prefect server of this project: its pool and queues, their limits, and the deployments of prefect.yaml."""
+    os.environ["PREFECT_API_URL"] = _server()
+    os.environ.pop(FOLDER, None)  # it stays a variable in the deployments
+    register(slots)
+    done = subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False)
+    if done.returncode:
+        raise BadInput("prefect.yaml: could not be deployed; see above")
+
+
+def register(slots: int) -> None:
+    """The pool, its queues with their limits, and the watch over lost workers; what is there already is brought up to date."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        _pool(client)
+        _queue(client, WRITER, 1)  # one folder holds dvc.lock
+        _queue(client, STAGES, slots)
+    _watch()
+
+
+def worker(
+    role: Annotated[Role, typer.Option(help="stages: training for a writer elsewhere; writer: flows; both: all on one host")] = "both",
+    limit: Annotated[int, typer.Option(min=0, help="training stages at once on this host; 0: one per GPU, at least one")] = 0,
+    name: Annotated[str, typer.Option(help="what Prefect calls this worker; default: the host and the role")] = "",
+    health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
+) -> NoReturn:
+    """Work for the Prefect server in this folder, until Ctrl-C: flows that read and write dvc.lock here, or stages for them."""
+    slots = limit or max(1, len(gpus.visible()))
+    most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
+    queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", str(most)]
+    command += ["--name", name or f"{socket.gethostname()}-{role}", *(word for queue in queues for word in ("--work-queue", queue))]
+    command += ["--with-healthcheck"] if health_port else []
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    # A stage's `python` is the one of this environment.
+    own = {"PREFECT_API_URL": _server(), FOLDER: str(Path.cwd()), "PATH": path, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT)}
+    health = {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": str(health_port)} if health_port else {}
+    os.execve(sys.executable, command, {**os.environ, **own, **health})
+
+
+def _server() -> str:
+    """The server's address: PREFECT_API_URL, or the one of `make ui`.
+
+    Raises:
+        BadInput: nobody answers there.
+    """
+    local = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
+    address = os.environ.get("PREFECT_API_URL", local).rstrip("/")
+    try:
+        with urlopen(f"{address}/health", timeout=5):
+            return address
+    except (OSError, ValueError) as error:
+        raise BadInput(f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: make ui") from error
+
+
+def _pool(client: "SyncPrefectClient") -> None:
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    about = f"training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
+    client.create_work_pool(WorkPoolCreate(name=POOL, type="process", description=about, base_job_template=template), overwrite=True)
+
+
+def _queue(client: "SyncPrefectClient", name: str, limit: int) -> None:
+    from prefect.exceptions import ObjectAlreadyExists
+
+    try:
+        client.create_work_queue(name, concurrency_limit=limit, work_pool_name=POOL)
+    except ObjectAlreadyExists:
+        client.update_work_queue(client.read_work_queue_by_name(name, POOL).id, concurrency_limit=limit)
+
+
+def _watch() -> None:
+    """Let the server call a run crashed when its heartbeat stops, so that a lost worker holds no slot."""
+    from datetime import timedelta
+
+    from prefect.automations import Automation
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import EventTrigger, Posture
+
+    beat, patience = "prefect.flow-run.heartbeat", 4 * HEARTBEAT
+    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", "AwaitingRetry")}
+    trigger = EventTrigger(
+        after={beat}, expect={beat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": POOL},  # others' hearts may beat more slowly
+        for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=patience),
+    )  # fmt: skip
+    action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(patience), force=False)
+    made = Automation(name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action])
+    try:
+        made.id = cast(Automation, Automation.read(name=made.name)).id
+        made.update()
+    except ValueError:
+        made.create()

@@ -1,0 +1,267 @@
+"""One search: its journal, the trials that processes claim from it, and what a trial is worth.
+
+Only validation values are looked at. Any number of processes may work on a search, on any host that shares the project's
+folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or made twice.
+What trial n tries hangs on n and on the trials before it; one process alone therefore finds the same whether it was
+killed in between or not.
+"""
+
+import fcntl
+import hashlib
+import itertools
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+import torch
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
+
+from fedweave.data import Dataset, Partition
+from fedweave.errors import Diverged
+from fedweave.files import check_writable, read
+from fedweave.pipelines import paths
+from fedweave.runs import assembly, repetition
+from fedweave.study import search_spaces
+from fedweave.study.spec import Study
+
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": partial(TPESampler, multivariate=True),
+    "random": RandomSampler,
+    "grid": RandomSampler,  # after every point once, see `first`
+}
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+PAUSE = 0.5  # seconds between looks at trials that others are training
+
+
+class KernelLock(JournalFileOpenLock):
+    """A lock on the journal that ends with its holder: Optuna's own are files, and one left by a kill stops the next search."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait until nobody else holds the journal."""
+        self._handle = os.open(self._path, os.O_RDWR)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        os.close(self._handle)
+
+
+class Claims:
+    """Who is training which trial: one byte of a file each, locked by the process that trains it, so that it ends with it.
+
+    POSIX ties such locks to the process and the file: keep one `Claims` per file and process, and never open that file elsewhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else looks for a trial meanwhile."""
+        fcntl.lockf(self._handle, fcntl.LOCK_EX, 1, 0)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 0)
+
+    def take(self, number: int) -> None:
+        """Trial `number` is this process's."""
+        fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + number)
+
+    def drop(self, number: int) -> None:
+        """Trial `number` is nobody's."""
+        fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 1 + number)
+
+    def taken(self, number: int) -> bool:
+        """Whether another process is training trial `number`."""
+        try:
+            self.take(number)
+        except (BlockingIOError, PermissionError):
+            return True
+        self.drop(number)
+        return False
+
+
+class Search(NamedTuple):
+    """The search of one run in its journal."""
+
+    study: Study
+    key: str
+    opened: optuna.Study
+
+    @property
+    def left(self) -> int:
+        """Trials that are still to be made or to be finished."""
+        return max(0, self.study.tune.trials - len(self.opened.get_trials(deepcopy=False, states=DONE)))
+
+
+def find(study: Study, key: str) -> Search:
+    """The search of the run `key`, begun where it is not there yet."""
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    run, path = study.run(key), journal(study, key)
+    check_writable(path.parent)
+    task = assembly.build_task(run, *assembly.load_inputs(run))
+    return Search(
+        study,
+        key,
+        optuna.create_study(
+            storage=storage(path),
+            study_name=digest(study, key),
+            direction="maximize" if task.higher_is_better else "minimize",
+            load_if_exists=True,
+        ),
+    )
+
+
+def journal(study: Study, key: str) -> Path:
+    """Where the search lies: outside the stage's outputs, which DVC deletes before it runs a stage."""
+    return paths.STATE / "tune" / study.name / f"{key}.journal"
+
+
+def storage(path: Path) -> JournalStorage:
+    """The journal at `path`.
+
+    Raises:
+        BadInput: it is damaged, or cannot be written.
+    """
+    again = "move it away, and its trials are made again: dvc repro tune"
+    return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), again)
+
+
+def digest(study: Study, key: str) -> str:
+    """A hash of all that the values of the search depend on: what nothing touched is found again, and nothing else is."""
+    run, tune = study.run(key), study.tune
+    space = {name: repr(entry) for name, entry in distributions(study, key).items()}
+    subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def perform(study: Study, key: str) -> None:
+    """Bring the search of the run `key` to its budget, together with whoever else works on it."""
+    torch.set_num_threads(1)
+    search = find(study, key)
+    claims = Claims(journal(study, key).with_suffix(".claims"))
+    inputs = assembly.load_inputs(study.run(key))
+    total = _bench(search, {}, inputs).rounds
+    whole = study.tune.sampler == "grid"  # whoever asks for every point wants its value
+    search.opened.pruner = NopPruner() if whole else MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    while search.left:
+        trial = _claimed(search, claims)
+        if trial is None:
+            time.sleep(PAUSE)
+            continue
+        try:
+            search.opened.tell(trial, _value(_bench(search, trial.params, inputs), study.tune.seeds, trial))
+        except (optuna.TrialPruned, Diverged):
+            search.opened.tell(trial, state=TrialState.PRUNED)
+        claims.drop(trial.number)
+
+
+def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
+    """The next trial; None where others are training all that are left."""
+    opened = search.opened
+    with claims.alone():
+        # Looked at every time: whoever was killed while it queued them has queued the first few only.
+        queued = [trial.system_attrs.get("fixed_params") for trial in opened.get_trials(deepcopy=False)]
+        for point in first(search.study, search.key):
+            if point not in queued:
+                opened.enqueue_trial(point)
+        training = 0
+        for trial in opened.get_trials(states=(TrialState.RUNNING,)):
+            if claims.taken(trial.number):
+                training += 1
+                continue
+            # A queued trial that was killed before it had its values still knows what it was queued with.
+            opened.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
+            opened.tell(trial.number, state=TrialState.FAIL)
+        if training >= search.left:
+            return None
+        tune = search.study.tune
+        opened.sampler = SAMPLERS[tune.sampler](seed=seed(search.key, tune.trials - search.left + training))
+        claimed = opened.ask(distributions(search.study, search.key))
+        claims.take(claimed.number)
+        return claimed
+
+
+def seed(key: str, trial: int) -> int:
+    """The sampler's seed for a trial of the run `key`, in [0, 2^32): two searches do not draw the same points."""
+    return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
+
+
+def _bench(search: Search, params: Mapping[str, Any], inputs: tuple[Dataset, Partition]) -> repetition.Bench:
+    """The objects of a trial with `params`."""
+    rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
+    return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *inputs)
+
+
+def _value(bench: repetition.Bench, seeds: list[int], trial: optuna.Trial) -> float:
+    """Mean over seeds of the best validation value of a run; pruned by rounds.
+
+    Raises:
+        TrialPruned: the median of earlier trials was better at the same round.
+        Diverged: a loss that is not finite.
+    """
+    bests = [_best(bench, seed, number * bench.rounds, trial) for number, seed in enumerate(seeds)]
+    return sum(bests) / len(bests)
+
+
+def _best(bench: repetition.Bench, seed: int, offset: int, trial: optuna.Trial) -> float:
+    """The best validation value of one repetition."""
+    better = max if bench.method.task.higher_is_better else min
+    best: float | None = None
+    for report in repetition.repeat(bench, seed):
+        if report.scores:
+            value = float(report.scores[assembly.point(bench.run)]["val"].nanmean())
+            if not math.isfinite(value):
+                raise optuna.TrialPruned
+            best = value if best is None else better(best, value)
+            trial.report(best, offset + report.round)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    assert best is not None  # the last round is always evaluated
+    return best
+
+
+def first(study: Study, key: str) -> list[dict[str, Any]]:
+    """The points that a search begins with: the declared one, and for a grid all others."""
+    begun = search_spaces.declared(study, key)
+    if study.tune.sampler != "grid":
+        return [begun]
+    choices = {name: entry.choices for name, entry in distributions(study, key).items() if isinstance(entry, CategoricalDistribution)}
+    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    return [begun, *(point for point in points if point != begun)]
+
+
+def distributions(study: Study, key: str) -> dict[str, BaseDistribution]:
+    """The search space of a run: what is declared, and the value that the run has without tuning."""
+    values = search_spaces.declared(study, key)
+    return {name: _distribution(entry, values[name]) for name, entry in search_spaces.entries(study, key).items()}
+
+
+def _distribution(entry: Mapping[str, Any], value: Any) -> BaseDistribution:
+    """A range {low, high, log, step} or {choices}, widened to hold `value`."""
+    if "choices" in entry:
+        return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+    ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
+    whole = all(isinstance(number, int) for number in (*ends.values(), entry.get("step", 1)))
+    return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})

@@ -1,0 +1,1 @@
+"""One thin command per DVC stage."""

@@ -1,0 +1,110 @@
+"""Stage `ablate`: a run with one thing changed at a time, or every combination of several, beside the run as it is declared."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave import plots, results
+from fedweave.errors import Diverged, choose
+from fedweave.files import write_table
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import note, stage
+from fedweave.pipelines.stages.train import found as tuned
+from fedweave.pipelines.stages.train import train
+from fedweave.report import extras
+from fedweave.results import statistics
+from fedweave.runs import archive, assembly, repetition, selection
+from fedweave.study.spec import Run, Study
+
+FAILURES = (Diverged,)  # which end the stage with one line
+DECLARED = "as declared"
+
+
+class Outcome(NamedTuple):
+    """One variant: the reported value of every seed and client [S, N], and what it cost, averaged over seeds."""
+
+    settings: Mapping[str, Any]
+    values: np.ndarray
+    bytes: float
+    seconds: float
+    declared: bool = False
+    dealt: bool = False  # its clients are not those of the run, so that no two can be paired
+
+
+def main(name: str) -> None:
+    """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to results/<study>/ablations/<name>."""
+    study = assembly.load()
+    block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
+    found, done = outcomes(study, name, block["run"], block["variants"])
+    note("trained")
+    folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
+    write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, found))
+    values = ((variant, seed, client, value) for variant, outcome in found.items()
+              for seed, row in zip(study.seeds, outcome.values, strict=True) for client, value in enumerate(row))  # fmt: skip
+    write_table(folder / "values.csv", ("variant", "seed", "client", "value"), values)
+    plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
+    for checkpoints, trained in done:
+        repetition.forget(checkpoints, trained)
+
+
+def outcomes(
+    study: Study, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Outcome], list[tuple[Any, Run]]]:
+    """Variant -> what came of it, the run as declared among them, and the checkpoints to forget.
+
+    A variant that is the run as declared is read from its results instead of being trained again.
+    """
+    best = tuned(study, key)
+    declared, found, done = study.run(key, best), {}, []
+    for variant, settings in variants.items():
+        run, title = assembly.varied(study, key, best, settings), f"{name}, {variant}"
+        if _same(run, declared):
+            found[variant] = _of_results(study, key, settings)
+            continue
+        dealt = run.task.partition != declared.task.partition
+        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
+        found[variant] = _of_training(trained.bench, trained.histories, settings)._replace(dealt=dealt)
+        done.append((trained.checkpoints, run))
+        print(f"{title}: {trained.bench.method.task.metric} {found[variant].values.mean():.4g}", flush=True)
+    if not any(outcome.declared for outcome in found.values()):
+        found = {DECLARED: _of_results(study, key, {}), **found}
+    return found, done
+
+
+def _same(first: Run, second: Run) -> bool:
+    """Whether two runs compute the same; settings may be given or left at their defaults."""
+    methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
+    return methods[0] == methods[1] and first.resolved() | {"method": first.method} == second.resolved() | {"method": second.method}
+
+
+def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
+    run = results.load_run(paths.run(study.name, key))
+    totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+    values = results.chosen(run).pivot(index="seed", columns="client", values="value").loc[list(study.seeds)].to_numpy()
+    return Outcome(settings, values, totals["bytes_up"] + totals["bytes_down"], totals["seconds"], declared=True)
+
+
+def _of_training(bench: repetition.Bench, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]) -> Outcome:
+    values = np.stack([archive.selected(bench, history) for history in histories.values()])
+    down, up, seconds = np.mean([np.sum([row[1:4] for row in history.ledger], axis=0) for history in histories.values()], axis=0)
+    return Outcome(settings, values, float(down + up), float(seconds))
+
+
+def table(name: str, run: results.Run, found: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
+    """A row per variant, the paired test against the run as declared in it (corrected over the variants), where it has the same clients."""
+    base = next(variant for variant, outcome in found.items() if outcome.declared)
+    paired = [variant for variant, outcome in found.items() if variant != base and not outcome.dealt]
+    values = {variant: found[variant].values for variant in (base, *paired)}
+    tests = {c.method: c for c in statistics.against(values, [(variant, base) for variant in paired], run.higher_is_better)}
+    for variant, outcome in found.items():
+        score, test = selection.headline(outcome.values, run.higher_is_better), tests.get(variant)
+        compared = (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
+        verdict = {"": "", variant: "better"}.get(str(compared[-1]), "worse")
+        yield (name, variant, run.name, run.task, run.label, run.info["metric"], json.dumps(dict(outcome.settings)),
+               int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared[:-1], verdict)  # fmt: skip
+
+
+if __name__ == "__main__":
+    stage(main, *FAILURES)

@@ -1,0 +1,31 @@
+"""Stage `download`: the files of a data set, and its arrays in one form for all."""
+
+from fedweave import data
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+
+
+def main(name: str) -> None:
+    """Bring the files of data set `name` and write data/features/<name>."""
+    data.download(name, paths.RAW, progress=Lines().show)
+    dataset = data.load(name, paths.RAW)
+    data.save_dataset(paths.FEATURES / name, dataset)
+    print(f"{name}: {dataset.kind}, features {' x '.join(map(str, dataset.x.shape))} {dataset.note}".rstrip())
+
+
+class Lines:
+    """Progress for a log: a line per file and tenth of it."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, int] = {}
+
+    def show(self, file: str, done: int, total: int | None) -> None:
+        """Print `done` of `total` bytes if that is news."""
+        tenth = 10 * done // total if total else done // 2**24
+        if self.shown.get(file) != tenth:
+            self.shown[file] = tenth
+            print(f"{file}: {done / 2**20:.1f} MiB" + (f" of {total / 2**20:.1f}" if total else ""), flush=True)
+
+
+if __name__ == "__main__":
+    stage(main)

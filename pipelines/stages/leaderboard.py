@@ -1,0 +1,128 @@
+"""The leaderboard in the terminal."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages.train import found
+from fedweave.report import inside
+from fedweave.report.summary import Line, summary
+from fedweave.results import verdicts
+from fedweave.runs import assembly
+from fedweave.study import spec
+
+COLUMNS = {
+    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "worst10": "worst 10 %",
+    "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds",
+    "published": "published",
+}  # fmt: skip
+OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
+LEAST = ("seconds", "mib", "gain", "published", "vs_fedavg_ft", "vs_local", "worst10", "interval")  # left out first on a narrow terminal
+WIDE = 160  # columns of output that is no terminal
+LEGEND = (
+    "mean over clients, std over seeds, at the round that validation data select; interval: bootstrap over seeds and clients",
+    "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
+    "? undecided (the interval leaves out zero, the corrected test does not decide)",
+    "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
+    "gain / loss: clients with a better / worse mean over seeds than with Local",
+)
+
+NAMED = 6  # most runs in a line
+
+
+def main(study: str = "") -> None:
+    """Print the leaderboard of `study` (default: the one that params.yaml names), its summary in words, and where the rest is."""
+    name = study or spec.load().name
+    folder = paths.RESULTS / name
+    if not (folder / "leaderboard.csv").is_file():
+        raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
+    console, loaded = Console(markup=False), results.load_study(folder)
+    console.width = console.width if console.is_terminal else WIDE
+    made = results.current(loaded, paths.PARTITIONS)
+    if changed := stale(loaded):
+        about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
+        console.print(f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro", soft_wrap=True)
+    for task, part in made.board.groupby("task", sort=False):
+        console.print(fitting(console, part))
+        runs = results.by_task(loaded)[str(task)]
+        if said := verdicts.blind(runs, results.values(runs, made.clients)):
+            console.print(said, soft_wrap=True)
+        console.print("")
+    for line in LEGEND:
+        console.print(line, style="dim", soft_wrap=True)
+    for grid in besides(made):
+        console.print("", plain(grid))
+    in_words(console, summary(loaded, made))
+    console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
+    console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def fitting(console: Console, part: pd.DataFrame) -> Table:
+    """The leaderboard of one task with as many columns as the terminal has room for."""
+    tables = (board(part, LEAST[:count]) for count in range(len(LEAST) + 1))
+    return next((table for table in tables if console.measure(table).maximum <= console.width), board(part, LEAST))
+
+
+def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:
+    """The leaderboard of one task, `without` some columns."""
+    rows = list(results.leaderboard_rows(part))
+    table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
+    filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
+    shown = [key for key in COLUMNS if key in filled and key not in without]
+    for key in shown:
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
+    for row, mark in zip(rows, part["mark"], strict=True):
+        table.add_row(*(row[key] for key in shown), style="bold" if mark == "best" else "")
+    return table
+
+
+def in_words(console: Console, lines: Sequence[Line]) -> None:
+    """The study in five lines."""
+    console.print("")
+    for line in lines:
+        console.print(f"{line.topic}: {line.text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False)
+    console.print("")
+
+
+def stale(study: results.Study) -> list[str]:
+    """The runs whose settings or seeds are no longer those of params.yaml and of what tuning found, where both speak of them."""
+    try:
+        now = assembly.load()
+    except BadInput:  # old results are shown whatever is being written there
+        return []
+    known = [run for run in (*study.runs, *study.leaky) if now.name == study.name and run.name in now.runs]
+    tuned = [run for run in known if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
+    return [
+        run.name
+        for run in tuned
+        if run.info.get("spec_hash") != now.run(run.name, found(now, run.name)).fingerprint() or {*run.seeds} != {*now.seeds}
+    ]
+
+
+def besides(made: results.Tables) -> Iterator[inside.Grid]:
+    """What the study's papers print besides scores, and the clients that are looked at apart; nothing for most studies."""
+    measures, cohorts = made.measures[made.measures["table"] != ""], made.cohorts
+    for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
+        mine, apart = (table[table["task"] == task] for table in (measures, cohorts))
+        grids = [inside.cohorts(apart), inside.others(mine), *inside.shares(mine)]
+        yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
+
+
+def plain(grid: inside.Grid) -> Table:
+    """A grid for the terminal."""
+    table = Table(title=grid.title, title_justify="left", box=None, header_style="bold", caption=grid.caption, caption_justify="left")
+    for place, name in enumerate(grid.header):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,53 @@
+"""Stage `report`: one page that shows the study, and the leaderboard as text."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+from fedweave import report, results
+from fedweave.files import write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+from fedweave.study import spec
+
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # what the text is made for
+
+
+def main(study: str = "") -> None:
+    """Build the page of `study` (default: the one that params.yaml names), log its ablations, and write the leaderboard."""
+    from fedweave.pipelines.stages import evaluate, leaderboard
+
+    folder = paths.RESULTS / (study or spec.load().name)
+    report.build(folder, paths.PARTITIONS, leaderboard.stale(results.load_study(folder)))
+    write_board(folder, study)
+    if any((folder / "ablations").glob("*/table.csv")):  # which are younger than what the stage `evaluate` logged
+        evaluate.log(folder)
+
+
+def write_board(folder: Path, study: str = "") -> None:
+    """Write `folder`/leaderboard.txt: what the terminal shows of the study, with its styles."""
+    from fedweave.pipelines.stages import leaderboard
+
+    text = io.StringIO()
+    with _terminal(), redirect_stdout(text):
+        leaderboard.main(study)
+    write_atomic(folder / "leaderboard.txt", text.getvalue())
+
+
+@contextmanager
+def _terminal() -> Iterator[None]:
+    """Rich writes for the terminal that these variables describe."""
+    before = {name: os.environ.get(name) for name in TERMINAL}
+    os.environ.update(TERMINAL)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
+
+
+if __name__ == "__main__":
+    stage(main)

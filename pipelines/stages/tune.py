@@ -1,0 +1,120 @@
+"""Stage `tune`: Optuna over the declared spaces of a task's runs, the same budget for every method."""
+
+import json
+from functools import partial
+from typing import Any
+
+import optuna
+import torch
+from optuna.trial import FrozenTrial, TrialState
+
+from fedweave.errors import choose
+from fedweave.files import write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+from fedweave.pipelines.searching.search import DONE, Search, find, first, perform
+from fedweave.runs import assembly
+from fedweave.runs.parallel import side_by_side
+from fedweave.study.spec import Study
+
+FEWEST = 6  # finished trials from which on their spread is attributed to parameters
+
+
+def main(task: str) -> None:
+    """Search for every run of `task`; write what was found, and the trials behind it.
+
+    results/<study>/tuned/<task>/<run>.json holds {"run", "best"}, which training reads: a longer search that finds nothing
+    better trains nothing again. Without trials, or for a method without a space, `best` is empty and training takes the
+    declared values. trials/<run>.json holds what `record` gives.
+    """
+    study, keys = assembly.load(), together(task)
+    for key in runs(study, task):
+        found = record(find(study, key)) if key in keys else {"run": key, "best": {}}
+        if study.tune.trials and key not in keys:
+            method = study.runs[key].method
+            print(f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True)
+        if key in keys:
+            write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
+        write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": found["best"]}, indent=2) + "\n")
+
+
+def together(task: str) -> list[str]:
+    """Bring every search of `task` to its budget, beside whoever else does; returns the runs that are searched for.
+
+    Raises:
+        BadInput: an unknown task.
+    """
+    study = assembly.load()
+    keys = [key for key in runs(study, task) if study.tune.trials and first(study, key)[0]]
+    unfinished = [key for key in keys if find(study, key).left]
+    workers = min(study.tune.workers, len(unfinished))
+    if workers > 1:
+        torch.set_num_threads(1)  # a fork cannot use the pool of threads of its parent
+        side_by_side(partial(perform, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
+        unfinished = [key for key in unfinished if find(study, key).left]  # whose error now shows
+    for key in unfinished:
+        perform(study, key)
+    return keys
+
+
+def runs(study: Study, task: str) -> list[str]:
+    """The runs of `task`.
+
+    Raises:
+        BadInput: an unknown task.
+    """
+    choose(task, study.tasks, "params.yaml: tasks")
+    return [key for key, item in study.runs.items() if item.task == task]
+
+
+def record(search: Search) -> dict[str, Any]:
+    """A finished search as data.
+
+    "best" are its parameters, "importance" the share of the spread of values that each parameter explains (fANOVA; empty for
+    few trials), "trials" are in the order in which they ended. A pruned one has no value, but the best that it had reached.
+    """
+    tune, opened = search.study.tune, search.opened
+    done = sorted(opened.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
+    finished = [trial for trial in done if trial.state == TrialState.COMPLETE]
+    maximize = opened.direction == optuna.study.StudyDirection.MAXIMIZE
+    best = (max if maximize else min)(finished, key=_worth) if finished else None
+    print(f"{search.key}: {len(done)} trials, best {best.value if best else '-'} with {best.params if best else {}}", flush=True)
+    return {
+        "run": search.key,
+        "best": best.params if best else {},
+        "budget": {"trials": tune.trials, "share": tune.share, "seeds": tune.seeds, "sampler": tune.sampler},
+        "maximize": maximize,
+        "importance": _importance(opened) if len(finished) >= FEWEST else {},
+        "trials": [_trial(trial) for trial in done],
+    }
+
+
+def _worth(trial: FrozenTrial) -> float:
+    assert trial.value is not None
+    return trial.value
+
+
+def _trial(trial: FrozenTrial) -> dict[str, Any]:
+    assert trial.datetime_start is not None
+    assert trial.duration is not None
+    last = trial.last_step
+    return {
+        "params": trial.params,
+        "value": trial.value if trial.state == TrialState.COMPLETE else None,
+        "reached": None if last is None else trial.intermediate_values[last],
+        "rounds": last,
+        "curve": {str(step): value for step, value in sorted(trial.intermediate_values.items())},
+        "started": trial.datetime_start.timestamp(),
+        "seconds": trial.duration.total_seconds(),
+    }
+
+
+def _importance(opened: optuna.Study) -> dict[str, float]:
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    found = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0))
+    return {name: round(float(share), 6) for name, share in found.items()}
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,1 @@
+"""What runs at one client: its data, its task, local solvers and local training."""

@@ -1,0 +1,32 @@
+"""Training images shifted and mirrored at random, as the public pFedGraph recipe does."""
+
+import torch
+from torch import Tensor
+
+from fedweave.tensors import dropout_keys
+
+SALT = 0x5F1F7  # apart from the salts of dropout
+
+
+def shifted(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
+    """Images [B, C, H, W] of `rows` [B], each moved by up to `most` pixels either way and mirrored half of the time.
+
+    What comes in from outside is the image reflected at its edge. The draws are functions of `key` and the place in the batch.
+
+    Args:
+        images: [M, C, H, W].
+        most: pixels, less than both H and W.
+    """
+    height, width = images.shape[-2:]
+    draws = dropout_keys.uniform(dropout_keys.fold(key, SALT), (len(rows), 3))  # rows first: padding behind them changes nothing
+    down, right = ((draws[:, i, None] * (2 * most + 1)).long() - most for i in (0, 1))
+    y = _reflected(torch.arange(height, device=rows.device) + down, height)
+    x = _reflected(torch.arange(width, device=rows.device) + right, width)
+    x = torch.where(draws[:, 2, None] < 0.5, width - 1 - x, x)
+    return images[rows[:, None, None], :, y[:, :, None], x[:, None, :]].movedim(-1, 1)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Places outside 0 .. size - 1 folded back, the edge itself being counted once."""
+    places = places.abs()
+    return size - 1 - (size - 1 - places).abs()

@@ -1,0 +1,35 @@
+"""What the code of one client sees of its data."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedweave.tensors.closures import VOLATILE
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The data of one client.
+
+    Attributes:
+        arrays: what the task reads: "x", "y" (all rows of the data set, or the client's own nodes), for subgraphs
+            "edges" [3, E], "weight" [E] and "nodes" [V] (True for real nodes), and where features are sparse "cells" [3, ...] and
+            "values"; for shared test sets "test_weight" [C].
+        plan: epochs of steps of training rows, [E, S, B]; rows of −1 are padding.
+        train, val, test: rows, padded with −1. `test` is empty whenever client code trains, unless its method leaks.
+        key: 0-d key of this client in this round.
+        round: number of the round, from 0.
+        size: number of training rows, 0-d float.
+        padded: whether the plan may hold rows of −1.
+    """
+
+    arrays: dict[str, Tensor]
+    plan: Sequence[Iterable[Tensor]] | Tensor = field(metadata=VOLATILE)
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    key: Tensor
+    round: int = field(metadata=VOLATILE)
+    size: Tensor
+    padded: bool

@@ -1,0 +1,189 @@
+"""Local training: a solver along a minibatch plan, for one client in plain PyTorch or for many of them stacked.
+
+Under `torch.func.vmap` (the `batched` executor) `descend` leaves the transform: parameters, optimiser state and everything
+the loss has captured become stacked tensors [P, ...]. Only the loss is mapped, its gradient is plain autograd on all clients at once
+(the sum over clients has every client's own gradient), and the step is the solver's on whole stacks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedweave.client.solvers import Loss, Solver, masked_mean, owned, value_and_grad
+from fedweave.tensors import compiled, trees
+from fedweave.tensors import dropout_keys as keys
+from fedweave.tensors.closures import Rebuild, lift
+from fedweave.tensors.trees import Params, Tree, mapped
+
+_COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
+
+
+@contextmanager
+def compiling(wanted: bool) -> Iterator[None]:
+    """Whether stacked steps are compiled inside this block."""
+    token = _COMPILING.set(wanted)
+    try:
+        yield
+    finally:
+        _COMPILING.reset(token)
+
+
+class Fit(NamedTuple):
+    """What local training returns: the model, the solver's last state and the mean loss over the steps."""
+
+    model: Params
+    state: Tree
+    loss: Tensor
+
+
+def descend(
+    loss: Loss,
+    model: Params,
+    plan: Sequence[Iterable[Tensor]] | Tensor,
+    solver: Solver,
+    key: Tensor,
+    names: Iterable[str],
+    state: Tree | None = None,
+    masked: bool = False,
+) -> Fit:
+    """Train the parameters `names` of `model` along `plan`: epochs of steps of rows [B].
+
+    Args:
+        loss: (model, rows, key) -> (scalar, buffers).
+        model: parameters and buffers; never written to.
+        plan: epochs [E, S, B]; with `masked`, rows of -1 are padding and a step of nothing but padding changes nothing.
+        solver: the local solver; `state` continues an earlier one.
+        key: 0-d key of the randomness inside the model.
+    """
+    params, rest = trees.only(model, names), trees.without(model, names)
+    steps = [rows for epoch in plan for rows in epoch]
+    # Keys hang on (epoch, step), not on a running count: padding leaves different numbers of steps behind it.
+    places = torch.tensor([(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device)
+    step_keys = keys.fold(key, *places.reshape(-1, 2).T)
+    if mapped():
+        params, state, rest, mean = _stacked(loss, params, rest, steps, solver, step_keys, state, masked)
+    else:
+        params, state, rest, mean = _alone(loss, params, rest, steps, solver, step_keys, state)
+    after = {**rest, **params}
+    return Fit({name: after[name] for name in model}, state, mean)
+
+
+def _alone(
+    loss: Loss, params: Params, rest: Params, steps: Sequence[Tensor], solver: Solver, step_keys: Tensor, state: Tree | None
+) -> tuple[Params, Tree, Params, Tensor]:
+    params = owned(params)
+    state = solver.init(params) if state is None else owned(state)
+    losses = []
+    for rows, key in zip(steps, step_keys, strict=True):
+        value, buffers, grads = value_and_grad(_of_parameters(loss, rest, rows, key), params)
+        params, state = solver.step_(params, grads, state)
+        rest = {**rest, **buffers}
+        losses.append(value)
+    return params, state, rest, torch.stack(losses).mean() if losses else torch.zeros((), device=step_keys.device)
+
+
+def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
+    return lambda params: loss({**params, **rest}, rows, key)
+
+
+class _Job(NamedTuple):
+    """What stacked training is besides its tensors: `dims` says which captured tensors [C] have a client axis (0 or None)."""
+
+    form: Any
+    rebuild: Rebuild
+    solver: Solver
+    masked: bool
+    spec: Any
+    dims: tuple[int | None, ...] = ()
+
+
+def _stacked(
+    loss: Loss, params: Params, rest: Params, steps: Sequence[Tensor], solver: Solver, step_keys: Tensor, state: Tree | None, masked: bool
+) -> tuple[Params, Tree, Params, Tensor]:
+    lifted = lift(loss)
+    state = solver.init(params) if state is None else state
+    if not steps:
+        return params, state, rest, torch.zeros((), device=step_keys.device)
+    inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, lifted.tensors))
+    outputs = _Unmapped.apply(_Job(lifted.form, lifted.rebuild, solver, masked, spec), *inputs)
+    return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
+
+
+class _Unmapped(torch.autograd.Function):
+    """Hands the stacked tensors of a mapped call to `_train`, outside the transform."""
+
+    @staticmethod
+    def forward(job: _Job, *inputs: Tensor) -> tuple[Tensor, ...]:
+        raise RuntimeError("stacked training runs under vmap alone")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del ctx, inputs, output
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], job: _Job, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        n, dims = info.batch_size, in_dims[1:]
+        fronted = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
+        captured = len(tree_unflatten(inputs, job.spec)[5])
+        own = len(fronted) - captured
+        fronted[:own] = [x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)]
+        job = job._replace(dims=tuple(None if dim is None else 0 for dim in dims[own:]))
+        outputs = tree_flatten(_train(job, *tree_unflatten(fronted, job.spec)))[0]
+        return tuple(outputs), (0,) * len(outputs)
+
+
+def _train(
+    job: _Job, params: Params, state: Tree, rest: Params, steps: Tensor, step_keys: Tensor, captured: list[Tensor]
+) -> tuple[Params, Tree, Params, Tensor]:
+    """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the loss comes back as [P]."""
+    params, state = owned(params), owned(state)
+    active = (steps >= 0).flatten(2).any(-1)
+    full = active.all(0).tolist() if job.masked else [True] * steps.shape[1]
+    level, losses = job.solver.stacks(state), []
+    program = _program(job, (params, state, rest, captured, steps[:, 0], step_keys[:, 0])) if _COMPILING.get() else None
+    for k in range(steps.shape[1]):
+        rows, key = steps[:, k], step_keys[:, k]
+        if program:
+            params, state, rest, value = program(params, state, rest, captured, rows, key)
+        else:
+            params, state, rest, value = _advance(job, params, state, rest, captured, rows, key, level and full[k])
+            level = level if full[k] else job.solver.stacks(state)
+        losses.append(value)
+    values = torch.stack(losses, 1)
+    return params, state, rest, vmap(masked_mean)(values, active)
+
+
+def _program(job: _Job, examples: tuple[Any, ...]) -> compiled.Program:
+    """A compiled step for inputs like `examples`."""
+    return compiled.program((job.form, job.solver, job.masked, job.dims), partial(_advance, job, inplace=False), examples)
+
+
+def _advance(
+    job: _Job, params: Params, state: Tree, rest: Params, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
+) -> tuple[Params, Tree, Params, Tensor]:
+    """One step of all clients; with `inplace`, nobody pauses and the solver may write to the stacks."""
+
+    def one(params: Params, rest: Params, captured: list[Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        return job.rebuild(captured)({**params, **rest}, rows, key)
+
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    with torch.enable_grad():
+        values, buffers = vmap(one, (0, 0, list(job.dims), 0, 0))(leaves, rest, captured, rows, keys)
+    found = torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True)
+    grads = {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(params.items(), found, strict=True)}
+    after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
+    if inplace:
+        return *job.solver.step_(params, grads, state), after, values.detach()
+    new = (*vmap(job.solver.step)(params, grads, state), after)
+    if job.masked:
+        active = (rows >= 0).flatten(1).any(-1)
+        pick = lambda a, b: torch.where(trees.column(active, a), a, b)  # noqa: E731
+        new = trees.tree_map(pick, new, (params, state, rest))
+    return *new, values.detach()

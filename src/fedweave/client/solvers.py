@@ -1,0 +1,242 @@
+"""Local solvers and server optimisers, loss modifiers, and the one vector-Jacobian product of server learnables.
+
+A solver is a frozen record of hyper-parameters with a pure `step`; `step_` is the same arithmetic in place, for working
+copies that nobody else sees. `fedweave.client.local_training` runs a solver through a minibatch plan.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree, mapped
+
+# loss(model, rows [B], key) -> (scalar, buffers after the forward pass)
+Loss = Callable[[Params, Tensor, Tensor], tuple[Tensor, Params]]
+
+
+class Solver(ABC):
+    """A first-order optimiser over parameter dictionaries; equals the `torch.optim` class of its name."""
+
+    @abstractmethod
+    def init(self, params: Params) -> Tree:
+        """The optimiser's state before the first step."""
+
+    @abstractmethod
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        """New parameters and state; the arguments are left as they are."""
+
+    @abstractmethod
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        """The same step on buffers the caller owns, in place."""
+
+    def stacks(self, state: Tree) -> bool:
+        """Whether `step_` on stacks [P, ...] is the step of every client: nothing couples entries, and all have taken as many steps."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Solver):
+    """Stochastic gradient descent; `weight_decay` is L2 added to the gradient, `clip` bounds the gradient's norm."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def init(self, params: Params) -> Tree:
+        return {name: torch.zeros_like(value) for name, value in params.items()} if self.momentum else {}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        grads = _prepared(params, grads, self.weight_decay, self.clip)
+        if self.momentum:
+            state = grads = {name: self.momentum * state[name] + g for name, g in grads.items()}
+        return {name: value - self.lr * grads[name] for name, value in params.items()}, state
+
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        values, g = list(params.values()), list(grads.values())
+        _prepare_(values, g, self.weight_decay, self.clip)
+        if self.momentum:
+            velocity = list(state.values())
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, g)
+            g = velocity
+        torch._foreach_add_(values, g, alpha=-self.lr)
+        return params, state
+
+    def stacks(self, state: Tree) -> bool:
+        return self.clip is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Solver):
+    """Adam with L2 (coupled) weight decay; `clip` bounds the gradient's norm."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def init(self, params: Params) -> Tree:
+        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
+        like = next(iter(params.values()))
+        return {"m": zeros, "v": {name: z.clone() for name, z in zeros.items()}, "t": like.new_zeros(())}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        grads = _prepared(params, grads, self.weight_decay, self.clip)
+        t = state["t"] + 1
+        m = {name: self.beta1 * state["m"][name] + (1 - self.beta1) * g for name, g in grads.items()}
+        v = {name: self.beta2 * state["v"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
+        rate, root = self.lr / (1 - self.beta1**t), (1 - self.beta2**t).sqrt()
+        new = {name: value - rate * m[name] / (v[name].sqrt() / root + self.eps) for name, value in params.items()}
+        return new, {"m": m, "v": v, "t": t}
+
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        # The fused kernel reads memory in order, whatever the strides: one pass, five times quicker than a chain of operations.
+        values, g = list(params.values()), [value.contiguous() for value in grads.values()]
+        m, v, t = list(state["m"].values()), list(state["v"].values()), state["t"].add_(1)
+        if not all(value.is_contiguous() for value in (*values, *m, *v)):
+            raise ValueError("step_ needs contiguous parameters and moments; copy them with `owned`")
+        _prepare_(values, g, 0.0, self.clip)
+        torch._fused_adam_(
+            values,
+            g,
+            m,
+            v,
+            [],
+            [t.flatten()[0].float()] * len(values),
+            lr=self.lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return params, state
+
+    def stacks(self, state: Tree) -> bool:
+        return self.clip is None and bool((state["t"] == state["t"].flatten()[0]).all())
+
+
+def root(name: str) -> str:
+    """The first part of a path such as "theta/sheaf.weight"."""
+    return name.partition("/")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Solver):
+    """Different solvers for different parameters, each with its own state and its own bound on the gradient's norm.
+
+    Attributes:
+        solvers: group -> solver; a group may be empty.
+        group: parameter name -> group.
+    """
+
+    solvers: Mapping[str, Solver]
+    group: Callable[[str], str] = root
+
+    def init(self, params: Params) -> Tree:
+        return {group: self.solvers[group].init(part) for group, part in self._split(params).items()}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        return self._each(lambda solver: solver.step, params, grads, state)
+
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        return self._each(lambda solver: solver.step_, params, grads, state)
+
+    def stacks(self, state: Tree) -> bool:
+        return all(self.solvers[group].stacks(part) for group, part in state.items())
+
+    def _split(self, params: Params) -> dict[str, Params]:
+        parts: dict[str, Params] = {}
+        for name, value in params.items():
+            parts.setdefault(self.group(name), {})[name] = value
+        return parts
+
+    def _each(
+        self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params, state: Tree
+    ) -> tuple[Params, Tree]:
+        gradients = self._split(grads)
+        done = {group: step(self.solvers[group])(part, gradients[group], state[group]) for group, part in self._split(params).items()}
+        new = {name: value for part, _ in done.values() for name, value in part.items()}
+        return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
+
+
+def owned(tree: Tree) -> Tree:
+    """A copy that `Solver.step_` may write to."""
+    return trees.tree_map(lambda t: t.clone(memory_format=torch.contiguous_format), tree)
+
+
+SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "adam": Adam}
+
+
+def _prepared(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
+    if clip is not None:
+        norm = torch.stack([g.norm() for g in grads.values()]).norm()
+        scale = (clip / (norm + 1e-6)).clamp(max=1.0)
+        grads = {name: g * scale for name, g in grads.items()}
+    return {name: g + decay * params[name] for name, g in grads.items()} if decay else grads
+
+
+def _prepare_(values: list[Tensor], grads: list[Tensor], decay: float, clip: float | None) -> None:
+    if clip is not None:
+        norm = torch.stack(torch._foreach_norm(grads)).norm()
+        torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
+    if decay:
+        torch._foreach_add_(grads, values, alpha=decay)
+
+
+def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params) -> tuple[Tensor, Tree, Params]:
+    """(value, auxiliary, gradient) of `loss` at `params`.
+
+    Plain autograd outside `vmap`: it saves about half a millisecond a step over `torch.func.grad`.
+    """
+    if mapped():
+        grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params)
+        return value, aux, grads
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    with torch.enable_grad():
+        value, aux = loss(leaves)
+    value.backward()
+    return value.detach(), aux, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in leaves.items()}
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `values` [B] where `mask` [B] holds; 0 where it holds nowhere."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
+    """loss + (weight / 2) ‖w − anchor‖² over the parameters in `anchor`; its gradient adds weight · (w − anchor)."""
+
+    def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        value, buffers = loss(model, rows, key)
+        return value + 0.5 * weight * sum((model[name] - a).square().sum() for name, a in anchor.items()), buffers
+
+    return penalised
+
+
+def pull_back(generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]) -> tuple[Tree, Params]:
+    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), one forward and one backward pass for all participants.
+
+    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖², so a *descent* step on it
+    moves what is generated towards what was trained.
+    """
+    leaves, spec = torch.utils._pytree.tree_flatten(phi)
+    tracked = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    with torch.enable_grad():
+        outputs = generate(torch.utils._pytree.tree_unflatten(tracked, spec))
+    start = {name: value.detach() for name, value in outputs.items()}
+    vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
+    # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra, seconds a process.
+    with torch.enable_grad():
+        product = torch.stack([(outputs[n] * vector[n]).sum() for n in live]).sum()
+    grads = torch.autograd.grad(product, tracked, allow_unused=True)
+    filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, tracked, strict=True)]
+    return torch.utils._pytree.tree_unflatten(filled, spec), start

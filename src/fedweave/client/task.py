@@ -1,0 +1,294 @@
+"""Task: pure functions of a client model and its objective.
+
+A *model* is one flat dictionary name -> tensor of parameters and BatchNorm buffers. A "layer" is one module that owns
+parameters: its weight and bias together.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.client.augment import shifted
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import Loss, masked_mean
+from fedweave.models import Cells, ClientModel, Inputs, layers
+from fedweave.tensors.trees import Params, mapped
+
+CHUNK = 2048  # rows evaluated at once
+
+# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; the model's buffers are its own to update.
+RowLosses = Callable[[Params, Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """What clients learn.
+
+    Attributes:
+        build: makes a freshly initialised model from torch's generator.
+        dtype: floating type of parameters.
+        products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
+    """
+
+    build: Callable[[], ClientModel]
+    dtype: torch.dtype = torch.float32
+    products: torch.dtype | None = None
+
+    metric = "accuracy"
+    higher_is_better = True
+
+    def __post_init__(self) -> None:
+        _ = self.template  # drawn now: no random draw may happen inside a mapped function
+
+    @cached_property
+    def template(self) -> ClientModel:
+        """The module whose `forward` every client runs; its own parameters are never used."""
+        with torch.random.fork_rng(devices=[]):
+            return self.build().to(self.dtype)
+
+    @cached_property
+    def params(self) -> tuple[str, ...]:
+        """Names of the trainable parameters."""
+        return tuple(name for name, _ in self.template.named_parameters())
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the BatchNorm buffers, which stay with the client."""
+        return tuple(name for name, _ in self.template.named_buffers())
+
+    @cached_property
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """Layer name -> its parameter names, in the model's order."""
+        return layers(self.template)
+
+    @cached_property
+    def head(self) -> tuple[str, ...]:
+        """Parameter names of the classifier (the last layer)."""
+        return tuple(name for layer in self.template.head for name in self.layers[layer])
+
+    @cached_property
+    def norms(self) -> tuple[str, ...]:
+        """Parameter names of normalisation layers, by module type."""
+        kinds = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
+        layers = [name for name, module in self.template.named_modules() if isinstance(module, kinds)]
+        return tuple(name for layer in layers for name in self.layers.get(layer, ()))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name -> shape."""
+        return {name: tuple(value.shape) for name, value in self.template.named_parameters()}
+
+    def init(self, seed: int) -> Params:
+        """A freshly initialised model, a function of `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.build().to(self.dtype)
+        return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
+
+    def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
+        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the outputs."""
+
+        def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+            return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
+
+        def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+            buffers = {name: model[name].clone() for name in self.buffers}
+            mask = rows >= 0 if data.padded else None
+            values = (row_losses or fit)({**model, **buffers}, rows.clamp(min=0) if data.padded else rows, key, mask)
+            return values.mean() if mask is None else masked_mean(values, mask), buffers
+
+        return loss
+
+    def call(self, model: Params, inputs: Inputs, method: str = "forward", **options: Tensor | None) -> Tensor:
+        """Run a method of the client module on `model`; what comes out has the type of the parameters."""
+        if self.products is None:
+            return invoke(self.template, model, method, inputs, **options)
+        device = next(iter(model.values())).device.type
+        with torch.autocast(device, self.products):
+            return invoke(self.template, model, method, inputs, **options).to(self.dtype)
+
+    def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
+        """Outputs in evaluation mode for `rows` [B]; padding rows give the output of row 0."""
+        return self._chunked(lambda r: self.forward(model, data, r), rows)
+
+    def features(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
+        """Penultimate features [B, D] in evaluation mode."""
+        return self._chunked(lambda r: self.forward(model, data, r, method="features"), rows)
+
+    def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([run(part) for part in rows.clamp(min=0).split(CHUNK)])
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What a method may ask for in `needs`."""
+        return frozenset({"batch_norm"} if self.norms else ())
+
+    @abstractmethod
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
+        """Outputs [B, ...] for `rows`; a key makes it a training pass."""
+
+    @abstractmethod
+    def targets(self, data: ClientData, rows: Tensor) -> Tensor:
+        """Targets of `rows`."""
+
+    @abstractmethod
+    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss per row [B]."""
+
+    @abstractmethod
+    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Metric per row [B]; a client's value is its weighted mean."""
+
+    def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
+        """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
+        return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
+
+    def score(self, outputs: Tensor, data: ClientData, rows: Tensor, shared_test: bool = False) -> Tensor:
+        """The client's metric on `rows` (padding ignored); NaN for a client without rows.
+
+        With `shared_test` rows are weighted by the client's own label distribution `test_weight` [C].
+        """
+        targets = self.targets(data, rows.clamp(min=0))
+        weight = (rows >= 0).to(outputs.dtype)
+        if shared_test and "test_weight" in data.arrays:
+            weight = weight * data.arrays["test_weight"][targets]
+        return (self.row_score(outputs, targets) * weight).sum() / weight.sum()
+
+
+def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
+    """Run a method of `module` with `params` in the place of its own; like `torch.func.functional_call`, at a tenth of its cost."""
+    places = _places(module)
+    own = {name: places[name][0][places[name][1]] for name in params}
+    try:
+        for name, value in params.items():
+            table, leaf = places[name]
+            table[leaf] = value
+        return getattr(module, method)(*inputs, **options)
+    finally:
+        for name, value in own.items():
+            table, leaf = places[name]
+            table[leaf] = value
+
+
+@lru_cache(maxsize=64)
+def _places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+    """Where a module keeps every parameter and buffer: name -> (table, key)."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for prefix, part in module.named_modules():
+        for table in (part._parameters, part._buffers):
+            found |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
+    return found
+
+
+class Classification(Task):
+    """Cross-entropy and accuracy in percent."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return super().capabilities | {"classes"}
+
+    def targets(self, data: ClientData, rows: Tensor) -> Tensor:
+        return data.arrays["y"][rows]
+
+    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        # The same as F.cross_entropy, which under vmap imports a symbolic algebra: seconds in every process.
+        return -outputs.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+
+    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
+
+
+@dataclass(frozen=True)
+class RowClassification(Classification):
+    """Images or vectors: a client is a list of rows of one shared array "x" [M, ...].
+
+    Attributes:
+        augment: pixels by which training images are moved at random, and then mirrored half of the time; 0 leaves them as they are.
+    """
+
+    augment: int = 0
+
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
+        x = data.arrays["x"]
+        batch = x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
+        return self.call(model, batch, method, key=key, mask=mask)
+
+
+class NodeClassification(Classification):
+    """Nodes of a client's own subgraph: rows are local node indices; every step passes over the whole subgraph."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return super().capabilities | {"subgraphs"}
+
+    def inputs(self, data: ClientData) -> tuple[Tensor | Cells, Tensor, Tensor]:
+        """(x [V, F] or its cells, edges [3, E], weight [E])."""
+        a = data.arrays
+        x = Cells(a["cells"], a["values"], len(a["x"])) if "cells" in a else a["x"]
+        return x, a["edges"], a["weight"]
+
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
+        return self.call(model, self.inputs(data), method, key=key)[rows]
+
+    def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            return run(rows.clamp(min=0))
+
+    def embedding(self, model: Params, data: ClientData) -> Tensor:
+        """x_i [D]: the mean of the last graph layer's output over the client's nodes, in evaluation mode."""
+        with torch.no_grad():
+            outputs = self.call(model, self.inputs(data), "embed")
+        real = data.arrays["nodes"].to(outputs.dtype)
+        return (outputs * real[:, None]).sum(0) / real.sum()
+
+
+@dataclass(frozen=True)
+class Forecast(Task):
+    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out, loss and metric are the MSE.
+
+    Attributes:
+        window, horizon: lengths in time steps.
+    """
+
+    window: int = 12
+    horizon: int = 12
+
+    metric = "mse"
+    higher_is_better = False
+
+    def forward(
+        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+    ) -> Tensor:
+        series, time = data.arrays["x"], data.arrays["time"]
+        span = torch.arange(self.window + self.horizon, device=rows.device)
+        values = series.reshape(-1)[rows[:, None] + span[: self.window]]
+        hours = time[(rows % series.shape[1])[:, None] + span]
+        padded = F.pad(values, (0, self.horizon))
+        return self.call(model, torch.stack([padded, hours], dim=-1), method, key=key)
+
+    def targets(self, data: ClientData, rows: Tensor) -> Tensor:
+        span = torch.arange(self.window, self.window + self.horizon, device=rows.device)
+        return data.arrays["x"].reshape(-1)[rows[:, None] + span]
+
+    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().mean(-1)
+
+    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.row_loss(outputs, targets)
+
+
+def trimmed(rows: Tensor) -> Tensor:
+    """`rows` without padding where shapes may depend on data (outside `vmap`)."""
+    return rows if mapped() else rows[rows >= 0]

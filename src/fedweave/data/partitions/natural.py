@@ -1,0 +1,102 @@
+"""Clients that the data come with: sensors, states, owners of images; and the relation between them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.base import Dataset, Partition, Rows
+from fedweave.data.partitions.options import integer, real
+from fedweave.data.partitions.splits import Split, chronological, parse, random_parts
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+Parts = list[Rows]  # train, val, test
+
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+
+
+def natural(
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    *,
+    window: int | None = None,
+    horizon: int | None = None,
+    stride: int = 1,
+    gap: int | None = None,
+    split: Mapping[str, float] = SHARES,
+    val: float = 0.1,
+) -> Partition:
+    """One client per sensor, state or owner.
+
+    A series is cut into windows of `window` steps in and `horizon` steps out that start every `stride` steps;
+    rows are sensor * T + start; the first windows train, the last test. Source: Li et al., DCRNN (ICLR 2018),
+    liyaguang/DCRNN. Rows that are cut from recordings are split in the same way inside each recording, other rows of an owner at
+    random. `gap` windows between two parts are left out; by default as many as share samples with a window, in a series none.
+
+    Raises:
+        BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
+    """
+    shares = parse(split, real("val", val, 0.0, 0.5), tested=True)
+    found = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
+    if clients != found:
+        raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {found} natural clients")
+    between = dataset.overlap if gap is None else integer("gap", gap, dataset.overlap)
+    if dataset.owner is None:
+        layout = _layout(dataset, window, horizon, stride)
+        train, held, test = _windows(dataset, layout, shares, between)
+        return Partition(train, held, test, layout=layout, **_identities(dataset))
+    if (window, horizon, stride) != (None, None, 1):
+        raise BadInput(f"partition.window: {dataset.name} is no series; leave window, horizon and stride out")
+    if dataset.recording is None and gap is not None:
+        raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
+    rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(found))
+    train, held, test = _recorded(dataset, rows, shares, between) if dataset.recording is not None else _owned(rows, shares, seed)
+    return Partition(train, held, test, **_identities(dataset))
+
+
+def _identities(dataset: Dataset) -> dict[str, Any]:
+    """What the data set knows of its natural clients: names, groups and the given relation between them."""
+    known = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
+    return {"relation": dataset.relation, **known}
+
+
+def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:
+    layout = {"window": window, "horizon": horizon, "stride": stride}
+    return {key: integer(key, value, 1, dataset.x.shape[1]) for key, value in layout.items()}
+
+
+def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -> Parts:
+    """Starts of the windows of each sensor in time order: train, val, test."""
+    sensors, steps = dataset.x.shape
+    starts = np.arange(0, steps - layout["window"] - layout["horizon"] + 1, layout["stride"])
+    parts = [starts[part] for part in chronological(len(starts), split, dataset.name, gap)]
+    return [tuple(sensor * steps + part for sensor in range(sensors)) for part in parts]
+
+
+def _recorded(dataset: Dataset, rows: Rows, split: Split, gap: int) -> Parts:
+    """The first rows of each recording of an owner train, the last test."""
+    return _together([_parts_of(dataset, mine, split, gap) for mine in rows])
+
+
+def _parts_of(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
+    """Sorted train, val, test of one owner's `rows`."""
+    assert dataset.recording is not None
+    recording = dataset.recording[rows]
+    parts: list[list[np.ndarray]] = [[], [], []]
+    for number in np.unique(recording):
+        mine = rows[recording == number]
+        for part, positions in zip(parts, chronological(len(mine), split, f"recording {number} of {dataset.name}", gap), strict=True):
+            part.append(mine[positions])
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _owned(rows: Rows, split: Split, seed: int) -> Parts:
+    """Random rows of each owner: train, val, test."""
+    return _together([random_parts(mine, split, stream(seed, i), f"client {i}") for i, mine in enumerate(rows)])
+
+
+def _together(clients: Sequence[Sequence[np.ndarray]]) -> Parts:
+    """Train, val, test of all clients, from those of each."""
+    return [tuple(part) for part in zip(*clients, strict=True)]

@@ -1,0 +1,1 @@
+"""Where data sets come from: one file per source, downloads and safe readers."""

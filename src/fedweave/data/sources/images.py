@@ -1,0 +1,193 @@
+"""Images: Fashion-MNIST, EMNIST digits, CIFAR-10, CIFAR-100, Tiny-ImageNet.
+
+Pixels stay uint8 [M, c, h, w]; official training rows come first.
+"""
+
+import zipfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedweave.data.base import Dataset
+from fedweave.data.sources.origins import CIFAR10_SUMS, CIFAR100_SUMS
+from fedweave.data.sources.pickles import read_arrays
+from fedweave.errors import BadInput
+from fedweave.files import read
+from fedweave.readers.arrays import Layout, build, checked_shape, read_npz
+
+CIFAR10_COPY = "CIFAR-10 from a lossy AVIF copy (41.8 dB)"
+CIFAR100_COPY = "CIFAR-100 from a lossless WebP copy (within a class, images in another order)"
+
+
+def fashion_mnist(root: Path) -> Dataset:
+    """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
+    parts = [_grey(root / "FashionMNIST" / "raw", part) for part in ("train", "t10k")]
+    return _joined("fashion-mnist", 10, parts)
+
+
+def emnist(root: Path) -> Dataset:
+    """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
+    parts = [_grey(root / "EMNIST" / "raw", f"emnist-digits-{part}") for part in ("train", "test")]
+    return _joined("emnist", 10, parts)
+
+
+def _grey(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    pixels, labels = (read_idx(folder / f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
+        shapes = f"images {pixels.shape} and labels {labels.shape}"
+        raise BadInput(f"{folder / part}: {shapes}; run the download stage again")
+    return pixels[:, None], labels
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The bytes of a file in the format of MNIST: two zeros, type 8, dimensions, sizes (big-endian), content.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    return read(path, lambda file: _idx(file.read_bytes()), "run the download stage again")
+
+
+def _idx(raw: bytes) -> np.ndarray:
+    if raw[:3] != b"\0\0\x08" or len(raw) < 4:
+        raise ValueError("it does not begin as a file of bytes in this format")
+    sizes = tuple(int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3]))
+    return build(raw[4 + 4 * raw[3] :], Layout(np.dtype(np.uint8), checked_shape(sizes), False))
+
+
+def cifar10(root: Path) -> Dataset:
+    """50,000 + 10,000 images [3, 32, 32] in 10 classes. Source: Krizhevsky (2009)."""
+    folder = root / "CIFAR10"
+    inner = folder / "cifar-10-batches-py"
+    if all((inner / name).is_file() for name in CIFAR10_SUMS):
+        batches = [[f"data_batch_{i}" for i in range(1, 6)], ["test_batch"]]
+        return _joined("cifar10", 10, [_colour([inner / name for name in names], "labels") for names in batches])
+    labels = _stored_labels(folder / "labels.npz", ("train_labels", "test_labels"))
+    parts = [(sheets(folder / part, 40, 50), labels[f"{part}_labels"]) for part in ("train", "test")]
+    return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
+
+
+def cifar100(root: Path) -> Dataset:
+    """50,000 + 10,000 images [3, 32, 32] in 100 classes of 20 superclasses. Source: Krizhevsky (2009)."""
+    folder = root / "CIFAR100"
+    inner = folder / "cifar-100-python"
+    if all((inner / name).is_file() for name in CIFAR100_SUMS):
+        parts = [_colour([inner / part], "fine_labels") for part in ("train", "test")]
+        coarse = [_colour([inner / part], "coarse_labels")[1] for part in ("train", "test")]
+        return _joined("cifar100", 100, parts, coarse)
+    keys = [f"{part}_{kind}" for part in ("train", "test") for kind in ("fine", "coarse")]
+    labels = _stored_labels(folder / "labels.npz", keys)
+    parts = [(sheets(folder / part, 500, 1), labels[f"{part}_fine"]) for part in ("train", "test")]
+    return _joined("cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY)
+
+
+def _colour(paths: list[Path], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images [M, 3, 32, 32] and labels `key` [M] of CIFAR's pickles."""
+    batches = [_batch(path, key) for path in paths]
+    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def _batch(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
+    content = read_arrays(path)
+    pixels: Any = content.get("data") if isinstance(content, dict) else None
+    labels: Any = content.get(key) if isinstance(content, dict) else None
+    whole = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
+    if not whole or type(labels) is not list or len(labels) != len(pixels) or not all(type(n) is int for n in labels):
+        raise BadInput(f"{path}: not a batch of images with {key}; run the download stage again")
+    return pixels.reshape(-1, 3, 32, 32), np.array(labels, np.int64)
+
+
+def _stored_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """The labels `keys`, each [M], of a .npz file; raises BadInput where it is damaged or lacks one."""
+    stored = read(path, partial(read_npz, names=keys), "run the download stage again")
+    for key in keys:
+        if stored[key].ndim != 1 or stored[key].dtype.kind not in "iu":
+            raise BadInput(f"{path}: holds no labels {key}; run the download stage again")
+    return stored
+
+
+def sheets(folder: Path, rows: int, columns: int) -> np.ndarray:
+    """All sheets of a folder in name order, `rows` x `columns` images each: [M, 3, 32, 32] uint8."""
+    paths = sorted([*folder.glob("*.webp"), *folder.glob("*.avif")])
+    if not paths:
+        raise BadInput(f"{folder}: holds no .webp or .avif sheets; run the download stage again")
+    return np.concatenate([sheet(path, rows, columns) for path in paths])
+
+
+def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
+    """The images of one sheet, row by row: [rows * columns, 3, 32, 32] uint8.
+
+    Raises:
+        BadInput: the file is damaged or has another size, or Pillow cannot read its format.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.size != (columns * 32, rows * 32):  # before it is decoded, whatever it decodes to
+                raise ValueError(f"it has {image.size[0]} x {image.size[1]} pixels")
+            pixels = np.asarray(image.convert("RGB"))
+        grid = pixels.reshape(rows, 32, columns, 32, 3)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not a sheet of {rows} x {columns} images ({error}); download it again") from error
+    return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
+
+
+def tiny_imagenet(root: Path) -> Dataset:
+    """100,000 + 10,000 (validation) images [3, 64, 64] in 200 classes, read from the official archive.
+
+    Source: Stanford CS231n. The unlabelled test images are left out.
+    """
+    with zipfile.ZipFile(root / "TinyImageNet" / "tiny-imagenet-200.zip") as archive:
+        base = "tiny-imagenet-200"
+        words = sorted(archive.read(f"{base}/wnids.txt").decode("ascii").split())
+        label = {word: i for i, word in enumerate(words)}
+        train = sorted(n for n in archive.namelist() if n.startswith(f"{base}/train/") and n.endswith(".JPEG"))
+        lines = archive.read(f"{base}/val/val_annotations.txt").decode("ascii").splitlines()
+        held = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
+        parts = [
+            (_pictures(archive, train, 64), np.array([label[name.split("/")[2]] for name in train])),
+            (_pictures(archive, list(held), 64), np.array([label[word] for word in held.values()])),
+        ]
+    return _joined("tiny-imagenet", len(words), parts)
+
+
+def _pictures(archive: zipfile.ZipFile, names: list[str], size: int) -> np.ndarray:
+    pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
+    for i, name in enumerate(names):
+        with archive.open(name) as file:
+            pixels[i] = picture(file, size)
+    return pixels
+
+
+def picture(file: IO[bytes] | Path, size: int) -> np.ndarray:
+    """One image in RGB, resized to a square if it is not one of `size`: [3, size, size] uint8."""
+    from PIL import Image
+
+    with Image.open(file) as image:
+        colour = image.convert("RGB")
+        square = colour if colour.size == (size, size) else colour.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(square).transpose(2, 0, 1)
+
+
+def _joined(
+    name: str, classes: int, parts: list[tuple[np.ndarray, np.ndarray]], coarse: list[Any] | None = None, note: str = ""
+) -> Dataset:
+    """One Dataset of the official training and test parts."""
+    x = np.ascontiguousarray(np.concatenate([pixels for pixels, _ in parts]))
+    y = np.concatenate([labels for _, labels in parts]).astype(np.int64)
+    official = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
+    parents = None if coarse is None else np.concatenate([np.asarray(c) for c in coarse]).astype(np.int64)
+    return Dataset(name, "images", x, y, classes=classes, official=official, coarse=parents, note=note)
+
+
+LOADERS: dict[str, Callable[[Path], Dataset]] = {
+    "fashion-mnist": fashion_mnist,
+    "emnist": emnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny-imagenet": tiny_imagenet,
+}

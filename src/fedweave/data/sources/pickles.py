@@ -1,0 +1,176 @@
+"""Pickles that others wrote: numpy arrays, sparse matrices and plain containers; no code, and no trust in any number.
+
+Numpy and scipy believe the state that a pickle gives them, and read or write outside of their memory if it lies. Here
+they never see one: drafts hold what the pickle says, and `arrays.build` and `sparse.checked_csr` make what passes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedweave.errors import BadInput
+from fedweave.readers import arrays, sparse
+from fedweave.readers.arrays import Layout
+from fedweave.readers.unpickler import Builder, Draft, Name, Unpickler
+
+LARGEST = 1 << 29  # bytes of a pickle; CIFAR's largest has 155 MB
+T = TypeVar("T")
+
+_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
+_CSR = ("scipy.sparse.csr", "scipy.sparse._csr")
+_OBJECT = "O"
+
+
+@dataclass
+class ElementType(Draft):
+    """numpy.dtype(code); its state adds the byte order."""
+
+    code: str
+    order: Any = ""  # "<", ">" or "|"
+
+    def made(self, state: Any) -> "ElementType":
+        """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
+        version, order, subtype, names, fields, *sizes = _typed(state, tuple)
+        if version not in (3, 4) or order not in ("<", ">", "|") or (subtype, names, fields) != (None, None, None):
+            raise ValueError("elements with parts are refused")
+        width = _typed(sizes[0], int)
+        if self.code != _OBJECT and width not in (-1, arrays.plain_dtype(self.code).itemsize):
+            raise ValueError(f"an element {self.code!r} of {width} bytes")
+        self.order = order
+        return self
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's own; raises ValueError for one that is not plain."""
+        return arrays.plain_dtype(self.code).newbyteorder(self.order or "=")
+
+
+class Array(Draft):
+    """numpy.ndarray, to be filled by its state."""
+
+    def __init__(self, reader: "_Reader") -> None:
+        self.reader = reader
+
+    def made(self, state: Any) -> np.ndarray:
+        """The array of a state (version, shape, dtype, is_fortran, content); old ones have no version."""
+        shape, kind, fortran, content = _typed(state, tuple)[-4:]
+        if _typed(kind, ElementType).code == _OBJECT:
+            return self.reader.objects(arrays.checked_shape(shape), content, bool(fortran))
+        return self.reader.array(kind, shape, bool(fortran), content)
+
+
+class SparseRows(Draft):
+    """scipy.sparse.csr_matrix, to be filled by its dictionary."""
+
+    def made(self, state: Any) -> Any:
+        """The checked matrix."""
+        parts = _typed(state, dict)
+        shape = parts.get("_shape", parts.get("shape"))
+        return sparse.checked_csr(parts.get("data"), parts.get("indices"), parts.get("indptr"), shape)
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise ValueError(f"a {type(value).__name__} where a {kind.__name__} belongs")
+    return value
+
+
+class _Reader:
+    """The builders of one pickle; `left` is how many bytes they may still copy. A true file needs each byte once."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.left = raw, len(raw)
+
+    def read(self) -> Any:
+        """The value of the pickle."""
+        return Unpickler(self.raw, self.builders()).load()
+
+    def builders(self) -> Mapping[Name, Builder]:
+        """What each permitted global makes of its arguments."""
+        named: dict[str, tuple[tuple[str, ...], Builder]] = {
+            "_reconstruct": (_MULTIARRAY, self._reconstruct),
+            "scalar": (_MULTIARRAY, self._scalar),
+            "_frombuffer": (_NUMERIC, self._from_buffer),
+            "ndarray": (("numpy",), _refuse),
+            "dtype": (("numpy",), self._dtype),
+            "csr_matrix": (_CSR, lambda _: SparseRows()),
+            "encode": (("_codecs",), lambda given: self.encoded(given[0])),
+            "defaultdict": (("collections",), lambda _: {}),
+            "list": (("builtins", "__builtin__"), _refuse),
+        }
+        return {Name(module, name): builder for name, (modules, builder) in named.items() for module in modules}
+
+    def _reconstruct(self, given: tuple[Any, ...]) -> Array:
+        if given[0] != Name("numpy", "ndarray"):
+            raise ValueError("a subclass of arrays is refused")
+        return Array(self)
+
+    def _dtype(self, given: tuple[Any, ...]) -> ElementType:
+        code = _typed(given[0].decode("ascii") if isinstance(given[0], bytes) else given[0], str)
+        if code in ("O8", "O4", "O"):
+            return ElementType(_OBJECT)
+        arrays.plain_dtype(code)
+        return ElementType(code)
+
+    def _scalar(self, given: tuple[Any, ...]) -> Any:
+        return self.array(_typed(given[0], ElementType), (), False, given[1])[()]
+
+    def _from_buffer(self, given: tuple[Any, ...]) -> np.ndarray:
+        content, kind, shape, order = given
+        sizes = shape if isinstance(shape, tuple) else (shape,)
+        return self.array(_typed(kind, ElementType), sizes, order == "F", content)
+
+    def array(self, kind: ElementType, shape: Any, fortran: bool, content: Any) -> np.ndarray:
+        """A checked array of plain elements, read-only."""
+        raw = content if isinstance(content, bytes) else self.encoded(content)
+        return arrays.build(raw, Layout(kind.dtype, arrays.checked_shape(shape), fortran))
+
+    def objects(self, shape: tuple[int, ...], content: Any, fortran: bool) -> np.ndarray:
+        """An array of objects, each of which has been checked by itself."""
+        items = _typed(content, list)
+        self._spend(8 * len(items))
+        if math.prod(shape) != len(items):
+            raise ValueError(f"{len(items)} objects for an array {list(shape)}")
+        flat = np.empty(len(items), dtype=object)
+        for i, item in enumerate(items):
+            flat[i] = item.value if isinstance(item, Draft) else item
+        return flat.reshape(shape, order="F" if fortran else "C")
+
+    def encoded(self, text: Any) -> bytes:
+        """The bytes of a text of Latin-1, as Python 2 and protocol 2 have them."""
+        self._spend(len(_typed(text, str)))
+        return text.encode("latin-1")
+
+    def _spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise ValueError("it copies more than it holds")
+
+
+def _refuse(_: tuple[Any, ...]) -> Any:
+    raise ValueError("it calls a class that may only be named")
+
+
+def read_arrays(path: Path | str) -> Any:
+    """The value of a pickle of numpy arrays, sparse matrices, numbers, texts and plain containers.
+
+    Pickles of Python 2 are read as well, and .npy files that hold such a pickle because their elements are objects.
+    Arrays are read-only.
+
+    Raises:
+        BadInput: the file is damaged or asks for any other class or function.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise ValueError(f"no file of at most {LARGEST} bytes")
+        raw = path.read_bytes()
+        return _Reader(raw[arrays.objects_offset(raw) :]).read()
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        reason = f"{str(error) or type(error).__name__}"
+        raise BadInput(f"{path}: not a pickle of plain arrays ({reason}); run the download stage again") from error

@@ -1,0 +1,159 @@
+"""Getting the files of a data set: what is there, then a mirror, then the official source; all checked."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED, Archive, File, Form, limit
+from fedweave.data.sources.transfer import Progress, SourceError, extract, fetch, join, matches, published_sum, record, recorded, sidecar
+from fedweave.errors import BadInput, choose
+
+MIRROR = "FEDWEAVE_MIRROR"
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look for files, and where to put them."""
+
+    root: Path
+    mirror: str | None
+    official: bool
+    progress: Progress | None
+    limit: int  # bytes of a file
+
+    def sources(self, path: str, url: str | None, digest: str) -> list[str]:
+        """Addresses of one file in the order in which they are tried; a mirror has no say in what is OWN."""
+        mirrored = [join(self.mirror, path)] if self.mirror and digest != OWN else []
+        return mirrored + ([url] if self.official and url else [])
+
+
+def download(name: str, root: Path | str, mirror: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
+    """Bring the files of data set `name` below `root` and return their paths (none for packaged data).
+
+    Good files stay, damaged ones are replaced. `mirror` is a folder or an http(s) URL laid out as `root`, by
+    default the environment variable FEDWEAVE_MIRROR. `progress(file, done, total)` is called on the way.
+
+    Raises:
+        BadInput: no source has the files; the line names the file, what was tried, and the way out.
+    """
+    choose(name, CATALOGUE, "dataset")
+    root, mirror = Path(root), mirror or os.environ.get(MIRROR) or None
+    root.mkdir(parents=True, exist_ok=True)
+    form = complete(name, root)
+    if form is None:
+        form = _found(name, [Search(root, mirror, official, progress, limit(name)) for official in (False, True)])
+    return tuple(root / file.path for file in form.files)
+
+
+def complete(name: str, root: Path) -> Form | None:
+    """The form of `name` that a loader will read, if its files are good; an empty one for packaged data.
+
+    Loaders read the first form whose files are all there: a damaged one must not hide behind a good one.
+    """
+    forms = CATALOGUE[name] or (Form(()),)
+    there = [form for form in forms if all((root / file.path).is_file() for file in form.files)]
+    same = [form for form in there if _paths(form) == _paths(there[0])]
+    return next((form for form in same if all(sound(root, file) for file in form.files)), None)
+
+
+def _paths(form: Form) -> list[str]:
+    return [file.path for file in form.files]
+
+
+def sound(root: Path, file: File) -> bool:
+    """Whether `file` is below `root` with its listed digest, or with the one recorded beside it."""
+    path = root / file.path
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    return file.digest == ANY or matches(path, recorded(path) if file.digest in (RECORDED, OWN) else file.digest)
+
+
+def require(name: str, root: Path) -> None:
+    """Refuse to read a data set whose files are not all there and good.
+
+    Raises:
+        BadInput: naming the file, and what to do.
+    """
+    if complete(name, root) is not None:
+        return
+    for form in CATALOGUE[name]:
+        for file in form.files:
+            path = root / file.path
+            if path.exists() and not sound(root, file):
+                own = f"; if it is the original, run: sha256sum {path} > {sidecar(path)}"
+                way = own if file.digest in (RECORDED, OWN) else ""
+                raise BadInput(f"{path}: damaged, or no known copy; run the download stage for {name}{way}")
+    missing = next(file.path for file in CATALOGUE[name][0].files if not (root / file.path).exists())
+    raise BadInput(f"{root / missing}: not there; run the download stage for {name}")
+
+
+def _found(name: str, searches: list[Search]) -> Form:
+    """The first form of which some search finds every file."""
+    tried: list[str] = []
+    for search in searches:
+        for form in CATALOGUE[name]:
+            try:
+                for file in form.files:
+                    _obtain(search, form, file)
+                return form
+            except SourceError as error:
+                tried.append(str(error))
+    # A later search tries the places of an earlier one again; each is told once.
+    told = [reason for i, reason in enumerate(tried) if not any(reason in later for later in tried[i + 1 :])]
+    raise BadInput(_advice(name, searches[-1].root, told))
+
+
+def _obtain(search: Search, form: Form, file: File) -> None:
+    """Fetch `file` from the first source that has it, alone or inside its archive."""
+    if sound(search.root, file):
+        return
+    ways: list[Callable[[], None]] = [partial(_file, search, file, source) for source in search.sources(file.path, file.url, file.digest)]
+    if file.archive:
+        sources = search.sources(file.archive.path, file.archive.url, file.archive.digest)
+        ways += [partial(_archive, search, form, file.archive, source) for source in sources]
+    failed: list[str] = []
+    for way in ways:
+        try:
+            way()
+            return
+        except SourceError as error:
+            failed.append(str(error))
+    raise SourceError(", ".join(failed))
+
+
+def _file(search: Search, file: File, source: str) -> None:
+    """Fetch one file; without a published sum a mirror must have its own, the official source is believed."""
+    target = search.root / file.path
+    expected = None if file.digest in (RECORDED, OWN, ANY) else file.digest
+    if file.digest == RECORDED and source != file.url:
+        expected = published_sum(source, target)
+    fetch(source, target, expected, search.progress, search.limit)
+    if file.digest in (RECORDED, OWN):
+        record(target)
+
+
+def _archive(search: Search, form: Form, archive: Archive, source: str) -> None:
+    """Fetch `archive`, take the files of `form` out of it, and drop it."""
+    path = search.root / archive.path
+    fetch(source, path, archive.digest, search.progress, search.limit)
+    inside = [file for file in form.files if file.archive == archive]
+    extract(path, {file.member: search.root / file.path for file in inside}, search.limit)
+    for file in inside:
+        if file.digest in (RECORDED, OWN):
+            record(search.root / file.path)
+        elif not matches(search.root / file.path, file.digest):
+            raise SourceError(f"{source} (holds a damaged {file.member})")
+    path.unlink()
+
+
+def _advice(name: str, root: Path, tried: list[str]) -> str:
+    """The one line a user reads when nothing worked."""
+    forms = CATALOGUE[name]
+    lacking = next(file.path for file in forms[0].files if not sound(root, file))
+    state = "damaged" if (root / lacking).exists() else "missing"
+    seen = "; ".join(dict.fromkeys(line for line in tried if line)) or "nothing, there is no address for it"
+    hint = "".join(f"; {form.hint}" for form in forms if form.hint)
+    way = f"set {MIRROR}=<folder or URL that holds {lacking.split('/')[0]}/>, or put the files there yourself"
+    return f"dataset {name}: {lacking} is {state} below {root}; tried {seen}; {way}{hint}"

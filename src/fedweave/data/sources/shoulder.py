@@ -1,0 +1,73 @@
+"""Shoulder exercises recorded by a smartwatch: ten people, either arm, seven exercises.
+
+Source: D. Burns et al., "Shoulder Physiotherapy Exercise Recognition: Machine Learning the Inertial Signals from a Smartwatch"
+(Physiological Measurement, 2018; arXiv 1802.01489). The part used here comes with seglearn 1.2.5 (BSD 3-Clause).
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.base import Dataset
+from fedweave.data.sources.packaged import packaged
+from fedweave.data.sources.pickles import read_arrays
+
+WINDOW, STEP = 100, 50  # samples at 50 Hz: windows of two seconds that begin every second
+MERGED = 2  # samples that become one: movements of an arm are slow, and a model of half the size sees them as well
+SIDES = ("left", "right")
+
+
+def shoulder(root: Path) -> Dataset:
+    """Windows [M, 6, 1, 50] of acceleration and angular velocity in 7 exercises; a client is one arm of one person.
+
+    `root` is not used. Rows are in the order of clients, recordings and time.
+    """
+    del root
+    (path,) = packaged("shoulder")
+    content = contents(path)
+    subject, side = (np.asarray(content[key]).astype(np.int64) for key in ("subject", "side"))
+    order = np.lexsort((content["y"], side, subject))
+    windows = [cut(np.asarray(content["X"][i])) for i in order]
+    counts = [len(w) for w in windows]
+    people = np.unique(subject)
+    client = np.searchsorted(people, subject) * len(SIDES) + side
+    return Dataset(
+        "shoulder",
+        "images",
+        np.concatenate(windows),
+        np.repeat(np.asarray(content["y"])[order].astype(np.int64), counts),
+        classes=len(content["y_labels"]),
+        owner=np.repeat(client[order], counts),
+        recording=np.repeat(np.arange(len(order)), counts),
+        overlap=-(-WINDOW // STEP) - 1,
+        names=tuple(f"subject {person}, {arm}" for person in people for arm in SIDES),
+        group=np.tile(np.arange(len(SIDES)), len(people)),
+        group_names=tuple(f"{arm} arm" for arm in SIDES),
+    )
+
+
+def contents(path: Path) -> Mapping[str, Any]:
+    """The dictionary in a NPY file that holds one pickled object, read without running any code of the file.
+
+    Raises:
+        BadInput: the file is damaged or holds anything but arrays and plain containers.
+    """
+    with path.open("rb") as file, tempfile.TemporaryDirectory() as folder:
+        version = np.lib.format.read_magic(file)
+        (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+        pickled = Path(folder) / path.name
+        pickled.write_bytes(file.read())
+        return np.asarray(read_arrays(pickled), dtype=object).ravel()[0]
+
+
+def cut(recording: np.ndarray) -> np.ndarray:
+    """Windows [W, F, 1, WINDOW / MERGED] float32 of a recording [T, F] that begin every STEP samples; each value is a mean of MERGED."""
+    views = np.lib.stride_tricks.sliding_window_view(recording, WINDOW, axis=0)[::STEP]
+    means = views.reshape(*views.shape[:2], 1, -1, MERGED).mean(-1)
+    return means.astype(np.float32)
+
+
+LOADERS: dict[str, Callable[[Path], Dataset]] = {"shoulder": shoulder}

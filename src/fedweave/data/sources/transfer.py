@@ -1,0 +1,253 @@
+"""Moving one file: from a folder or over HTTP, checked, resumed, and either whole or not there."""
+
+import gzip
+import hashlib
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPException, InvalidURL
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import quote
+
+from fedweave.data.sources import web
+from fedweave.data.sources.web import Deadline, SourceError, TooLarge, check_size
+from fedweave.errors import BadInput, shown
+from fedweave.files import atomic_path, write_atomic
+
+Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
+CHUNK = 1 << 20
+ATTEMPTS = 3
+LARGEST = 4 << 30  # bytes of a file of which nothing else is known
+LARGEST_SIDECAR = 4096  # bytes of a file that holds a sum
+SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
+
+__all__ = ["CHUNK", "Progress", "SourceError", "extract", "fetch", "join", "matches", "record", "recorded", "sidecar"]
+
+
+def is_url(source: str) -> bool:
+    """Whether `source` is an address rather than a folder."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
+
+
+def join(base: str, path: str) -> str:
+    """`path` below a folder or URL."""
+    return f"{base.rstrip('/')}/{quote(path)}" if is_url(base) else str(Path(base) / path)
+
+
+def digest(path: Path, algorithm: str) -> str:
+    """ "<algorithm>:<hex>" of a file; the algorithm "git" gives the name of the file's blob in a git repository."""
+
+    def blob() -> Any:
+        return hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+
+    with path.open("rb") as file:
+        return f"{algorithm}:{hashlib.file_digest(file, blob if algorithm == 'git' else algorithm).hexdigest()}"
+
+
+def matches(path: Path, expected: str | None) -> bool:
+    """Whether the file has the digest `expected`; None asks for nothing."""
+    return expected is None or digest(path, expected.split(":")[0]) == expected
+
+
+def sidecar(path: Path) -> Path:
+    """Where the recorded sum of `path` stands."""
+    return path.with_name(path.name + ".sha256")
+
+
+def record(path: Path) -> None:
+    """Write the sha256 of `path` beside it, in the format of `sha256sum -c`."""
+    write_atomic(sidecar(path), f"{digest(path, 'sha256').removeprefix('sha256:')}  {path.name}\n")
+
+
+def recorded(path: Path) -> str:
+    """The digest that stands beside `path`; one that nothing matches if there is none."""
+    return listed_sum(sidecar(path)) or "sha256:"
+
+
+def listed_sum(path: Path) -> str | None:
+    """The digest with which the file `path` begins, in the format of `sha256sum`."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        match = SUM.match(file.read(LARGEST_SIDECAR))
+    return f"sha256:{match[0].decode().lower()}" if match else None
+
+
+def published_sum(source: str, target: Path) -> str:
+    """The digest that a mirror has beside the file `source`, which is to become `target`.
+
+    Raises:
+        SourceError: there is none.
+    """
+    beside = target.with_name(f".{sidecar(target).name}")
+    try:
+        fetch(f"{source}.sha256", beside, None, None, LARGEST_SIDECAR)
+        if found := listed_sum(beside):
+            return found
+        raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def fetch(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int = LARGEST) -> None:
+    """Put a checked copy of `source` at `target`, going on from a partial one if `expected` can vouch for it.
+
+    Args:
+        limit: bytes that the file has at most.
+
+    Raises:
+        SourceError: the source is not there, breaks off, takes too long, is too large, or does not have the digest `expected`.
+    """
+    if not is_url(source):
+        _copy(Path(source), target, expected, progress, limit)
+    elif source.lower().startswith(("http://", "https://")):
+        _download(source, target, expected, progress, limit)
+    else:
+        raise SourceError(f"{source} (not an address that begins with http:// or https://)")
+
+
+def _download(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
+    part = target.with_name(f".{target.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    resumed = part.exists() and expected is not None
+    if not resumed:
+        part.unlink(missing_ok=True)
+    try:
+        _complete(source, part, target.name, progress, limit)
+    except SourceError as error:
+        useless = expected is None or isinstance(error, TooLarge) or not part.exists() or not part.stat().st_size
+        if useless:  # nothing could go on from there
+            part.unlink(missing_ok=True)
+        raise
+    if matches(part, expected) and part.stat().st_size:
+        part.replace(target)
+        return
+    part.unlink()
+    if not resumed:
+        raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
+    _download(source, target, expected, progress, limit)  # the old part was to blame: once more from the start
+
+
+def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
+    try:
+        if not source.is_file():
+            raise SourceError(f"{source} (not there)")
+        size = source.stat().st_size
+    except OSError as error:  # such as a name that is too long
+        raise SourceError(f"{shown(str(source))} ({error.strerror})") from error
+    check_size(size, limit, str(source))
+    with atomic_path(target) as temporary:
+        try:
+            with source.open("rb") as read, temporary.open("wb") as write:
+                _pump(iter(partial(read.read, CHUNK), b""), write, str(source), limit, progress and Audience(progress, target.name, size))
+        except OSError as error:
+            raise SourceError(f"{source} ({error})") from error
+        if not matches(temporary, expected):
+            raise SourceError(f"{source} (damaged: not {expected})")
+
+
+def _complete(url: str, part: Path, name: str, progress: Progress | None, limit: int) -> None:
+    """Append to `part` until the server has no more; a connection that breaks off is taken up again."""
+    with Deadline(web.TOTAL) as deadline:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return _append(url, part, name, progress, limit, deadline)
+            except HTTPError as error:
+                error.close()
+                if error.code != 416 or not part.exists():
+                    reason = f": {shown(str(error.reason))}" if 300 <= error.code < 400 else ""
+                    raise SourceError(f"{url} (HTTP {error.code}{reason})") from error
+                part.unlink()  # the part is longer than the file: begin again
+            except (ValueError, InvalidURL) as error:
+                raise SourceError(f"{url} (leads to an address that is none: {shown(str(error))})") from error
+            except (OSError, HTTPException) as error:
+                if deadline.over:
+                    raise SourceError(f"{url} (took longer than {web.TOTAL:g} s)") from error
+                if attempt == ATTEMPTS:
+                    raise SourceError(f"{url} ({_reason(error)})") from error
+    raise SourceError(f"{url} (HTTP 416)")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", error)) or type(error).__name__
+
+
+def _append(url: str, part: Path, name: str, progress: Progress | None, limit: int, deadline: Deadline) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    with web.opened(url, have, deadline) as response:
+        have = have if response.status == 206 else 0
+        announced = web.length(response, url)
+        total = None if announced is None else have + announced
+        check_size(total or 0, limit, url)
+        with part.open("ab" if have else "wb") as write:
+            body = web.blocks(response, url, CHUNK, deadline)
+            done = _pump(body, write, url, limit, progress and Audience(progress, name, total), have)
+    if total is not None and done < total:
+        raise ConnectionError(f"broke off after {done} of {total} bytes")
+
+
+class Audience(NamedTuple):
+    """Whom to tell how far a file has come."""
+
+    progress: Progress
+    name: str
+    total: int | None
+
+
+def _pump(blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: Audience | None, done: int = 0) -> int:
+    """Write `blocks`; returns the bytes of the file, of which `done` were there before.
+
+    Raises:
+        TooLarge: they become more than `limit`.
+    """
+    for block in blocks:
+        done += len(block)
+        check_size(done, limit, source)
+        write.write(block)
+        if audience:
+            audience.progress(audience.name, done, audience.total)
+    return done
+
+
+def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> None:
+    """Write the named members of a .tar.gz, .zip or .gz to the given paths; those in .gz are decompressed.
+
+    Only these names are looked up and only these paths are written, whatever else the archive holds.
+
+    Args:
+        limit: bytes that a member has at most, decompressed.
+
+    Raises:
+        SourceError: the archive is damaged, lacks a member, or one is too large.
+    """
+    for member, target in members.items():
+        try:
+            with _opened(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
+                plain = gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read
+                _pump(iter(partial(plain.read, CHUNK), b""), write, member, limit, None)
+        except BadInput:
+            raise  # the target, not the archive
+        except Exception as error:  # each format has its own dozen of exceptions for damaged files
+            raise SourceError(f"{archive} (cannot read {member}: {error})") from error
+
+
+@contextmanager
+def _opened(archive: Path, member: str) -> Iterator[IO[bytes]]:
+    if archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as file, file.open(member) as read:
+            yield read
+    elif archive.name.endswith(".tar.gz"):
+        with tarfile.open(archive, "r:gz") as tar:
+            content = tar.extractfile(member)
+            if content is None:
+                raise KeyError(f"{member} is not a file")
+            with content:
+                yield content
+    else:
+        with archive.open("rb") as read:
+            yield read

@@ -1,0 +1,168 @@
+"""The collaboration graph as data: who learns from whom, how much, and what a mixture of models is.
+
+Weights are [L, P, N]: one row-stochastic matrix per layer, row = the client that learns, column = the source.
+Edges are [2, E] with both directions of every edge and no self loops; networks that want loops add their own.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params
+
+Layers = Sequence[Sequence[str]]
+"""Parameter names of every layer."""
+
+
+def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
+    """Mix models layer by layer: weights [L, P, N] or [1, P, N], models [N, ...] -> [P, ...].
+
+    Names in `layers` that `models` lacks (private parameters) are passed over, names in no layer are dropped.
+    """
+    rows = weights.expand(len(layers), *weights.shape[1:])
+    return {
+        name: torch.tensordot(row, models[name], dims=1)
+        for row, names in zip(rows, layers, strict=True)
+        for name in names
+        if name in models
+    }
+
+
+def layer_cosines(updates: Params, layers: Layers) -> Tensor:
+    """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0."""
+    return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+
+
+def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
+    """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
+
+    Products are summed over parameters, so that models need not be copied into one matrix. A product of norms counts as 1e-12 at least.
+    """
+    rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
+    norm = trees.norms(rows)
+    return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+
+
+def cosines(x: Tensor) -> Tensor:
+    """Cosine similarity [N, N] of the rows of `x` [N, D], as in `model_cosines`."""
+    return model_cosines({"x": x})
+
+
+def row_shares(weights: Tensor) -> Tensor:
+    """Rows of non-negative weights [..., N] scaled to sum 1; a row without weight stays 0."""
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
+
+
+def simplex(rows: Tensor) -> Tensor:
+    """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
+    rows = rows - rows.amax(-1, keepdim=True)  # the same projection; beside 10⁸ the 1 below would be lost
+    descending = rows.sort(-1, descending=True).values
+    rank = torch.arange(1, rows.shape[-1] + 1, device=rows.device)
+    shift = (descending.cumsum(-1) - 1.0) / rank
+    kept = (descending > shift).sum(-1, keepdim=True)
+    return (rows - shift.gather(-1, kept - 1)).clamp(min=0)
+
+
+def edges_of(adjacency: Tensor) -> Tensor:
+    """Edges [2, E] of a boolean matrix [N, N], symmetrised with OR, without self loops, sorted by source."""
+    symmetric = (adjacency | adjacency.T).fill_diagonal_(False)
+    return symmetric.nonzero().T.contiguous()
+
+
+def knn_graph(x: Tensor, k: int) -> Tensor:
+    """Edges between every row of `x` [N, D] and its `k` most similar others by cosine; k = 0: no edge.
+
+    Ties go to the lower index, so the graph is the same on every machine.
+    """
+    if k < 0:
+        raise BadInput(f"k: {k} is negative; give the number of neighbours, 0 for none")
+    similarity = cosines(x).fill_diagonal_(-torch.inf)
+    nearest = torch.argsort(similarity, dim=1, descending=True, stable=True)[:, : min(k, len(x) - 1)]
+    adjacency = torch.zeros(len(x), len(x), dtype=torch.bool, device=x.device)
+    return edges_of(adjacency.scatter(1, nearest, True))
+
+
+def threshold_graph(x: Tensor, tau: float) -> Tensor:
+    """Edges between rows of `x` [N, D] whose cosine is at least `tau`; none for tau = 1, despite rounding."""
+    return edges_of((cosines(x) >= tau) & (tau < 1.0))
+
+
+def complete_graph(n: int) -> Tensor:
+    """Edges between all pairs of `n` clients."""
+    return edges_of(torch.ones(n, n, dtype=torch.bool))
+
+
+def given(relation: np.ndarray | Tensor, n: int) -> Tensor:
+    """Edges of a stored client graph [2, R]: direction dropped, duplicates and self loops removed.
+
+    Raises:
+        BadInput: if the relation is not [2, R] or names a client outside 0..n-1.
+    """
+    edges = torch.as_tensor(relation).long()
+    if edges.ndim != 2 or len(edges) != 2 or (edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < n):
+        raise BadInput(f"relation: {tuple(edges.shape)} is not [2, R] with clients 0..{n - 1}; check the partition")
+    adjacency = torch.zeros(n, n, dtype=torch.bool, device=edges.device)
+    return edges_of(adjacency.index_put((edges[0], edges[1]), torch.tensor(True, device=edges.device)))
+
+
+def row_entropy(weights: Tensor) -> Tensor:
+    """Mean entropy in nats of the rows of [..., N, N]: log N for uniform weights, 0 for a single source."""
+    return torch.special.entr(weights).sum(-1).mean(-1)
+
+
+def group_mass(weights: Tensor, group: Tensor) -> Tensor:
+    """Mean weight that a row of [..., N, N] puts on clients of its own group [N], itself included."""
+    same = group[:, None] == group
+    return (weights * same).sum(-1).mean(-1)
+
+
+def portrayed(weights: Tensor, group: Tensor | None = None) -> dict[str, Tensor]:
+    """What a graph [L, N, N] says in a few numbers: weight on oneself, entropy of a row, and, with groups [N], mass within them.
+
+    Signed weights (a free matrix) count by their size.
+    """
+    shares = row_shares(weights.abs())
+    found = {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
+    return found if group is None else {**found, "weight within groups": group_mass(shares, group).mean()}
+
+
+def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:
+    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 where neighbours are all alike."""
+    return 0.25 * (x[edges[0]] - x[edges[1]]).square().sum()
+
+
+def smoothness(x: Tensor, edges: Tensor) -> dict[str, Tensor]:
+    """How much neighbours differ, as it is and whatever the scale of x [N, D]; both fall to 0 when a network over-smooths."""
+    energy = dirichlet_energy(x, edges)
+    return {"Dirichlet energy": energy, "Dirichlet quotient": energy / x.square().sum().clamp(min=1e-12)}
+
+
+class Shares(NamedTuple):
+    """Mean weight of one source: the client itself, a similar client (same group), another client."""
+
+    own: float
+    similar: float
+    other: float
+
+
+def weight_shares(weights: Tensor, group: Tensor) -> dict[str, Shares]:
+    """Shares averaged over clients and over "all" layers, their "shallow" and their "deep" half [L, N, N].
+
+    The figures of FedAGHN's Table 4. An odd middle layer belongs to both halves; a share nobody has is NaN.
+    """
+    itself = torch.eye(len(group), dtype=torch.bool, device=group.device)
+    same = group[:, None] == group
+    half = (len(weights) + 1) // 2
+    parts = {"all": weights, "shallow": weights[:half], "deep": weights[-half:]}
+    kinds = (itself, same & ~itself, ~same)
+    return {name: Shares(*(_mean_over_rows(part.mean(0), kind) for kind in kinds)) for name, part in parts.items()}
+
+
+def _mean_over_rows(weights: Tensor, kind: Tensor) -> float:
+    rows = (weights * kind).sum(1) / kind.sum(1)
+    return float(rows.nanmean())

@@ -1,0 +1,286 @@
+"""The one driver of all methods: start, one round, evaluation, newcomers, and a generator of reports.
+
+It knows the protocol, the executors and the schedule, never a method.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData
+from fedweave.client.task import trimmed
+from fedweave.federation.collaboration import portrayed
+from fedweave.federation.executors import Executor
+from fedweave.federation.federation import Cohort, Federation
+from fedweave.federation.protocol import ClientState, Method, Server, Stage, Start
+from fedweave.federation.schedule import INITIAL, SERVER, attendance, cohort, participants, viewers
+from fedweave.federation.stages import enrolments, stage_at
+from fedweave.federation.uploads import PLAIN, Wire, delivered, finite, reference, told
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is besides its method and data.
+
+    Attributes:
+        rounds: T.
+        seed: of participation, minibatches, dropout and initialisation.
+        participation: fraction (≤ 1) or number (> 1) of clients a round.
+        every: rounds between evaluations; the last round is always evaluated.
+        newcomers: how many clients (the last ones) are absent at first.
+        join_round: the round before which they join; 0 means nobody is absent.
+        freeze: the server learns nothing more once they have joined.
+        wire: what happens to uploads on their way.
+    """
+
+    rounds: int
+    seed: int = 0
+    participation: float = 1.0
+    every: int = 1
+    newcomers: int = 0
+    join_round: int = 0
+    freeze: bool = False
+    wire: Wire = PLAIN
+
+
+class State(NamedTuple):
+    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
+
+    round: int
+    server: Server
+    clients: ClientState
+
+
+class Report(NamedTuple):
+    """What one round did.
+
+    Attributes:
+        round: rounds done so far, from 1.
+        bytes_down, bytes_up: traffic of this round over all participants.
+        seconds: time of the round without evaluation, nor what the evaluation before it has already made the server send.
+        loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
+        dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
+        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
+        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        diagnostics: name -> number, about the server after the round; empty between evaluations.
+        state: the state after the round.
+        method: the method of this stage.
+    """
+
+    round: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    loss: float
+    dropped: tuple[int, ...]
+    scores: dict[str, dict[str, Tensor]]
+    models: dict[str, Tree]
+    diagnostics: dict[str, float]
+    state: State
+    method: Method
+
+
+class Downloads:
+    """What a server sends, kept until it is asked something else: an evaluation and the round that follows it ask for the same."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[Method, Server, Tensor] | None = None
+        self.sent: tuple[Tree, Tree] = ({}, {})
+
+    def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        """`method.download(server, ids)`."""
+        if self.asked is None or method is not self.asked[0] or server is not self.asked[1] or not torch.equal(ids, self.asked[2]):
+            self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
+            self.sent = method.download(server, ids)
+            self.asked = (method, server, ids)
+        return self.sent
+
+
+def describe(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> Start:
+    """What the server knows before round 0: the common initial model and the clients' enrolment."""
+    model = _initial(method, federation, seed)
+    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor, wire)
+    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
+
+
+def _initial(method: Method, federation: Federation, seed: int) -> Params:
+    device = federation.ids.device
+    return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
+
+
+def _enrol(method: Method, model: Params, federation: Federation, positions: Tensor, seed: int, executor: Executor, wire: Wire) -> Tree:
+    # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
+    who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
+    return told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, wire)
+
+
+def begin(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> State:
+    """The state before round 0."""
+    start = describe(method, federation, seed, executor, wire)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
+    return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
+
+
+def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> tuple[Tree, Tree, Tree]:
+    """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
+    ids = who.positions.to(who.federation.ids.device)
+    shared, own = (downloads or Downloads())(method, state.server, ids)
+
+    def update(own: Tree, client: ClientState, data: ClientData) -> Tree:
+        return method.client_update(shared, own, client, data)
+
+    return shared, own, executor.each(update, (own, trees.take(state.clients, ids)), who)
+
+
+def one_round(
+    method: Method,
+    state: State,
+    federation: Federation,
+    settings: Settings,
+    executor: Executor,
+    shadow: bool = False,
+    downloads: Downloads | None = None,
+) -> tuple[State, Report, Tree]:
+    """One synchronous round: download, local training, aggregation.
+
+    Args:
+        shadow: also train the absent clients, on copies, so that "post" models of everybody exist.
+        downloads: what was sent last, if this is one of several rounds.
+
+    Returns:
+        the new state, a report without scores, and the "post" models [N, ...] (those of the participants only without `shadow`).
+    """
+    begun = time.perf_counter()
+    positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
+    who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
+    shared, own, updates = train(method, state, who, executor, downloads)
+    down, up = method.traffic(shared, own, updates.upload, len(positions))
+
+    def known() -> Tree:
+        return reference(updates.upload, shared, own, lambda: _initial(method, federation, settings.seed))
+
+    uploads, rows = delivered(updates.upload, (updates.loss, updates.client), known, who, settings.seed, settings.wire)
+    ids = positions.to(federation.ids.device)
+    heard, whole = trees.take(ids, rows), len(rows) == len(ids)
+    frozen = settings.freeze and state.round >= settings.join_round
+    server = state.server if frozen or not len(rows) else method.aggregate(state.server, heard, uploads, federation.sizes[heard])
+    after = State(state.round + 1, server, trees.put(state.clients, heard, updates.client if whole else trees.take(updates.client, rows)))
+    loss = float(trees.take(updates.loss, rows).mean())
+    dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[heard].tolist()}))
+    report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
+    models = _with_absent(method, state, who, settings, executor, updates.model) if shadow else updates.model
+    return after, report, models
+
+
+def _with_absent(method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree) -> Tree:
+    """The trained `models` [P, ...] of the cohort as [N, ...], with those of the others, had they taken part."""
+    everybody = torch.arange(who.federation.clients)
+    absent = everybody[~torch.isin(everybody, who.positions)]
+    if not len(absent):
+        return models
+    others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
+    rest = train(method, state, others, executor)[2].model
+    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
+
+
+def evaluate(
+    method: Method,
+    state: State,
+    federation: Federation,
+    settings: Settings,
+    executor: Executor,
+    post: Tree | None = None,
+    downloads: Downloads | None = None,
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
+    """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
+    who = viewers(federation, settings.seed, state.round)
+    ids = torch.arange(federation.clients, device=federation.ids.device)
+    shared, own = (downloads or Downloads())(method, state.server, ids)
+    pre = executor.each(lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who)
+    models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
+
+    def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
+        val, test = trimmed(data.val), trimmed(data.test)
+        outputs = method.predict(model, data, torch.cat([val, test]))
+        return {
+            "val": method.task.score(outputs[: len(val)], data, val),
+            "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
+        }
+
+    return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
+
+
+def _deployable(post: Tree, pre: Tree) -> Tree:
+    """`post` [N, ...], where a client whose training left the finite numbers stays with the model it had."""
+    sound = finite(post)
+    if sound is None:
+        return post
+    return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
+
+
+def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
+    """The method's own diagnostics and those of its collaboration graph; `group` [N] are the clients' planted groups."""
+    with torch.no_grad():
+        weights = method.collaboration(server)
+        named = method.diagnostics(server) | ({} if weights is None else portrayed(weights, group))
+    return {name: float(value) for name, value in named.items()}
+
+
+def onboard(
+    method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor, wire: Wire = PLAIN
+) -> State:
+    """Let the last `newcomers` clients of `federation` join a running federation."""
+    n = federation.clients
+    model = _initial(method, federation, seed)
+    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, wire)
+    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
+    joined = trees.broadcast(method.join(model), newcomers)
+    return State(state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined]))
+
+
+def run(method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None) -> Iterator[Report]:
+    """All rounds of a run, one report each; `resume` continues after its round, bit for bit.
+
+    Yields:
+        a `Report` a round, with scores at evaluation points.
+    """
+    stages = method.stages(settings.rounds)
+    *warm, last = [stage.rounds for stage in stages]
+    total = sum(warm) + last
+    settings = replace(settings, join_round=settings.join_round and sum(warm) + settings.join_round)
+    present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
+    state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
+    downloads, sent, counted = Downloads(), torch.zeros(federation.clients, dtype=torch.int64), 0
+    while state.round < total:
+        stage, opens = stage_at(stages, state.round)
+        state = _hand_over(stage, state, present, settings, executor) if opens else state
+        if settings.join_round and state.round == settings.join_round:
+            state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor, settings.wire)
+        crowd = present if state.round < settings.join_round else federation
+        # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
+        due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
+        state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
+        if due:
+            scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
+            report = report._replace(scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group))
+        if due and (privacy := settings.wire.privacy):
+            there = [(present if round < settings.join_round else federation).clients for round in range(counted, state.round)]
+            sent += attendance(settings.seed, counted, there, federation.ids.cpu(), settings.participation)
+            counted = state.round
+            spent = privacy.epsilon(int(sent.max()) + enrolments(stages, state.round))
+            report = report._replace(diagnostics={**report.diagnostics, "epsilon": spent})
+        yield report
+
+
+def _hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
+    if stage.handover is None:
+        return state
+    start = describe(stage.method, federation, settings.seed, executor, settings.wire)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
+    return state._replace(server=server)

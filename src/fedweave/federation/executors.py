@@ -1,0 +1,152 @@
+"""Executors map a one-client function over the clients of a cohort.
+
+`Loop` runs plain PyTorch, one client after the other. `Batched` runs `chunk` clients at once under `torch.func.vmap`. Both
+give the same stacked result; the chunk is a memory knob, never a result knob, and turns itself down where a GPU is too small.
+"""
+
+import gc
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.func import vmap
+
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import compiling
+from fedweave.errors import BadInput
+from fedweave.federation.federation import Cohort
+from fedweave.models import parameter_count
+from fedweave.models.gcn import GraphConv
+from fedweave.tensors import compiled, trees
+from fedweave.tensors.trees import Tree
+
+LARGE = 100_000  # parameters
+LONG = 20_000  # local steps after which compiling them has paid for itself: a millisecond each against 10 to 40 seconds
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Executor(ABC):
+    """Maps a function of ONE client over stacked arguments."""
+
+    @abstractmethod
+    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        """[function(*args_i, data_i) for every client i], stacked along a new leading axis [P, ...].
+
+        Args:
+            function: takes one slice of every tree in `stacked`, then a `ClientData`; returns a tree of tensors.
+            stacked: trees with a leading axis [P, ...].
+            cohort: the P participants.
+        """
+
+
+@dataclass(frozen=True)
+class Loop(Executor):
+    """One client after the other, without padding."""
+
+    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        results = (function(*(trees.at(t, i) for t in stacked), cohort.one(i)) for i in range(len(cohort)))
+        return trees.stack(trees.settled(results, len(cohort)))
+
+
+@dataclass(frozen=True)
+class Batched(Executor):
+    """`chunk` clients at once, and fewer from then on when a GPU's memory does not hold them.
+
+    Attributes:
+        chunk: clients per chunk, 0 for all of them.
+        compiled: compile the steps of local training.
+        fitted: the chunk that memory turned out to hold; empty while nothing was too large.
+    """
+
+    chunk: int = 0
+    compiled: bool = False
+    fitted: list[int] = field(default_factory=list, compare=False)
+
+    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        wanted = size = min([self.chunk or len(cohort), *self.fitted])
+        parts, done = [], 0
+        while done < len(cohort):
+            part = cohort.chunk(done, min(done + size, len(cohort)))
+            rows = slice(done, done + len(part))
+            slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
+            try:
+                parts.append(self._together(function, slices, part))
+                done += len(part)
+            except torch.OutOfMemoryError:
+                size = half(len(part))
+            if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
+                gc.collect()
+                torch.cuda.empty_cache()
+        if size < wanted:
+            self.fitted[:] = [size]
+            warnings.warn(f"{wanted} clients at once do not fit into the GPU's memory; going on with {size} at once", stacklevel=2)
+        return trees.concat(parts)
+
+    def _together(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
+        padded = bool((part.plan < 0).any())
+
+        def mapped(args: tuple[Tree, ...], own: Tree) -> Tree:
+            data: ClientData = part.view(own, padded)
+            return function(*args, data)
+
+        with compiling(self.compiled):
+            return vmap(mapped)(slices, part.stacked())
+
+
+def half(size: int) -> int:
+    """The chunk to try after one of `size` clients did not fit.
+
+    Raises:
+        BadInput: not even one client fits.
+    """
+    if size == 1:
+        raise BadInput(
+            "train.chunk: not even 1 client at a time fits into the GPU's memory; "
+            "lower train.batch_size, or set train.executor to loop or train.device to cpu"
+        )
+    return size // 2
+
+
+def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
+    """The executor called `name`; "auto" stacks small models, and everything on a GPU, and compiles what trains for long.
+
+    On a CPU, stacked convolutions lose (measured 0.6-0.8 of the plain loop), and so do dense models whose optimiser step waits for
+    memory, which the loop's fused kernels cross once; small ones win several times over, graphs by a half.
+
+    Args:
+        steps: local steps of the whole run, as far as they are known.
+    """
+    kinds = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
+    heavy = not kinds.isdisjoint(CONVOLUTIONS) or (GraphConv not in kinds and parameter_count(network) > LARGE)
+    if name == "loop" or (name == "auto" and heavy and device == "cpu"):
+        return Loop()
+    pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compiled.available()
+    return Batched(chunk, name == "compiled" or pays)
+
+
+def exact(device: str, tf32: bool = False) -> None:
+    """Let a GPU compute in full float32, or with what is multiplied rounded to ten bits (TF32), and always in the same order.
+
+    PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.
+
+    Raises:
+        BadInput: TF32 on a device that has none.
+    """
+    if device != "cpu":
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.deterministic = True
+    elif tf32:
+        raise BadInput("train.precision: 'tf32' is a GPU's, but train.device is the CPU; use bfloat16, or leave it out")
+
+
+def describe(executor: Executor) -> str:
+    """The executor in words, for the log and the record of a run."""
+    match executor:
+        case Batched(chunk=chunk, compiled=fused, fitted=fitted):
+            size = min(fitted, default=chunk)
+            return ("compiled" if fused else "batched") + (f", {size} clients at once" if size else "")
+        case _:
+            return "loop"

@@ -1,0 +1,210 @@
+"""A federation as tensors: features once, one row of indices per client.
+
+`Federation` holds every client's data; `Cohort` is the view of the participants of one round; `ClientData` is what the
+code of ONE client sees, without a client axis. In the `loop` executor a client's view is trimmed to its own sizes; in the
+`batched` executor it is padded (rows −1, edges of weight 0, nodes masked) and lives under `vmap`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData
+from fedweave.errors import BadInput
+from fedweave.tensors.trees import take
+from fedweave.threats.attacks import Attack
+
+PAIRS = ("edges", "cells")  # arrays [3, ...]: where a sparse matrix has its cells
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients' data on one device.
+
+    Attributes:
+        shared: arrays every client indexes into, by name.
+        own: arrays with a leading client axis [N, ...]; `extents` says how much of each is real, per client.
+        train, val, test: int64 [N, m] rows padded with −1.
+        ids: the clients' identities [N]; random streams hang on them, not on positions.
+        relation: [2, R] the given client graph, both directions, or None.
+        group: [N] planted group of each client, or None.
+        attack: how some clients lie about their data, or None.
+    """
+
+    shared: dict[str, Tensor]
+    own: dict[str, Tensor]
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    ids: Tensor
+    extents: dict[str, Tensor] = field(default_factory=dict)
+    relation: Tensor | None = None
+    group: Tensor | None = None
+    attack: Attack | None = None
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.ids)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Training rows per client, float [N]."""
+        return (self.train >= 0).sum(1).to(torch.get_default_dtype())
+
+    def select(self, positions: Tensor) -> "Federation":
+        """The federation of the clients at `positions`, in that order; the client graph is restricted to them."""
+        positions = positions.to(self.ids.device)
+        rows = {name: getattr(self, name)[positions] for name in ("train", "val", "test", "ids")}
+        group = None if self.group is None else self.group[positions]
+        return replace(
+            self,
+            **rows,
+            own=take(self.own, positions),
+            extents=take(self.extents, positions),
+            group=group,
+            relation=_restrict(self.relation, positions, self.clients),
+            attack=None if self.attack is None else self.attack.select(positions),
+        )
+
+    def to(self, device: torch.device | str) -> "Federation":
+        """The same federation on `device`."""
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
+        given = {name: value for name in ("relation", "group", "attack") if (value := getattr(self, name)) is not None}
+        return replace(
+            self,
+            shared={k: v.to(device) for k, v in self.shared.items()},
+            own={k: v.to(device) for k, v in self.own.items()},
+            **moved,
+            **{name: value.to(device) for name, value in given.items()},
+        )
+
+
+def _restrict(relation: Tensor | None, positions: Tensor, n: int) -> Tensor | None:
+    if relation is None:
+        return None
+    place = torch.full((n,), -1, dtype=torch.int64, device=relation.device)
+    place[positions] = torch.arange(len(positions), device=relation.device)
+    moved = place[relation]
+    return moved[:, (moved >= 0).all(0)]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The participants of one round.
+
+    Attributes:
+        federation: the data of all clients.
+        positions: int64 [P] the participants, on the CPU.
+        plan: int64 [P, E, S, B] rows, −1 is padding, on the CPU; empty when nobody trains.
+        keys: int64 [P].
+        round: number of the round.
+        testing: whether the view shows the test rows: in evaluation, and where a method declares that it leaks.
+    """
+
+    federation: Federation
+    positions: Tensor
+    plan: Tensor
+    keys: Tensor
+    round: int
+    testing: bool = False
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @cached_property
+    def counts(self) -> list[list[list[int]]]:
+        """How many rows of every step are real, [P][E][S]."""
+        return (self.plan >= 0).sum(-1).tolist()
+
+    def chunk(self, start: int, stop: int) -> "Cohort":
+        """Participants start … stop − 1."""
+        return replace(self, positions=self.positions[start:stop], plan=self.plan[start:stop], keys=self.keys[start:stop])
+
+    def stacked(self) -> dict[str, Tensor]:
+        """The per-client tensors with a leading axis [P, ...], input of a mapped function."""
+        fed, device = self.federation, self.federation.ids.device
+        rows = {"train": fed.train, "val": fed.val, "test": self._test(fed.test), "size": fed.sizes}
+        mine = take({**rows, **{f"own/{name}": value for name, value in fed.own.items()}}, self.positions)
+        return {**mine, "plan": self.plan.to(device), "key": self.keys.to(device)}
+
+    def view(self, own: dict[str, Tensor], padded: bool) -> ClientData:
+        """One client's data from its slice of `stacked`."""
+        arrays = {name.removeprefix("own/"): value for name, value in own.items() if name.startswith("own/")}
+        return ClientData(
+            arrays={**self.federation.shared, **arrays},
+            plan=own["plan"],
+            train=own["train"],
+            val=own["val"],
+            test=own["test"],
+            key=own["key"],
+            round=self.round,
+            size=own["size"],
+            padded=padded,
+        )
+
+    def one(self, i: int) -> ClientData:
+        """Participant `i`, trimmed: no row of −1 in the plan, no padded node or edge."""
+        fed, where = self.federation, int(self.positions[i])
+        arrays = {name: _trim(name, value[where], fed.extents, where) for name, value in fed.own.items()}
+        return ClientData(
+            arrays={**fed.shared, **arrays},
+            plan=_trim_plan(self.plan[i].to(fed.ids.device), self.counts[i]),
+            train=fed.train[where],
+            val=fed.val[where],
+            test=self._test(fed.test[where]),
+            key=self.keys[i].to(fed.ids.device),
+            round=self.round,
+            size=fed.sizes[where],
+            padded=False,
+        )
+
+    def _test(self, rows: Tensor) -> Tensor:
+        return rows if self.testing else rows[..., :0]
+
+
+def _trim(name: str, value: Tensor, extents: dict[str, Tensor], client: int) -> Tensor:
+    """The real part of a padded array; the padded axis is the first one, of pairs of indices [2, ...] the last."""
+    if name not in extents:
+        return value
+    real = int(extents[name][client])
+    return value[:, :real] if name in PAIRS else value[:real]
+
+
+def _trim_plan(plan: Tensor, counts: list[list[int]]) -> list[list[Tensor]]:
+    """Epochs of steps without padding; steps of nothing but padding are dropped."""
+    return [[rows[:c] for rows, c in zip(steps, real, strict=True) if c] for steps, real in zip(plan, counts, strict=True)]
+
+
+def pad_rows(rows: Sequence[np.ndarray], width: int | None = None) -> Tensor:
+    """Ragged index lists as one int64 matrix [N, m] padded with −1."""
+    width = max([len(r) for r in rows], default=0) if width is None else width
+    padded = np.full((len(rows), width), -1, dtype=np.int64)
+    for i, r in enumerate(rows):
+        padded[i, : len(r)] = r
+    return torch.from_numpy(padded)
+
+
+def pad_arrays(arrays: Sequence[np.ndarray], axis: int = 0) -> tuple[Tensor, Tensor]:
+    """Ragged arrays stacked with zero padding along `axis`, and their real extents [N]."""
+    extents = [a.shape[axis] for a in arrays]
+    longest = max(extents)
+    widths = [[(0, longest - a.shape[axis]) if d == axis else (0, 0) for d in range(a.ndim)] for a in arrays]
+    padded = np.stack([np.pad(a, w) for a, w in zip(arrays, widths, strict=True)])
+    return torch.from_numpy(padded), torch.tensor(extents)
+
+
+def check_clients(train: Sequence[np.ndarray], key: str) -> None:
+    """Refuse a federation with a client that has nothing to learn from.
+
+    Raises:
+        BadInput: naming the first empty client.
+    """
+    for i, rows in enumerate(train):
+        if len(rows) == 0:
+            raise BadInput(f"{key}: client {i} has no training row; use fewer clients, another seed or a larger minimum")

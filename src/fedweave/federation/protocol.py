@@ -1,0 +1,217 @@
+"""The protocol every method follows, and what the engine knows of a method.
+
+A method is a frozen dataclass of hyper-parameters whose hooks are pure: state in, state out. All state is nested
+dictionaries of tensors. Only `enrol`, `client_update`, `personalize` and `predict` ever see data.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit, descend
+from fedweave.client.solvers import Loss, Solver
+from fedweave.client.task import Task
+from fedweave.federation.schedule import Training
+from fedweave.settings import Setting, describe
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
+
+Server = Tree
+ClientState = Tree
+
+
+class Start(NamedTuple):
+    """What the server knows before round 0.
+
+    Attributes:
+        model: the one common initial model.
+        enrolled: what every client told on joining, stacked [N, ...].
+        clients: N.
+        seed: seed of the server's own initialisations.
+        relation: [2, R] the given client graph, or None.
+        ids: [N] the clients' identities; draws per client hang on them, so that clients have no order.
+    """
+
+    model: Params
+    enrolled: Tree
+    clients: int
+    seed: int
+    relation: Tensor | None
+    ids: Tensor
+
+
+class Update(NamedTuple):
+    """What one client's round gives.
+
+    Attributes:
+        upload: what crosses the wire.
+        client: the client's private state.
+        model: the model as trained in this round (evaluation point "post"); stays on the client.
+        loss: mean training loss.
+    """
+
+    upload: Tree
+    client: ClientState
+    model: Tree
+    loss: Tensor
+
+
+class Stage(NamedTuple):
+    """A stretch of rounds under one method; `handover` makes its server state from the previous stage's."""
+
+    method: "Method"
+    rounds: int
+    handover: Callable[[Server, Start], Server] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A personalized federated learning method.
+
+    Attributes:
+        task: what clients learn.
+        solver: the clients' optimiser, fresh every round.
+        training: batches and epochs of a round.
+    """
+
+    task: Task
+    solver: Solver
+    training: Training
+
+    label: ClassVar[str]
+    # The evaluation point its paper reports: "pre" = as deployed after the server's step, "post" = after local training.
+    point: ClassVar[Literal["pre", "post"]] = "post"
+    # Task capabilities without which the method makes no sense.
+    needs: ClassVar[frozenset[str]] = frozenset()
+    # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
+    embeds: ClassVar[bool] = False
+    # Whether the server takes a weighted mean of uploaded models, which a robust rule may stand in for.
+    averages: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, start: Start) -> Server:
+        """The server's state before round 0."""
+
+    @abstractmethod
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        """Server to clients `ids` [P]: (one tree broadcast to all, a tree [P, ...] of their own)."""
+
+    @abstractmethod
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        """One client's local round; no client axis, deterministic."""
+
+    @abstractmethod
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        """The server's step on uploads [P, ...] of clients `ids` [P]; weights [P] are training set sizes."""
+
+    @abstractmethod
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        """The model a client would deploy now: any tree that `predict` understands."""
+
+    # Neutral defaults.
+
+    @classmethod
+    def settings(cls) -> tuple[Setting, ...]:
+        """What users may set: every field but those that the run sets."""
+        return tuple(setting for setting in describe(cls) if setting.name not in Method.__dataclass_fields__)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the BatchNorm buffers that stay with the client: all, unless `bn_buffers: average` hands them to the server."""
+        return () if self.training.average_buffers else self.task.buffers
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the model that never leave a client; by default the BatchNorm buffers."""
+        return self.statistics
+
+    def join(self, model: Params) -> ClientState:
+        """A client's private state on joining; `model` is the common initial model. By default the part that it keeps."""
+        return trees.only(model, self.kept)
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """What clients train, without values; by default the task's model."""
+        return self.task.template
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs of minibatches a round draws."""
+        return self.training.epochs
+
+    def enrol(self, model: Params, data: ClientData) -> Tree:
+        """What a client tells the server about itself on joining; by default nothing."""
+        return {}
+
+    @property
+    def enrolment_epochs(self) -> int:
+        """Epochs of minibatches `enrol` trains for."""
+        return 0
+
+    def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
+        """Outputs [B, ...] of a personalized model in evaluation mode."""
+        return self.task.predict(model, data, rows)
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        """(bytes down, bytes up) of a round over all participants."""
+        return participants * trees.nbytes(shared) + trees.nbytes(own), trees.nbytes(uploads)
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        """Grow per-client tables for `newcomers` whose enrolment is `enrolled`; `start` describes everybody."""
+        return server
+
+    def stages(self, rounds: int) -> list[Stage]:
+        """Stretches of rounds under different methods; by default one."""
+        return [Stage(self, rounds)]
+
+    def collaboration(self, server: Server) -> Tensor | None:
+        """Who learns from whom [L, N, N]: row = learner, column = source; None for methods without such a graph."""
+        return None
+
+    def portrait(self, server: Server) -> Tensor | None:
+        """What the server knows every client by [N, D], to be drawn as a map; None for methods without such vectors."""
+        return None
+
+    def diagnostics(self, server: Server) -> dict[str, Tensor]:
+        """0-d numbers that say how the server is doing, by name; they are logged beside the scores. By default none."""
+        return {}
+
+    @property
+    def leaks(self) -> bool:
+        """Whether training reads test rows. Such results carry a label and enter no comparison; by default it does not."""
+        return False
+
+    def descend(
+        self,
+        model: Params,
+        data: ClientData,
+        names: tuple[str, ...] | None = None,
+        *,
+        loss: Loss | None = None,
+        epochs: slice | None = None,
+        solver: Solver | None = None,
+        state: Tree | None = None,
+    ) -> Fit:
+        """Train `names` (default: every parameter) of `model` on the client's plan with the method's solver.
+
+        Args:
+            loss: default is the task's objective on `data`.
+            epochs: which epochs of the plan; default are the first `training.epochs`.
+            solver, state: another optimiser, and its state to continue from.
+        """
+        plan = data.plan[epochs if epochs is not None else slice(0, self.training.epochs)]
+        names = self.task.params if names is None else names
+        return descend(loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded)
+
+
+def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:
+    """Parameters of a freshly built server-side module, a function of `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = build().to(dtype)
+    return {name: value.detach().clone() for name, value in module.named_parameters()}

@@ -1,0 +1,112 @@
+"""Who takes part, and which rows at which local step: tensors that are functions of (seed, round, client)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.federation.federation import Cohort, Federation
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.random_streams import stream
+
+LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
+# Names of the streams hanging on a run's seed.
+SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client spends one round.
+
+    Attributes:
+        batch_size: B, or 0 for the client's whole training set in one batch; beyond the largest client's rows it is all of them.
+        epochs: E passes over the training rows; ignored when `steps` is given.
+        steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
+        drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
+        average_buffers: BatchNorm statistics travel and are averaged with the model, in methods that average.
+    """
+
+    batch_size: int = 32
+    epochs: int = 1
+    steps: int = 0
+    drop_last: bool = False
+    average_buffers: bool = False
+
+
+def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:
+    """Positions of the clients sampled in `round`, ascending: a fraction (≤ 1) or a number (> 1) of them, at least one."""
+    n = len(ids)
+    count = int(participation) if participation > 1 else max(1, int(np.ceil(participation * n - 1e-9)))
+    if count >= n:
+        return torch.arange(n)
+    # Scores hang on identities, so that relabelling the clients relabels the sample.
+    scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
+    return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
+
+
+def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
+    """How often each of the clients `ids` [N] took part from round `first` on; the first `present[i]` were there in the i-th round."""
+    times = torch.zeros(len(ids), dtype=torch.int64)
+    for round, count in enumerate(present, first):
+        times[participants(seed, round, ids[:count], participation)] += 1
+    return times
+
+
+def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int) -> np.ndarray:
+    """One client's minibatches [E, S, B], rows of −1 are padding; reshuffled every pass over `rows` by the stream of `purpose`."""
+    m = len(rows)
+    if training.batch_size == 0:
+        return np.broadcast_to(rows, (epochs, training.steps or 1, m))
+    size = training.batch_size
+    generator = stream(*purpose)
+    per_pass = m // size if training.drop_last and m >= size else -(-m // size)
+    steps = training.steps or per_pass
+    if epochs == 0:
+        return np.empty((0, steps, size), dtype=np.int64)
+    passes = [_one_pass(generator.permutation(rows), size, per_pass) for _ in range(-(-epochs * steps // per_pass))]
+    return np.concatenate(passes)[: epochs * steps].reshape(epochs, steps, size)
+
+
+def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
+    padded = np.full(batches * size, -1, dtype=np.int64)
+    kept = shuffled[: batches * size]
+    padded[: len(kept)] = kept
+    return padded.reshape(batches, size)
+
+
+def _within(training: Training, rows: int) -> Training:
+    """`training` with a batch size that needs no more memory than the `rows` of the largest client, and the same batches."""
+    return replace(training, batch_size=min(training.batch_size, -(-rows // LANES) * LANES))
+
+
+def cohort(
+    federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int, testing: bool = False
+) -> Cohort:
+    """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
+    training, plans = _within(training, federation.train.shape[1]), []
+    for position in positions.tolist():
+        rows = federation.train[position].cpu().numpy()
+        plans.append(client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position])))
+    shape = tuple(max(p.shape[d] for p in plans) for d in (1, 2))
+    padded = np.full((len(plans), epochs, *shape), -1, dtype=np.int64)
+    for i, p in enumerate(plans):
+        padded[i, :, : p.shape[1], : p.shape[2]] = p
+    base = dropout_keys.key(seed, DROPOUT, round)
+    ids = federation.ids.cpu()[positions]
+    return Cohort(federation, positions, torch.from_numpy(padded), dropout_keys.fold(base, ids), round, testing)
+
+
+def viewers(federation: Federation, seed: int, round: int, testing: bool = True) -> Cohort:
+    """All clients with an empty plan: for evaluation, enrolment without training, newcomers' state."""
+    n = federation.clients
+    base = dropout_keys.key(seed, DROPOUT, round)
+    return Cohort(
+        federation,
+        torch.arange(n),
+        torch.empty((n, 0, 0, 0), dtype=torch.int64),
+        dropout_keys.fold(base, federation.ids.cpu()),
+        round,
+        testing,
+    )

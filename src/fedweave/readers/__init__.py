@@ -1,0 +1,1 @@
+"""Safe readers of files from elsewhere: arrays, sparse matrices, pickles, tensors."""

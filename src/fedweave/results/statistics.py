@@ -1,0 +1,280 @@
+"""Who is better, and how sure are we: paired tests, intervals and ranks over clients, seeds and tasks.
+
+Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7 (2006), for ranks, Friedman and Nemenyi;
+Westfall and Young, "Resampling-Based Multiple Testing" (1993), for the correction over clients;
+Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979), for the one over seeds.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+ALPHA = 0.05
+
+ENUMERATED = 13  # pairs up to which all sign flips are listed
+DRAWN = 10_000  # sign flips drawn beyond, the observed signs among them
+
+
+class Comparison(NamedTuple):
+    """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
+
+    `p` is of the test over clients, `p_seeds` of the one over seeds (NaN for a single seed); `..._adjusted` are corrected. `better` names
+    who is ahead where the test over clients says so after correction and the interval, over seeds and clients, leaves out zero.
+    `undecided` is true where the interval leaves out zero and the corrected test does not decide: neither better nor without a sign of
+    a difference.
+    """
+
+    method: str
+    other: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_adjusted: float
+    better: str
+    p_seeds: float
+    p_seeds_adjusted: float
+    undecided: bool = False
+
+
+class Ranking(NamedTuple):
+    """Average ranks [M] over T tasks (1 is best), Friedman's p, and the difference that Nemenyi's test asks for."""
+
+    methods: tuple[str, ...]
+    ranks: np.ndarray
+    tasks: int
+    p: float
+    critical_difference: float
+
+
+def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test on pairs [N]; 1 when no pair differs.
+
+    Exact up to 13 pairs, ties included, and up to 50 without; zero differences are dropped (Wilcoxon's own rule).
+    """
+    difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    if not np.isfinite(difference).all():
+        return float("nan")
+    if not difference.any():
+        return 1.0
+    difference = difference[difference != 0]
+    if len(difference) > ENUMERATED:
+        from scipy.stats import wilcoxon
+
+        return float(wilcoxon(difference).pvalue)
+    # All 2^n signs at once: milliseconds, where scipy's exact test of tied ranks takes a quarter of a second.
+    ranks = _signed_places(difference)
+    return float((np.abs(_flips(len(ranks)) @ ranks) >= abs(ranks.sum()) - 1e-9).mean())
+
+
+def step_down(differences: np.ndarray) -> np.ndarray:
+    """Two-sided p [K] of K paired tests on the same clients, corrected for their number: the chance that any is wrong stays at p.
+
+    Westfall and Young's step-down maximum: when no method differs, a client's row of `differences` [N, K] might as well have the opposite
+    sign, all K at once. So tests that say the same cost nothing, and ten clients can tell a leader from thirty methods, where Holm's
+    smallest p would be 30 · 2 / 2^10. The statistic is Student's t, not the signed rank: of hundreds of pairs some always agree on the
+    sign of every client, by however little, and to ranks that is as much as can be. All 2^N sign flips up to 13 clients, 10,000 drawn
+    ones beyond; a column with NaN gives NaN.
+    """
+    found = np.full(differences.shape[1], np.nan)
+    tested = np.flatnonzero(np.isfinite(differences).all(0))
+    if not len(tested):
+        return found
+    unit = differences[:, tested] / np.maximum(np.linalg.norm(differences[:, tested], axis=0), 1e-12)
+    seen = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
+    order = np.argsort(seen, kind="stable")
+    largest = np.maximum.accumulate(np.abs(_flips(len(differences)) @ unit[:, order]), axis=1)
+    p = (largest >= seen[order] - 1e-9).mean(0)
+    found[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
+    return found
+
+
+@lru_cache(maxsize=4)
+def _flips(count: int) -> np.ndarray:
+    """Signs [B, count] in ±1, the observed ones (all +1) among them."""
+    if count <= ENUMERATED:
+        return 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+    drawn = stream(count).choice([-1.0, 1.0], size=(DRAWN, count))
+    drawn[0] = 1.0
+    return drawn
+
+
+def _signed_places(difference: np.ndarray) -> np.ndarray:
+    """Wilcoxon's signed ranks [n]: zero where nothing differs, the other ranks from 1."""
+    ranks = np.zeros_like(difference)
+    differs = difference != 0
+    ranks[differs] = np.sign(difference[differs]) * _places(np.abs(difference[differs]))
+    return ranks
+
+
+def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided p of the paired t test on the mean over clients of each seed, [S, N] each; NaN for one seed, 1 where none differs."""
+    if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
+        return float("nan")
+    from scipy.special import stdtr
+
+    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
+    if not difference.any():
+        return 1.0
+    spread, count = difference.std(ddof=1), len(difference)
+    with np.errstate(divide="ignore"):  # a difference that is the same for every seed is certain to this test
+        t = difference.mean() / (spread / np.sqrt(count))
+    return float(2 * stdtr(count - 1, -abs(t)))
+
+
+def _places(values: np.ndarray) -> np.ndarray:
+    """Rank of every entry of `values` [n], from 1; ties share the mean rank."""
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (count.cumsum() - (count - 1) / 2)[group]
+
+
+def holm(p: ArrayLike) -> np.ndarray:
+    """Holm's adjusted p values [m] in the given order; NaN stays NaN and does not count as a test."""
+    raw = np.asarray(p, dtype=np.float64)
+    adjusted = np.full(raw.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(raw))
+    order = tested[np.argsort(raw[tested], kind="stable")]
+    steps = raw[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float = 0.95) -> tuple[float, float]:
+    """Percentile interval of the mean of `values` [S, N], seeds and clients drawn with replacement, each on its own axis."""
+    values = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    if not np.isfinite(values).all():
+        return float("nan"), float("nan")
+    generator = stream(seed, *values.shape)
+    seeds, clients = (generator.multinomial(n, np.full(n, 1 / n), size=draws) / n for n in values.shape)
+    means = np.einsum("ds,sn,dn->d", seeds, values, clients, optimize=True)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool) -> list[Comparison]:
+    """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
+
+    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p, corrected over
+    all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero, so that clients which agree on
+    the draw of a few seeds do not suffice; it is empty otherwise.
+    """
+    means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
+    if len({mean.shape for mean in means.values()}) > 1:
+        raise BadInput(f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones")
+    raw = np.array([signed_rank(means[a], means[b]) for a, b in pairs])
+    seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
+    alone = len(pairs) < 2
+    adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
+    found = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
+    return [_decided(c, *map(float, p)) for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)]
+
+
+def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
+    """A comparison with its p values and what they say."""
+    apart = c.low * c.high > 0
+    better = c.better if adjusted < ALPHA and apart else ""
+    undecided = apart and not better and adjusted == adjusted
+    return Comparison(c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided)
+
+
+def _comparison(a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool) -> Comparison:
+    """The difference and its interval, still without a test: `better` is who is ahead."""
+    difference, nothing = means[a] - means[b], float("nan")
+    paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
+    gain = float(difference.mean() if higher else -difference.mean())
+    # A mean that a few clients carry may point the other way than the ranks that are tested.
+    ahead = (a if gain > 0 else b) if difference.mean() * _signed_places(difference).sum() > 0 else ""
+    return Comparison(a, b, float(difference.mean()), *bootstrap(paired), nothing, nothing, ahead, nothing, nothing)
+
+
+def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:
+    """The method with the best mean over clients and seeds; None where every mean is NaN. Ties: the first name."""
+    means = {name: float(np.mean(v)) * (1 if higher_is_better else -1) for name, v in values.items()}
+    finite = {name: mean for name, mean in means.items() if np.isfinite(mean)}
+    return max(finite, key=finite.__getitem__) if finite else None
+
+
+def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool) -> list[Comparison]:
+    """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
+    return against(values, list(combinations(values, 2)), higher_is_better)
+
+
+def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool) -> list[Comparison]:
+    """Every method against each of `controls`, corrected over these tests alone; those that `values` lacks are left out.
+
+    The controls are named before anybody looks at scores, so this family may be small: with M methods and two controls it has
+    2 M - 3 tests (the two controls meet once) instead of M (M - 1) / 2.
+    """
+    present = [control for control in controls if control in values]
+    pairs = [(name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]]
+    return against(values, pairs, higher_is_better) if pairs else []
+
+
+def of_leader(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
+    """The comparisons of `best` with every other method, out of `all_pairs` with their correction.
+
+    Who leads is known from the same scores: corrected over the M - 1 tests of the leader alone, the best of sixteen equals would be
+    called better than one of them in every sixth study.
+    """
+    return [c if c.method == best else _turned(c) for c in pairs if best in (c.method, c.other)]
+
+
+def _turned(c: Comparison) -> Comparison:
+    return c._replace(method=c.other, other=c.method, difference=-c.difference, low=-c.high, high=-c.low)
+
+
+def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:
+    """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank."""
+    sign = np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
+    return np.stack([_places(row) for row in np.asarray(scores, dtype=np.float64) * sign])
+
+
+def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequence[bool]) -> Ranking:
+    """Average ranks with Friedman's test and Nemenyi's critical difference at 0.05.
+
+    Raises:
+        BadInput: fewer than two tasks or three methods, or an empty cell.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    tasks, count = scores.shape
+    if tasks < 2 or count < 3 or not np.isfinite(scores).all():
+        raise BadInput(f"scores: {tasks} tasks x {count} methods cannot be ranked; it takes 2 x 3 finite cells or more")
+    table = ranks(scores, higher_is_better)
+    critical = studentized_range(count) / np.sqrt(2) * np.sqrt(count * (count + 1) / (6 * tasks))
+    return Ranking(tuple(methods), table.mean(0), tasks, friedman(table), float(critical))
+
+
+def friedman(table: np.ndarray) -> float:
+    """p of Friedman's test on ranks [T, M], corrected for ties; 1 where all are tied."""
+    from scipy.special import chdtrc
+
+    tasks, count = table.shape
+    tied = sum(float((n**3 - n).sum()) for n in (np.unique(row, return_counts=True)[1] for row in table))
+    whole = 1 - tied / (tasks * count * (count**2 - 1))
+    if whole <= 0:
+        return 1.0
+    statistic = 12 * tasks / (count * (count + 1)) * float(((table.mean(0) - (count + 1) / 2) ** 2).sum()) / whole
+    return float(chdtrc(count - 1, statistic))
+
+
+def studentized_range(count: int) -> float:
+    """The 0.95 quantile of the range of `count` standard normal draws, which Nemenyi's test divides by the root of 2.
+
+    By bisection on P(range < q) = M ∫ φ(z) (Φ(z) − Φ(z − q))^(M − 1) dz, as importing scipy.stats costs a second.
+    """
+    from scipy.special import ndtr
+
+    z = np.linspace(-9.0, 9.0, 4001)
+    weight = count * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    low, high = 0.0, 20.0
+    for _ in range(50):
+        q = (low + high) / 2
+        low, high = (q, high) if (weight * (ndtr(z) - ndtr(z - q)) ** (count - 1)).sum() < 1 - ALPHA else (low, q)
+    return high

@@ -1,0 +1,1 @@
+"""One run from its specification to files on disk."""

@@ -1,0 +1,168 @@
+"""A finished run's models outside the federation: a folder that answers as any of its clients would."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fedweave.client.data import ClientData
+from fedweave.data import Dataset, Partition, load_dataset, load_partition, normalise
+from fedweave.errors import BadInput
+from fedweave.federation.protocol import Method
+from fedweave.files import load_tensors
+from fedweave.models import gcn_norm
+from fedweave.readers.arrays import read_npz
+from fedweave.runs import assembly
+from fedweave.study.config import construct
+from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
+from fedweave.study.spec import Run
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+
+LARGE = 2**26  # bytes of features above which an example is not worth normalising a whole data set
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The models of all clients and repetitions, with what they need to answer.
+
+    Attributes:
+        method: knows how its models predict.
+        models: seed -> models [N, ...].
+        graphs: of subgraph clients, (edges [2, E], weights [E]) each; empty for other kinds.
+        span: of series, time steps of an input; 0 for other kinds.
+    """
+
+    method: Method
+    models: dict[int, Tree]
+    graphs: list[tuple[Tensor, Tensor]]
+    span: int
+
+    def answer(self, x: np.ndarray, client: int = 0, seed: int | None = None) -> np.ndarray:
+        """What the model of `client` says of inputs as it was trained on: scaled as its task scales them.
+
+        Args:
+            x: images [B, c, h, w]; features of all nodes of the client's subgraph [V, F]; windows [B, T, 2] of values and hours,
+                of which the horizon's values are not looked at.
+            seed: which repetition; default: the first.
+
+        Returns:
+            scores [B, C] or [V, C], or forecasts [B, horizon].
+
+        Raises:
+            BadInput: an unknown client or seed.
+        """
+        seed = min(self.models) if seed is None else seed
+        if seed not in self.models:
+            raise BadInput(f"seed: {seed} was not trained; choices: {', '.join(map(str, self.models))}")
+        clients = len(tree_leaves(self.models[seed])[0])
+        if not 0 <= client < clients:
+            raise BadInput(f"client: {client} is not one of 0 .. {clients - 1}")
+        arrays, rows = self._arrays(torch.from_numpy(np.asarray(x, dtype=np.float32)), client)
+        none = rows[:0]
+        data = ClientData(arrays, [], none, none, none, torch.tensor(0), 0, torch.tensor(0.0), False)
+        with torch.no_grad():
+            return self.method.predict(trees.at(self.models[seed], client), data, rows).numpy()
+
+    def _arrays(self, x: Tensor, client: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The inputs as a client's data, and its rows."""
+        rows = torch.arange(len(x))
+        if self.span:
+            return {"x": x[:, :, 0].reshape(1, -1), "time": x[:, :, 1].reshape(-1)}, rows * self.span
+        arrays = {"x": x, "y": torch.zeros_like(rows)}
+        if self.graphs:
+            edges, weight = self.graphs[client]
+            arrays |= {"edges": edges, "weight": weight, "nodes": torch.ones(len(x), dtype=torch.bool)}
+        return arrays, rows
+
+
+def pack(run: Path, folder: Path, data: Path = Path("data")) -> np.ndarray | None:
+    """Gather in `folder` what the run in the folder `run` needs to answer; returns inputs of its first client.
+
+    None where that cannot be: no models, or data that are no longer there.
+    """
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    models = sorted(run.glob("models-*.pt"))
+    try:
+        dataset = load_dataset(data / "features" / info["dataset"])
+        partition = load_partition(data / "partitions" / info["task"] / "partition.npz")
+    except BadInput:
+        return None
+    if not models:
+        return None
+    for file in (run / "run.json", *models):
+        shutil.copy(file, folder)
+    facts = {"name": dataset.name, "kind": dataset.kind, "shape": dataset.x.shape[1:], "classes": dataset.classes, **partition.layout}
+    (folder / "data.json").write_text(json.dumps(facts), encoding="utf-8")
+    if dataset.kind == "graph":
+        pairs = [pairs for _, pairs in partition.subgraphs]
+        sizes = np.array([len(nodes) for nodes, _ in partition.subgraphs])
+        np.savez_compressed(folder / "graphs.npz", sizes=sizes, ends=np.cumsum([p.shape[1] for p in pairs]), edges=np.concatenate(pairs, 1))
+    return example(dataset, partition, info["spec"]["task"].get("normalize", "none"))
+
+
+def load(folder: Path) -> Deployed:
+    """What `pack` gathered.
+
+    Raises:
+        BadInput: the run's settings no longer fit the code.
+    """
+    run, facts = _run(json.loads((folder / "run.json").read_text(encoding="utf-8"))), json.loads((folder / "data.json").read_text())
+    dataset, partition = _shapes(facts)
+    method = assembly.build_method(run, assembly.build_task(run, dataset, partition))
+    models = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in folder.glob("models-*.pt")}
+    return Deployed(method, dict(sorted(models.items())), _graphs(folder / "graphs.npz"), sum(partition.layout.get(k, 0) for k in SPAN))
+
+
+SPAN = ("window", "horizon")
+
+
+def _run(info: dict[str, Any]) -> Run:
+    """The run as run.json tells it."""
+    task, method = dict(info["spec"]["task"]), dict(info["spec"]["method"])
+    return Run(
+        info["study"],
+        info["run"],
+        info["task"],
+        construct(TaskSpec, {**task, "train": {}}, "task"),
+        method.pop("name"),
+        method,
+        construct(TrainSpec, info["spec"]["train"], "train"),
+        construct(EvaluateSpec, info["spec"]["evaluate"], "evaluate"),
+        tuple(info["seeds"]),
+    )
+
+
+def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
+    """A data set of the same shapes with one blank row in it, and its layout."""
+    kind, shape = facts["kind"], tuple(facts["shape"])
+    layout = {name: facts[name] for name in SPAN if name in facts}
+    if kind == "series":
+        blank = Dataset(facts["name"], kind, np.zeros((1, 1), np.float32), None, 0, time=np.zeros(1, np.float32))
+    else:
+        edges = np.zeros((2, 0), np.int64) if kind == "graph" else None
+        blank = Dataset(facts["name"], kind, np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), facts["classes"], edges=edges)
+    return blank, Partition((), (), (), layout=layout)
+
+
+def _graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
+    if not path.is_file():
+        return []
+    stored = read_npz(path)
+    parts = np.split(stored["edges"], stored["ends"][:-1], axis=1)
+    return [gcn_norm(torch.from_numpy(pairs), int(size)) for pairs, size in zip(parts, stored["sizes"], strict=True)]
+
+
+def example(dataset: Dataset, partition: Partition, scaling: Any) -> np.ndarray:
+    """Inputs of the first client as its model sees them."""
+    if dataset.kind == "series":
+        return np.zeros((2, sum(partition.layout[name] for name in SPAN), 2), dtype=np.float32)
+    features = dataset.x if dataset.x.nbytes > LARGE else normalise(dataset, partition, scaling)
+    rows = partition.nodes[0] if partition.nodes is not None else partition.train[0][:2]
+    return np.asarray(features[rows], dtype=np.float32)

@@ -1,0 +1,76 @@
+"""The server's network of FedSheafHN: clients' embeddings talk to one another and become models."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedweave.errors import choose
+from fedweave.server_networks.attention import DotAttention, FreeAttention
+from fedweave.server_networks.graph import GATEncoder, GCNEncoder
+from fedweave.server_networks.mlp import FlatHypernetwork, Shapes
+from fedweave.server_networks.sheaf import SheafDiffusion
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import Params
+
+Encoder = Literal["sheaf", "gcn", "gat", "none"]
+Mixer = Literal["free", "dot", "none"]
+
+
+class CollaborativeHypernetwork(nn.Module):
+    """Encoder on the graph of clients, attention between clients, then a hypernetwork with one wide head.
+
+    The sheaf is diagonal on one-dimensional stalks and learned once, from the lifted features; "gcn" and "gat" have two
+    layers of `width`. "none" leaves a part out.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        size: int,
+        shapes: Shapes,
+        *,
+        gnn: Encoder = "sheaf",
+        attention: Mixer = "free",
+        depth: int = 4,
+        channels: int = 20,
+        width: int = 128,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        encoders: dict[str, Callable[[], nn.Module | None]] = {
+            "sheaf": lambda: SheafDiffusion(
+                size, size, stalk=1, channels=channels, depth=depth, maps="diagonal", shared_maps=True, dropout=dropout
+            ),
+            "gcn": lambda: GCNEncoder(size, size, width=width, depth=2, dropout=dropout),
+            "gat": lambda: GATEncoder(size, size, width=width, depth=2, dropout=dropout),
+            "none": lambda: None,
+        }
+        mixers: dict[str, Callable[[], FreeAttention | DotAttention | None]] = {
+            "free": lambda: FreeAttention(clients, dropout=dropout),
+            "dot": lambda: DotAttention(size, dropout=dropout),
+            "none": lambda: None,
+        }
+        self.encoder = encoders[choose(gnn, encoders, "gnn")]()
+        self.attention = mixers[choose(attention, mixers, "attention")]()
+        self.hyper = FlatHypernetwork(size, shapes, width=width, dropout=dropout)
+
+    def encode(self, x: Tensor, edges: Tensor, key: Tensor | None = None) -> Tensor:
+        """Embeddings [N, size] after diffusion, before attention."""
+        return x if self.encoder is None else self.encoder(x, edges, key=_fold(key, 0))
+
+    def mixing(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Who attends to whom [N, N], without dropout; the identity without attention."""
+        encoded = self.encode(x, edges)
+        return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
+
+    def forward(self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
+        """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key."""
+        x = self.encode(x, edges, key)
+        x = x if self.attention is None else self.attention(x, key=_fold(key, 1))
+        return self.hyper(x, ids, key=_fold(key, 2))
+
+
+def _fold(key: Tensor | None, part: int) -> Tensor | None:
+    return None if key is None else dropout_keys.fold(key, part)

@@ -1,0 +1,100 @@
+"""Hypernetworks made of dense layers: models from embeddings, and mixture weights from an embedding."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedweave.errors import BadInput
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import Params
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Parameter name -> shape of the target network."""
+
+
+class TargetHypernetwork(nn.Module):
+    """An embedding becomes a model: a ReLU trunk, then one linear head per target tensor (pFedHN, SHN, GHN).
+
+    Trunk: Linear(f_in, width), then `hidden` times ReLU and Linear(width, width), as in
+    github.com/AvivSham/pFedHN.
+    """
+
+    def __init__(self, f_in: int, shapes: Shapes, *, width: int = 100, hidden: int = 3) -> None:
+        super().__init__()
+        blocks = [layer for _ in range(hidden) for layer in (nn.ReLU(), nn.Linear(width, width))]
+        self.trunk = nn.Sequential(nn.Linear(f_in, width), *blocks)
+        self.heads = nn.ModuleList(nn.Linear(width, prod(shape)) for shape in shapes.values())
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+
+    def forward(self, z: Tensor) -> Params:
+        """Embeddings [P, f_in] -> name -> [P, *shape]."""
+        h = self.trunk(z)
+        heads = zip(self.shapes.items(), self.heads, strict=True)
+        return {name: head(h).reshape(len(z), *shape) for (name, shape), head in heads}
+
+
+class FlatHypernetwork(nn.Module):
+    """An embedding becomes a model through one wide head: the hypernetwork of FedSheafHN.
+
+    Two times [Linear, ReLU, dropout], then Linear(width, P) split into the target tensors, P being their
+    total size.
+    """
+
+    def __init__(self, f_in: int, shapes: Shapes, *, width: int = 128, dropout: float = 0.3) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(f_in, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, sum(prod(shape) for shape in shapes.values()))
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.dropout = dropout
+
+    def forward(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
+        """Embeddings of all clients [N, f_in] -> models of those in `ids` [P], name -> [P, *shape]; dropout with a key.
+
+        Masks are drawn for everybody: a client's model does not hang on who else is asked for.
+        """
+        for salt, layer in enumerate((self.fc1, self.fc2)):
+            z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
+        parts = self.head(z[ids]).split([prod(shape) for shape in self.shapes.values()], dim=-1)
+        named = zip(self.shapes.items(), parts, strict=True)
+        return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
+
+
+class LayerWeights(nn.Module):
+    """The dedicated hypernetwork of one pFedLA client: its embedding becomes one row of weights per layer.
+
+    Three times [Linear, ReLU], then for every layer a head Linear(width, N), kept as one matrix. With
+    `relu_norm` the heads are positive at the start and rows are ReLU divided by their sum, as in
+    github.com/KarhouTam/pFedLA, instead of a softmax. 35,350 parameters for 10 clients and 5 layers, besides
+    the embedding.
+    """
+
+    def __init__(self, clients: int, layers: int, *, embed: int = 100, width: int = 100, relu_norm: bool = False) -> None:
+        super().__init__()
+        sizes = [embed, width, width, width]
+        blocks = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+        self.trunk = nn.Sequential(*blocks)
+        self.heads = nn.Linear(width, layers * clients)
+        self.layers, self.relu_norm = layers, relu_norm
+        if relu_norm:
+            nn.init.uniform_(self.heads.weight)
+            nn.init.zeros_(self.heads.bias)
+
+    def forward(self, v: Tensor, client: Tensor | None = None) -> Tensor:
+        """Embedding [embed] -> weights [L, N], rows summing to 1.
+
+        With `relu_norm` a row without a positive entry becomes the client's own model, so its 0-d index
+        `client` is needed.
+        """
+        scores = self.heads(self.trunk(v)).unflatten(-1, (self.layers, -1))
+        if not self.relu_norm:
+            return scores.softmax(-1)
+        if client is None:
+            raise BadInput("relu_norm: the client's index is needed; call with client=i")
+        positive = F.relu(scores)
+        total = positive.sum(-1, keepdim=True)
+        own = (torch.arange(scores.shape[-1], device=scores.device) == client).to(scores.dtype)
+        return torch.where(total > 0, positive / torch.where(total > 0, total, 1.0), own)

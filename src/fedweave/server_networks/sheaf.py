@@ -1,0 +1,229 @@
+"""Neural sheaf diffusion on the collaboration graph: the encoder of SHN and FedSheafHN.
+
+A cellular sheaf gives every client v a stalk R^S and every edge e at v a restriction map F_{v,e}. Two
+neighbours agree on e when F_{v,e} x_v = F_{u,e} x_u; the sheaf Laplacian delta^T delta measures how much they
+do not. Source: Bodnar et al., arXiv:2202.04579, and its code
+github.com/twitter-research/neural-sheaf-diffusion.
+
+Shapes: N clients, E directed edges (both directions of every edge), S stalk dimension, F channels. The
+Laplacian is kept as E blocks S x S and applied by one batched product and one scatter-add; the (N S) x (N S)
+matrix is for tests and plots.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedweave.errors import BadInput, choose
+from fedweave.server_networks.maps import MAPS, inverse_root
+from fedweave.tensors import dropout_keys
+
+Maps = Literal["householder", "cayley", "exp", "diagonal", "general"]
+Activation = Literal["tanh", "elu"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "elu": F.elu}
+
+
+def _times(block: Tensor, x: Tensor) -> Tensor:
+    """Blocks ([.., 1] scalar, [.., S] diagonal or [.., S, S] dense) times x [.., S, F]."""
+    return block @ x if block.ndim == 3 else block[..., None] * x
+
+
+class Sheaf(NamedTuple):
+    """A sheaf on a graph and the normalisation of its Laplacian Delta = D^{-1/2} delta^T delta D^{-1/2}.
+
+    Attributes:
+        edges: [2, E] v -> u, both directions. maps: F_{v,e} of every directed edge, [E, S, S], or [E, S] if
+        diagonal. transport: F_{v,e}^T F_{u,e}, of the same shape. degree: diagonal blocks of delta^T delta:
+        [N, 1] for orthogonal maps, [N, S] diagonal, [N, S, S] general. root: D^{-1/2} in the shape of
+        `degree`, or [1, 1] if not normalised.
+    """
+
+    edges: Tensor
+    maps: Tensor
+    transport: Tensor
+    degree: Tensor
+    root: Tensor
+
+    def laplacian(self, x: Tensor) -> Tensor:
+        """Delta x for x [N, S, F]."""
+        y = _times(self.root, x)
+        received = _times(self.transport, y.index_select(0, self.edges[1]))
+        return _times(self.root, _times(self.degree, y).index_add(0, self.edges[0], received, alpha=-1))
+
+    def energy(self, x: Tensor) -> Tensor:
+        """Half the sum over edges of ||F_{v,e} y_v - F_{u,e} y_u||^2, with y = D^{-1/2} x, x [N, S, F]."""
+        return 0.5 * (x * self.laplacian(x)).sum()
+
+    def dense(self) -> Tensor:
+        """Delta as a matrix [N S, N S], stalk by stalk; for tests and plots."""
+        n, s = len(self.degree), self.maps.shape[-1]
+        eye = torch.eye(n * s, dtype=self.maps.dtype, device=self.maps.device)
+        return self.laplacian(eye.view(n, s, n * s)).flatten(0, 1)
+
+
+def reverse_of(edges: Tensor, nodes: int) -> Tensor:
+    """Position of u -> v for every edge v -> u of [2, E].
+
+    Raises:
+        BadInput: if an edge is there in one direction only.
+    """
+    there, back = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
+    first, second = torch.argsort(there), torch.argsort(back)
+    if not torch.equal(there[first], back[second]):
+        raise BadInput("edges: some have one direction only; symmetrise them with collaboration.given")
+    return torch.empty_like(first).scatter(0, second, first)
+
+
+def build_sheaf(
+    edges: Tensor,
+    reverse: Tensor,
+    maps: Tensor,
+    nodes: int,
+    *,
+    weight: Tensor | None = None,
+    orthogonal: bool = False,
+    normalised: bool = True,
+    augmented: bool = True,
+) -> Sheaf:
+    """The sheaf of restriction maps [E, S, S] or [E, S] on edges [2, E] without self loops.
+
+    `weight` [E, 1], equal in both directions, scales the maps; `orthogonal` promises that unscaled maps are.
+    The normalisation is D = blocks of delta^T delta, plus I if `augmented`. Without it isolated clients get
+    0.
+    """
+    if weight is not None:
+        maps = maps * (weight if maps.ndim == 2 else weight[..., None])
+    transposed = maps.mT if maps.ndim == 3 else maps
+    transport = _product(transposed, maps.index_select(0, reverse))
+    scale = maps.new_ones(len(maps), 1) if weight is None else weight
+    squares = scale.square() if orthogonal else _product(transposed, maps)
+    degree = squares.new_zeros(nodes, *squares.shape[1:]).index_add(0, edges[0], squares)
+    root = _root(degree, augmented) if normalised else degree.new_ones(1, 1)
+    return Sheaf(edges, maps, transport, degree, root)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b if a.ndim == 3 else a * b
+
+
+def _root(degree: Tensor, augmented: bool) -> Tensor:
+    if degree.ndim == 3:
+        eye = torch.eye(degree.shape[-1], dtype=degree.dtype, device=degree.device)
+        return inverse_root(degree + eye if augmented else degree)
+    shifted = degree + 1.0 if augmented else degree
+    return torch.where(shifted > 0, shifted, torch.inf).rsqrt()
+
+
+class SheafLearner(nn.Module):
+    """Restriction maps from both ends of an edge, F_{v,e} = map(act(Phi [x_v || x_u])), Phi without bias.
+
+    With `edge_weights` the maps of e are scaled by sigmoid(l [x_v || x_u]) sigmoid(l [x_u || x_v]).
+    """
+
+    def __init__(self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, **normalisation: bool) -> None:
+        super().__init__()
+        # O(1) = {1, -1} leaves nothing to learn, so one-dimensional stalks take a scalar map.
+        self.kind = MAPS["diagonal" if stalk == 1 else maps]
+        self.phi = nn.Linear(2 * features, self.kind.size(stalk), bias=False)
+        self.gate = nn.Linear(2 * features, 1, bias=False) if edge_weights else None
+        self.stalk, self.act, self.normalisation = stalk, ACTIVATIONS[act], normalisation
+
+    def forward(self, x: Tensor, edges: Tensor, reverse: Tensor) -> Sheaf:
+        """Sheaf of node vectors x [N, S F] on edges [2, E]."""
+        maps = self.kind.build(self.act(_ends(self.phi, x, edges)), self.stalk)
+        weight = None
+        if self.gate is not None:
+            one_way = torch.sigmoid(_ends(self.gate, x, edges))
+            weight = one_way * one_way.index_select(0, reverse)
+        orthogonal = self.kind.orthogonal
+        return build_sheaf(edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, **self.normalisation)
+
+
+def _ends(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
+    """`linear` of [x_v || x_u] for every edge, computed once per node: [N, D] -> [E, n]."""
+    own, other = linear.weight.chunk(2, dim=1)
+    return F.linear(x, own).index_select(0, edges[0]) + F.linear(x, other).index_select(0, edges[1])
+
+
+class SheafLayer(nn.Module):
+    """x <- (1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2); at first W_1 = I, W_2 orthogonal, eps = 0."""
+
+    def __init__(self, stalk: int, channels: int, *, left: bool, right: bool, eps: bool) -> None:
+        super().__init__()
+        # Not torch.eye: on the device "meta" it imports PyTorch's compiler, seconds a process.
+        self.left = nn.Parameter(torch.zeros(stalk, stalk).fill_diagonal_(1.0)) if left else None
+        self.right = nn.Parameter(nn.init.orthogonal_(torch.empty(channels, channels))) if right else None
+        self.eps = nn.Parameter(torch.zeros(stalk, 1)) if eps else None
+
+    def forward(self, x: Tensor, dropped: Tensor, sheaf: Sheaf) -> Tensor:
+        """One diffusion step of x [N, S, F]; `dropped` is x after dropout."""
+        h = dropped if self.left is None else torch.einsum("st,ntf->nsf", self.left, dropped)
+        h = F.elu(sheaf.laplacian(h if self.right is None else h @ self.right))
+        return (x if self.eps is None else (1.0 + torch.tanh(self.eps)) * x) - h
+
+
+class SheafDiffusion(nn.Module):
+    """Embeddings [N, f_in] -> [N, f_out]: a lift, `depth` layers of sheaf diffusion, a linear map.
+
+    The lift is ELU of a linear map to N stalks of `stalk` x `channels`. Every layer learns its own sheaf, or
+    with `shared_maps` all use the one learned from the lifted features (FedSheafHN). SHN's setting is the
+    default; FedSheafHN: stalk 1, channels 20, depth 4, shared_maps, dropout 0.3.
+    """
+
+    def __init__(
+        self,
+        f_in: int,
+        f_out: int,
+        *,
+        stalk: int = 3,
+        channels: int = 32,
+        depth: int = 3,
+        maps: Maps = "householder",
+        act: Activation = "tanh",
+        normalised: bool = True,
+        augmented: bool = True,
+        left: bool = True,
+        right: bool = True,
+        use_eps: bool = True,
+        edge_weights: bool = False,
+        shared_maps: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        choose(maps, MAPS, "maps")
+        choose(act, ACTIVATIONS, "act")
+        if min(stalk, channels, depth) < 1:
+            raise BadInput(f"sheaf: stalk {stalk}, channels {channels} and depth {depth} must be at least 1")
+        width, norm = stalk * channels, {"normalised": normalised, "augmented": augmented}
+        self.lift, self.out = nn.Linear(f_in, width), nn.Linear(width, f_out)
+        self.learners = nn.ModuleList(
+            SheafLearner(width, stalk, maps, act, edge_weights, **norm) for _ in range(1 if shared_maps else depth)
+        )
+        self.layers = nn.ModuleList(SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth))
+        self.stalk, self.dropout = stalk, dropout
+
+    def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:
+        """Yield the sheaf of every layer and the features [N, S, F] that the layer leaves."""
+        edges = edges[:, edges[0] != edges[1]]
+        reverse = reverse_of(edges, len(x))
+        h = dropout_keys.dropout(F.elu(self.lift(x)), self.dropout, key, salt=0).unflatten(1, (self.stalk, -1))
+        sheaf = None
+        for depth, layer in enumerate(self.layers):
+            if sheaf is None or len(self.learners) > 1:
+                seen = h if depth == 0 else dropout_keys.dropout(h, self.dropout, key, salt=2 * depth)
+                sheaf = self.learners[depth](seen.flatten(1), edges, reverse)
+            h = layer(h, dropout_keys.dropout(h, self.dropout, key, salt=2 * depth + 1), sheaf)
+            yield sheaf, h
+
+    def forward(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Tensor:
+        """Embeddings x [N, f_in] on edges [2, E] (both directions; self loops are ignored) -> [N, f_out]."""
+        *_, (_, h) = self.steps(x, edges, key=key)
+        return self.out(h.flatten(1))
+
+    def energies(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Dirichlet energy [L] of the features after every layer, in the sheaf of that layer."""
+        return torch.stack([sheaf.energy(h) for sheaf, h in self.steps(x, edges)])

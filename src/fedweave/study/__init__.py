@@ -1,0 +1,1 @@
+"""A study as data: params.yaml, its checks, search spaces, variants and the catalogue."""

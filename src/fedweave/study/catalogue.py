@@ -1,0 +1,164 @@
+"""The catalogue of studies.
+
+A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set) and on the methods' settings.
+Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
+"""
+
+import copy
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput, choose
+from fedweave.study.spec import read_yaml
+
+STUDIES = Path("studies")
+WORDS = ("about", "like", "seeds", "tasks", "methods", "tune", "ablate")  # of a study file
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overlay` on top; mappings are merged, everything else replaced, a search space of the other form too."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in overlay.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
+        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
+    return merged
+
+
+def studies(folder: Path = STUDIES) -> dict[str, Path]:
+    """Study name -> file; a study in a sub-folder is called folder/name."""
+    return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
+
+
+def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The study file `name` on top of the studies that it is `like`; if it names tasks, only those of theirs are taken over.
+
+    Args:
+        above: the studies that were read on the way to this one.
+
+    Raises:
+        BadInput: for an unknown study, one that is like itself, or one whose blocks are none.
+    """
+    known, file = studies(folder), f"studies/{name}.yaml"
+    read = read_yaml(known[choose(name, known, f"studies/{above[-1]}.yaml: like" if above else "study")])
+    own = {key: value for key, value in read.items() if value is not None}
+    _check_blocks(own, file)
+    like, inherited = own.pop("like", []), dict[str, Any]()
+    for other in [like] if isinstance(like, str) else like:
+        if other in (*above, name):
+            raise BadInput(f"{file}: like: {other!r} is like this study itself ({' -> '.join((*above, name, other))}); name another")
+        inherited = merge(inherited, overlay(other, folder, (*above, name)))
+    theirs, named = inherited.pop("tasks", {}), own.get("tasks")
+    tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
+    if not tasks:
+        raise BadInput(f"{file}: tasks: missing; name them, or say like: <a study>")
+    return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
+
+
+def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
+    """The full params.yaml of the study `name`.
+
+    Raises:
+        BadInput: for an unknown study, base task or method.
+    """
+    base, own = read_yaml(folder / "base.yaml"), overlay(name, folder)
+    if "runs" in own:  # a params.yaml that was saved here
+        return {**own, "study": name}
+    from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
+    from fedweave.study.search_spaces import derived
+
+    _check_words(name, own, METHODS)
+    tasks, runs = {}, {}
+    for key, block in own["tasks"].items():
+        block = dict(block)
+        chosen, origin = block.pop("methods"), block.pop("base", key)
+        tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
+        for entry in chosen:
+            suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+            runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
+    used = sorted({item["method"] for item in runs.values()})
+    defaults = {m: {setting.name: setting.default for setting in METHODS[m].settings()} for m in used}
+    tune = merge({**base.get("tune", {}), "spaces": {m: derived(m) for m in METHODS}}, own.get("tune", {}))
+    spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used} if tune.get("trials") else {}
+    return {
+        "study": name,
+        "about": own.get("about", ""),
+        "seeds": own.get("seeds", base["seeds"]),
+        "datasets": sorted({task["dataset"] for task in tasks.values()}),
+        "tasks": tasks,
+        "runs": runs,
+        "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used},
+        "tune": {**tune, "spaces": spaces},
+        "ablate": own.get("ablate", {}),
+    }
+
+
+def _check_blocks(own: Mapping[str, Any], file: str) -> None:
+    """Refuse what cannot be laid over another study."""
+    if not isinstance(own.get("like", []), str | list):
+        raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
+    blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
+    for name in ("tasks", "methods"):
+        parts = blocks.get(name)
+        blocks |= {f"{name}.{key}": block or {} for key, block in parts.items()} if isinstance(parts, Mapping) else {}
+    if isinstance(tune := blocks.get("tune"), Mapping):
+        blocks["tune.spaces"] = tune.get("spaces") or {}
+    for key, block in blocks.items():
+        if not isinstance(block, Mapping):
+            raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
+
+
+def _check_words(name: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
+    """Refuse what a study file would otherwise leave out without a word."""
+    file = f"studies/{name}.yaml"
+    for key in own:
+        choose(key, WORDS, file)
+    named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
+    for where, block in named.items():
+        for method in block:
+            choose(method, methods, f"{file}: {where}")
+    for key, block in own["tasks"].items():
+        entries = block.get("methods")
+        if not isinstance(entries, list):
+            raise BadInput(f"{file}: tasks.{key}.methods: missing, or not a list; such as [fedavg, fedaghn]")
+        for entry in entries:
+            if isinstance(entry, Mapping) and len(entry) != 1:
+                raise BadInput(f"{file}: tasks.{key}.methods: {entry!r} must be one variant; start each with a dash")
+            item = next(iter(entry.values())) if isinstance(entry, Mapping) else {}
+            for word in item if isinstance(item, Mapping) else [item]:
+                choose(word, ("method", "set"), f"{file}: tasks.{key}.methods: {entry}")
+
+
+def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
+    """The runs of a full params.yaml that belong to one of `tasks` and one of `methods`; none named means all.
+
+    A method is named as in the study: `fedavg`, or the name of a variant such as `fedpub-detached`.
+
+    Raises:
+        BadInput: a task or method that the study has not, or no run that belongs to both.
+    """
+    named = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
+    wanted = [{choose(name, {pair[at] for pair in named.values()}, option) for name in names}
+              for at, (option, names) in enumerate((("--task", tasks), ("--method", methods)))]  # fmt: skip
+    found = [run for run, pair in named.items() if all(not names or name in names for name, names in zip(pair, wanted, strict=True))]
+    if not found:
+        raise BadInput(f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs")
+    return found
+
+
+def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
+    """A full params.yaml with only `runs`, and of everything else what they need; its other results are left out of its tables."""
+    kept = {run: item for run, item in content["runs"].items() if run in runs}
+    tasks = {key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())}
+    used = {item["method"] for item in kept.values()}
+    spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used}
+    return {
+        **content,
+        "datasets": sorted({task["dataset"] for task in tasks.values()}),
+        "tasks": tasks,
+        "runs": kept,
+        "methods": {method: block for method, block in content["methods"].items() if method in used},
+        "tune": {**content["tune"], "spaces": spaces},
+        "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in kept},
+    }

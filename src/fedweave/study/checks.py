@@ -1,0 +1,146 @@
+"""What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedweave import data
+from fedweave.errors import BadInput, choose, shown
+from fedweave.federation.protocol import Method
+from fedweave.federation.uploads import Wire
+from fedweave.methods import METHODS
+from fedweave.models import MODELS, options, settings
+from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
+from fedweave.study.schema import TaskSpec
+from fedweave.study.spec import Run, Study
+from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
+from fedweave.threats.privacy import Privacy
+from fedweave.threats.robust import Robust
+
+MOST_CLIENTS = 1_000_000
+
+
+def check_methods(study: Study, where: str) -> None:
+    """Refuse blocks of settings that belong to no method."""
+    for name in study.methods:
+        choose(name, METHODS, f"{where}: methods")
+
+
+def check_task(task: TaskSpec, where: str) -> None:
+    """Refuse unknown data sets, partitions, models and their options."""
+    choose(task.dataset, data.DATASETS, f"{where}.dataset")
+    tables: dict[str, Mapping[str, Any]] = {"partition": data.PARTITIONS, "model": MODELS}
+    for key, table in tables.items():
+        block = getattr(task, key)
+        if "name" not in block:
+            raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
+        choose(block["name"], table, f"{where}.{key}.name")
+    _check_model(task.model, f"{where}.model")
+    _check_partition(task.partition, f"{where}.partition")
+    if task.attack is not None:
+        construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
+
+
+def _check_model(model: Mapping[str, Any], where: str) -> None:
+    known = {setting.name: setting for setting in settings(model["name"])}
+    for name, value in model.items():
+        if name != "name":
+            choose(name, known, where) if known else _refuse(f"{where}.{name}: {model['name']} has no options; drop it")
+            check_value(value, known[name].type, f"{where}.{name}")
+            known[name].check_bounds(value, f"{where}.{name}")
+
+
+def _check_partition(partition: Mapping[str, Any], where: str) -> None:
+    known = data.accepted(partition["name"])
+    for name, value in partition.items():
+        if name not in ("name", "clients", "seed"):
+            choose(name, known, where)
+            check_numbers(value, f"{where}.{name}")
+    for name, low, high in (("clients", 1, MOST_CLIENTS), ("seed", 0, LARGEST_WHOLE)):
+        value = partition.get(name)
+        if type(value) is not int or not low <= value <= high:
+            _refuse(f"{where}.{name}: {shown(value)} must be a whole number, at least {low} and at most {high}")
+
+
+def check_budget(run: Run, where: str) -> None:
+    """Refuse settings of `train` that contradict each other or the number of clients."""
+    train, clients = run.train, run.task.partition["clients"]
+    if train.steps and train.epochs != 1:
+        _refuse(f"{where}: train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
+    if train.freeze and not train.newcomers:
+        _refuse(f"{where}: train.freeze holds from the round in which train.newcomers join; set both or neither")
+    if bool(train.newcomers) != bool(train.join_round) or train.join_round >= train.rounds:
+        _refuse(f"{where}: train.newcomers and train.join_round go together, and the round lies below train.rounds")
+    if train.newcomers >= clients:
+        _refuse(f"{where}: train.newcomers: {train.newcomers} of {clients} clients; leave at least one")
+    if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):
+        _refuse(f"{where}: train.participation: {train.participation!r} of {clients} clients; a share up to 1, or a whole number of them")
+
+
+def check_wire(run: Run, method: Method, where: str) -> None:
+    """Refuse attacks and defences that the method has nothing for."""
+    kind = (run.task.attack or {}).get("kind")
+    if kind in ON_EMBEDDINGS and not method.embeds:
+        _refuse(f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}")
+    if kind == "label_flip" and "classes" not in kind_capabilities(run.task):
+        _refuse(f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip")
+    if run.train.bn_buffers:
+        _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}")
+    robust = wire(run).robust
+    if robust and robust.replaces_mean and not method.averages:
+        _refuse(
+            f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; use clip, or {_methods('averages')}"
+        )
+
+
+def _check_buffers(run: Run, method: Method, here: str) -> None:
+    """Statistics are averaged where there are some, with the model, and without noise: a variance must stay positive."""
+    if "batch_norm" not in kind_capabilities(run.task):
+        _refuse(f"{here}: model {run.task.model['name']} has no BatchNorm as it is set; leave it out")
+    if not method.averages:
+        _refuse(f"{here}: {run.method} takes no mean; use {_methods('averages')}")
+    if run.train.privacy:
+        _refuse(f"{here}: train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out")
+
+
+def _methods(trait: str) -> str:
+    """The methods that have `trait`, for a message."""
+    return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
+
+
+def check_needs(run: Run, where: str) -> None:
+    """Refuse a method on a task that lacks what it needs."""
+    missing = METHODS[run.method].needs - kind_capabilities(run.task)
+    if missing:
+        _refuse(
+            f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
+            f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
+        )
+
+
+def kind_capabilities(task: TaskSpec) -> frozenset[str]:
+    """What a task will be able to do, known from its names alone."""
+    name, has = task.model["name"], set()
+    if name == "gcn":
+        has |= {"subgraphs", "classes"}
+    elif name not in ("gru", "tpt_mlp"):
+        has |= {"classes"}
+    with_norm = task.model.get("batch_norm", options(name).get("batch_norm", name in ("aghn_cnn", "small_cnn", "resnet18")))
+    return frozenset(has | ({"batch_norm"} if with_norm else set()))
+
+
+def wire(run: Run) -> Wire:
+    """What happens to the uploads of a run on their way.
+
+    Raises:
+        BadInput: for a wrong setting of `train.privacy` or `train.robust`.
+    """
+    privacy, robust = run.train.privacy, run.train.robust
+    where = f"params.yaml: runs.{run.key}.train"
+    return Wire(
+        None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
+        None if robust is None else construct(Robust, robust, f"{where}.robust"),
+    )
+
+
+def _refuse(message: str) -> None:
+    raise BadInput(message)

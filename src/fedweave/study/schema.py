@@ -1,0 +1,98 @@
+"""The blocks of params.yaml, as typed records."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from fedweave.settings import AtLeast, AtMost, Between, Count, LogSpace, Rounds, Share
+from fedweave.study.config import LARGEST_WHOLE
+
+Participation = Annotated[float, AtLeast(1e-6), AtMost(LARGEST_WHOLE)]
+Rate = Annotated[float, AtLeast(0), AtMost(1000)]
+Executor = Literal["auto", "loop", "batched", "compiled"]
+Precision = Literal["tf32", "bfloat16"]
+Selection = Literal["best_val_round", "per_client_best_val", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """Budget and local optimiser of a task.
+
+    The bounds leave room for every published protocol, and none for a slip of the pen that would only fail after hours:
+    a rate or decay above 1000 overflows within a few steps, and nobody trains 10,000 epochs a round.
+    """
+
+    rounds: Annotated[int, AtLeast(1), AtMost(1_000_000), "T, rounds of communication"]
+    lr: Annotated[Rate, LogSpace(0.003, 0.3), "learning rate of the clients' optimiser"]
+    epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
+    steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
+    batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
+    participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
+    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser, which starts afresh every round"] = "sgd"
+    momentum: Annotated[Share, "momentum of sgd"] = 0.0
+    weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
+    clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
+    augment: Annotated[int | None, Between(1, 4096), "pixels by which training images are shifted"] = None
+    bn_buffers: Annotated[Literal["average"] | None, "who keeps BatchNorm statistics; null: the clients"] = None
+    precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
+    executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
+    chunk: Annotated[Count, "clients that are trained at once; 0 for all of them"] = 0
+    device: Annotated[Literal["auto", "cpu", "cuda"], "auto takes a GPU where there is one"] = "auto"
+    newcomers: Annotated[Count, "clients that join late"] = 0
+    join_round: Annotated[Count, "round before which they join"] = 0
+    freeze: Annotated[bool, "the server learns nothing more once they have joined"] = False
+    checkpoint: Annotated[Count, "rounds between checkpoints, 0 for none"] = 25
+    privacy: Annotated[dict[str, Any] | None, "settings of `fedweave.threats.privacy.Privacy`, or null"] = None
+    robust: Annotated[dict[str, Any] | None, "settings of `fedweave.threats.robust.Robust`, or null"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """When and how models are judged."""
+
+    every: Annotated[int, AtLeast(1), "rounds between evaluations"] = 1
+    select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
+    point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
+    models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A data set, how it is dealt to clients, what they train and how long.
+
+    Attributes:
+        dataset, normalize, partition, model: names and options of the data layer and the client model.
+        setting: how the partition is called in tables.
+        published: the printed column this task may stand beside, or null.
+        attack: how some clients lie about their data, or null.
+    """
+
+    dataset: str
+    setting: str
+    partition: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    normalize: Any = "none"
+    evaluate: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] | None = None
+    attack: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSpec:
+    """The tuning budget, the same for every method."""
+
+    trials: Annotated[int, Between(0, 100_000), "trials per run; 0 turns tuning off"] = 0
+    share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
+    seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
+    sampler: Annotated[Literal["tpe", "random", "grid"], "what proposes values; grid tries every combination"] = "tpe"
+    workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
+    spaces: Annotated[dict[str, Any], "per method, changes of its spaces"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """An entry of `runs`: one train stage. `set` holds settings of this run alone."""
+
+    task: str
+    method: str
+    set: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,102 @@
+"""Search spaces: what is searched for of a run, and what can be refused of it before any trial."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedweave.errors import BadInput, choose
+from fedweave.methods import METHODS
+from fedweave.settings import Choices, Setting, describe
+from fedweave.study.config import check_value, construct
+from fedweave.study.schema import TrainSpec
+from fedweave.study.spec import Study
+
+FORMS = "give either low and high (beside them log or step), or choices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Numbers from `low` to `high`, both included; `log` spreads them by magnitude, `step` leaves out what lies between."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+
+def derived(method: str) -> dict[str, dict[str, Any]]:
+    """The space of a method as its class and the local solver's describe it: name -> entry of `tune.spaces`."""
+    return {name: setting.space.entry() for name, setting in _parameters(method).items() if setting.space}
+
+
+def entries(study: Study, key: str) -> dict[str, Any]:
+    """The declared entries for a run; what the run itself sets is not searched for."""
+    item = study.runs[key]
+    fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
+    return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def declared(study: Study, key: str) -> dict[str, Any]:
+    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
+    run = study.run(key)
+    settings = METHODS[run.method].__dataclass_fields__
+    values = {name: run.options.get(name, getattr(settings.get(name), "default", None)) for name in entries(study, key)}
+    return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
+
+
+def check(study: Study, where: str) -> None:
+    """Refuse spaces of unknown methods and parameters, and those that hold no value, or not the declared one.
+
+    Raises:
+        BadInput: naming the entry, its value and the way out.
+    """
+    for method, space in study.tune.spaces.items():
+        choose(method, METHODS, f"{where}: tune.spaces")
+        here = f"{where}: tune.spaces.{method}"
+        if not isinstance(space or {}, Mapping):
+            raise BadInput(f"{here}: {space!r} is not a mapping of parameters to ranges")
+        known = _parameters(method)
+        for name, entry in (space or {}).items():
+            setting = known[choose(name, known, here)]
+            for value in _values(entry, f"{here}.{name}", study.tune.sampler):
+                check_value(value, setting.type, f"{here}.{name}")
+                setting.check_bounds(value, f"{here}.{name}")
+    for key in study.runs if study.tune.trials else ():
+        _check_reach(study, key, where)
+
+
+def _parameters(method: str) -> dict[str, Setting]:
+    """What may be searched for; the rounds may not, of which a trial trains the declared share."""
+    solver = {f"train.{setting.name}": setting for setting in describe(TrainSpec) if setting.name != "rounds"}
+    return solver | {setting.name: setting for setting in METHODS[method].settings()}
+
+
+def _values(entry: Any, here: str, sampler: str) -> list[Any]:
+    """The values that an entry names: its choices, or the ends of its range."""
+    if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
+        raise BadInput(f"{here}: {entry!r} is no space; {FORMS}")
+    if "choices" in entry:
+        values = list(construct(Choices, entry, here).choices)
+        if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
+            raise BadInput(f"{here}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
+        return values
+    made = construct(Range, entry, here)
+    if made.low > made.high:
+        raise BadInput(f"{here}: low {made.low:g} is above high {made.high:g}; swap them")
+    if made.log and made.low <= 0:
+        raise BadInput(f"{here}: log needs numbers above 0, and low is {made.low:g}; raise it, or leave log out")
+    if made.step is not None and (made.log or made.step <= 0):
+        raise BadInput(f"{here}: step {made.step:g} must be above 0 and without log; mend it, or leave it out")
+    if sampler == "grid":
+        raise BadInput(f"{here}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
+    return [entry["low"], entry["high"]]
+
+
+def _check_reach(study: Study, key: str, where: str) -> None:
+    """A range is widened to hold the value that the run has without tuning, so there must be one that it can hold."""
+    values = declared(study, key)
+    for name, entry in entries(study, key).items():
+        value = values[name]
+        if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
+            here = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
+            raise BadInput(f"{here}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them")

@@ -1,0 +1,229 @@
+"""params.yaml as a study of runs."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput, choose, shown
+from fedweave.study import variants
+from fedweave.study.config import construct, read_yaml
+from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
+
+PARAMS = Path("params.yaml")
+# A name becomes a word of a shell, a key of DVC, a file and a part of an address. 100 bytes leave room for what is added to it.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is no key of DVC
+LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the start"
+LONGEST_STUDY = 150  # characters of a study's name with its slashes
+OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one task, with everything resolved.
+
+    Attributes:
+        study, key: names.
+        task: the task; `name` is its key in params.yaml.
+        method, options: the method and its hyper-parameters.
+        train, evaluate: budget and judgement.
+        seeds: of the repetitions.
+    """
+
+    study: str
+    key: str
+    name: str
+    task: TaskSpec
+    method: str
+    options: dict[str, Any]
+    train: TrainSpec
+    evaluate: EvaluateSpec
+    seeds: tuple[int, ...]
+
+    @property
+    def variant(self) -> str:
+        """What distinguishes this run from the plain method on its task: the end of its key, or empty."""
+        suffix = self.key.removeprefix(f"{self.name}-")
+        return "" if suffix == self.method else suffix
+
+    def resolved(self) -> dict[str, Any]:
+        """All that the result depends on, as plain data; the executor and the device are not part of it."""
+        task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
+        train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
+        train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
+        return {"task": task, "method": {"name": self.method, **self.options}, "train": train, "evaluate": asdict(self.evaluate)}
+
+    def fingerprint(self) -> str:
+        """A hash of `resolved`, the same for the same computation."""
+        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked params.yaml."""
+
+    name: str
+    about: str
+    seeds: tuple[int, ...]
+    tasks: dict[str, TaskSpec]
+    runs: dict[str, Item]
+    methods: dict[str, dict[str, Any]]
+    tune: TuneSpec
+    ablate: dict[str, dict[str, Any]]
+
+    def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
+        """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
+
+        Raises:
+            BadInput: for an unknown run.
+        """
+        item = self.runs[choose(key, self.runs, "params.yaml: runs")]
+        task = self.tasks[item.task]
+        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), nest(item.set), nest(extra or {})]
+        options: dict[str, Any] = {}
+        train, evaluate = dict(task.train), dict(task.evaluate)
+        for layer in layers:
+            for name, block in (("train", train), ("evaluate", evaluate)):
+                given = layer.get(name, {})
+                if not isinstance(given, Mapping):
+                    raise BadInput(f"params.yaml: runs.{key}: {name}: {shown(given)} is not a mapping of settings")
+                block.update(given)
+            options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
+        where = f"params.yaml: runs.{key}"
+        return Run(
+            self.name,
+            key,
+            item.task,
+            task,
+            item.method,
+            options,
+            construct(TrainSpec, train, f"{where}.train"),
+            construct(EvaluateSpec, evaluate, f"{where}.evaluate"),
+            self.seeds,
+        )
+
+
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}.
+
+    Raises:
+        BadInput: two entries set the same thing.
+    """
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        head, _, tail = str(key).partition(".")
+        within = {tail: value} if tail else value
+        both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
+        if head in nested and not (both and within.keys().isdisjoint(nested[head])):
+            raise BadInput(f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given beside it; give one of them")
+        nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
+    return nested
+
+
+def load(path: Path | str = PARAMS) -> Study:
+    """Read params.yaml and check its form; `assemble.load` also checks names and hyper-parameters.
+
+    Raises:
+        BadInput: one line that names the key, the value and the way out.
+    """
+    return parse(read_yaml(Path(path)), str(path))
+
+
+def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
+    """A study from plain data, its form checked."""
+    for key in raw:
+        choose(key, ("study", "about", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate"), where)
+    for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
+        if not isinstance(raw.get(key), kind) or not raw[key]:
+            raise BadInput(f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; see: fedweave study show quick")
+    if not isinstance(raw.get("about", ""), str):
+        raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
+    check_names(raw, where)
+    _check_seeds(raw["seeds"], f"{where}: seeds")
+    tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
+    runs = {key: construct(Item, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
+    tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
+    _check_seeds(tune.seeds, f"{where}: tune.seeds")
+    if both := {*tune.seeds} & {*raw["seeds"]}:
+        raise BadInput(f"{where}: tune.seeds: {shown(sorted(both))} overlap the study's seeds; use others")
+    for key, item in runs.items():
+        choose(item.task, tasks, f"{where}: runs.{key}.task")
+    if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
+        raise BadInput(f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: {', '.join(sorted(needed))}")
+    ablate = {name: variants.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()}
+    for name, block in ablate.items():
+        choose(block["run"], runs, f"{where}: ablate.{name}.run")
+    return Study(raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate)
+
+
+def check_names(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse blocks that are no mappings, and names that are not safe in a shell, a file name, an address or a key of DVC.
+
+    Raises:
+        BadInput: naming the block, the name and the characters that a name may have.
+    """
+    for key in ("tasks", "runs", "methods", "ablate"):
+        block = raw.get(key) or {}
+        if not isinstance(block, Mapping):
+            raise BadInput(f"{where}: {key}: {shown(block)} is not a mapping of names to blocks")
+        for name in block:
+            _check_name(name, f"{where}: {key}")
+        _check_case(block, f"{where}: {key}")
+    for name, block in (raw.get("methods") or {}).items():
+        if block is not None and not isinstance(block, Mapping):
+            raise BadInput(f"{where}: methods.{name}: {shown(block)} is not a mapping of settings; write {{}} for none")
+    _check_references(raw, where)
+    _check_study(raw.get("study"), where)
+
+
+def _check_name(name: object, where: str) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BadInput(f"{where}: {shown(name)} is not a name; use {LETTERS}")
+
+
+def _check_case(names: Iterable[str], where: str) -> None:
+    """Refuse names that some file systems take for one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise BadInput(f"{where}: {name!r} and {other!r} differ in capital letters only; some file systems take them for one")
+
+
+def _check_references(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse what DVC would put into a command or a path although it is no name: it reads params.yaml without our checks."""
+    for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
+        for name, entry in (raw.get(block) or {}).items():
+            for field in fields if isinstance(entry, Mapping) else ():
+                if isinstance(entry.get(field), str) and entry[field]:  # another type, or none, is refused where it is read
+                    _check_name(entry[field], f"{where}: {block}.{name}.{field}")
+    datasets = raw.get("datasets")
+    for name in datasets if isinstance(datasets, list) else ():
+        _check_name(name, f"{where}: datasets")
+
+
+def _check_study(study: object, where: str) -> None:
+    parts = study.split("/") if isinstance(study, str) else []
+    if not parts or len(str(study)) > LONGEST_STUDY or not all(map(PART.fullmatch, parts)):
+        raise BadInput(
+            f"{where}: study: {shown(study)} is not a name; use {LETTERS}, and beside them dots and single slashes, "
+            f"{LONGEST_STUDY} characters in all"
+        )
+    if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
+        raise BadInput(f"{where}: study: {study!r}: {own!r} is a folder of the results of {parts[0]!r}; use another name")
+
+
+def _check_seeds(seeds: Sequence[object], where: str) -> None:
+    """Refuse no seeds, too many, the same twice, and what is no seed."""
+    good = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
+    if not good or len({*seeds}) < len(seeds):
+        wanted = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
+        raise BadInput(f"{where}: {shown(seeds)} must be {wanted}")
+
+
+def _set(names: object) -> set[Any] | None:
+    return {*names} if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

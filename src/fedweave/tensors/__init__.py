@@ -1,0 +1,1 @@
+"""Trees of tensors, closures over them, compiled steps, and randomness as data."""

@@ -1,0 +1,60 @@
+"""Randomness as data.
+
+Host-side draws (partitions, participation, minibatch plans) come from named counter-based streams (`fedweave.tensors.random_streams`);
+draws inside a model (dropout) are hashes of an integer key. Both are functions of their key alone, so every executor,
+chunk size, order and resume sees the same numbers.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Odd 64-bit constants of the splitmix64 finaliser, as signed integers because torch has no full uint64 arithmetic.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+
+
+def _shift(h: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64, as a fresh tensor."""
+    return (h >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _mix(h: Tensor) -> Tensor:
+    h = _shift(h, 30).bitwise_xor_(h).mul_(_MIX_1)
+    h = _shift(h, 27).bitwise_xor_(h).mul_(_MIX_2)
+    return _shift(h, 31).bitwise_xor_(h)
+
+
+def _hashes(base: Tensor, count: int) -> Tensor:
+    """`count` int64 numbers, a hash of the 0-d key `base` and the position."""
+    return _mix(base + _GOLDEN * torch.arange(1, count + 1, device=base.device))
+
+
+def key(*ints: int) -> Tensor:
+    """A 0-d int64 key from integers."""
+    return fold(torch.zeros((), dtype=torch.int64), *ints)
+
+
+def fold(base: Tensor, *ints: int | Tensor) -> Tensor:
+    """Derive a new int64 key from `base` and `ints`; elementwise where tensors are given."""
+    for value in ints:
+        base = _mix((base ^ _mix(torch.as_tensor(value, device=base.device) + _GOLDEN)) + _GOLDEN)
+    return base
+
+
+def uniform(base: Tensor, shape: Sequence[int]) -> Tensor:
+    """float32 numbers in [0, 1) of `shape`, a hash of the 0-d key `base` and the element's index."""
+    return _shift(_hashes(base, math.prod(shape)).reshape(tuple(shape)), 40).to(torch.float32) * 2.0**-24
+
+
+def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
+    """Inverted dropout of `h` with rate `p` (to the nearest 2⁻¹⁶); the identity without a key (evaluation)."""
+    if base is None or p == 0.0:
+        return h
+    # Sixteen bits decide about one element, so that one hash serves four.
+    bits = _hashes(fold(base, salt), -(-h.numel() // 4)).view(torch.int16)[: h.numel()].reshape(h.shape)
+    dropped = round(p * 2**16)
+    return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))

@@ -1,0 +1,1 @@
+"""Hostile clients, differential privacy, and robust aggregation."""

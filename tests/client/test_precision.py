@@ -1,0 +1,61 @@
+"""Models that multiply in bfloat16: what it changes is rounding, and nothing but the model's products."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from fedweave.client.solvers import value_and_grad
+from fedweave.client.task import Task
+from fedweave.errors import BadInput
+from fedweave.federation.engine import Settings, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.executors import exact as computing
+from fedweave.federation.schedule import viewers
+from fedweave.methods import METHODS
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, tree_leaves
+
+KINDS = ("images", "series", "rows")
+FITS = {name: [kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]())] for name in METHODS}
+CASES = [(name, kinds[0]) for name, kinds in FITS.items() if kinds]
+
+
+def leaves(name: str, task: Task, kind: str, executor: Loop | Batched) -> list[torch.Tensor]:
+    """State and scores after two rounds."""
+    *_, report = run(tiny.method(name, task, kind), tiny.TASKS[kind][1](dtype=torch.float32), Settings(rounds=2, seed=4), executor)
+    return [leaf for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, torch.Tensor)]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_what_is_kept_and_sent_stays_in_full(name: str, kind: str) -> None:
+    """Every method: other numbers, which are finite where they were, of the same types, however clients are mapped."""
+    task = tiny.TASKS[kind][0](dtype=torch.float32)
+    full, half = leaves(name, task, kind, Loop()), leaves(name, replace(task, products=torch.bfloat16), kind, Loop())
+    stacked = leaves(name, replace(task, products=torch.bfloat16), kind, Batched())
+    assert [x.dtype for x in half] == [x.dtype for x in stacked] == [x.dtype for x in full]
+    assert all(torch.equal(a.isfinite(), b.isfinite()) for a, b in zip(full, half, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(full, half, strict=True))
+
+
+def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
+    """bfloat16 keeps eight bits: the gradient of a batch is off by a few times 2⁻⁸ of its length,
+    since the kinks of ReLU and pooling lie elsewhere for some inputs."""
+    task, federation = (make(dtype=torch.float32) for make in tiny.TASKS["images"])
+    data, model, rows = viewers(federation, 0, 0).one(0), task.init(0), torch.arange(8)
+    params, buffers = trees.only(model, task.params), trees.only(model, task.buffers)
+
+    def gradient(task: Task) -> Params:
+        loss = task.objective(data)
+        return value_and_grad(lambda some: loss({**some, **buffers}, rows, dropout_keys.key(0)), params)[2]
+
+    exact, rounded = gradient(task), gradient(replace(task, products=torch.bfloat16))
+    assert {value.dtype for value in rounded.values()} == {torch.float32}
+    off = sum((exact[name] - rounded[name]).square().sum() for name in exact) / sum(value.square().sum() for value in exact.values())
+    assert 2**-10 < off.sqrt() < 0.1
+
+
+def test_tf32_is_a_gpus() -> None:
+    with pytest.raises(BadInput, match=r"tf32.*CPU.*bfloat16"):
+        computing("cpu", tf32=True)

@@ -1,0 +1,270 @@
+"""Stacked training: closures taken apart, clients trained outside the transform, compiled steps, sparse features."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from naive import made
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_map, tree_structure
+
+from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit, descend
+from fedweave.client.solvers import SGD, Adam, Grouped
+from fedweave.federation.engine import Settings, begin, one_round
+from fedweave.federation.executors import Batched, Loop, choose_executor, describe
+from fedweave.federation.federation import Cohort
+from fedweave.federation.schedule import viewers
+from fedweave.federation.subgraphs import stacked
+from fedweave.models import Cells, build
+from fedweave.models.gcn import ordered, project
+from fedweave.tensors import compiled, dropout_keys, trees
+from fedweave.tensors.closures import VOLATILE, lift
+
+
+@dataclass(frozen=True)
+class Bag:
+    """Two tensors and a number that may not be read."""
+
+    a: Tensor
+    parts: dict[str, Tensor]
+    turn: int = field(metadata=VOLATILE)
+
+
+def closure(bag: Bag, scale: float, offset: Tensor) -> Callable[[Tensor], Tensor]:
+    def inner(x: Tensor, shift: Tensor = offset) -> Tensor:
+        return scale * bag.a * x + bag.parts["b"] + shift
+
+    return partial(lambda f, x: f(x) + offset, inner)
+
+
+def test_everybody_s_graphs_are_read_where_they_lie() -> None:
+    """A cohort of all clients copies none of their arrays; one of some clients holds just theirs."""
+    federation = tiny.nodes_federation()
+    everybody = viewers(federation, 0, 0)
+    few, own = everybody.chunk(1, 3).stacked(), everybody.stacked()
+    for name, array in federation.own.items():
+        assert own[f"own/{name}"].data_ptr() == array.data_ptr()
+        assert torch.equal(few[f"own/{name}"], array[1:3])
+
+
+def test_lifted_closures_compute_the_same() -> None:
+    """Every captured tensor is found once; rebuilt over other tensors, the function is the one made from them."""
+    a, b, c, x = (torch.randn(3) for _ in range(4))
+    lifted = lift(closure(Bag(a, {"b": b}, 1), 2.0, c))
+    assert sorted(map(id, lifted.tensors)) == sorted(map(id, (a, b, c)))
+    other = {id(t): torch.randn(3) for t in lifted.tensors}
+    expected = closure(Bag(other[id(a)], {"b": other[id(b)]}, 9), 2.0, other[id(c)])
+    assert torch.equal(lifted.rebuild([other[id(t)] for t in lifted.tensors])(x), expected(x))
+
+
+def test_forms_tell_functions_apart() -> None:
+    """Tensors and volatile fields do not matter to a form; numbers, code and structure do."""
+    ones = torch.ones(3)
+
+    def form(scale: float, turn: int, names: tuple[str, ...] = ("b",)) -> object:
+        return lift(closure(Bag(ones, dict.fromkeys(names, ones), turn), scale, ones)).form
+
+    assert form(2.0, 1) == form(2.0, 5)
+    assert hash(form(2.0, 1)) == hash(form(2.0, 5))
+    assert form(2.0, 1) != form(3.0, 1)
+    assert form(2.0, 1) != form(2.0, 1, ("b", "c"))
+    assert lift(lambda x: x + 1).form != lift(lambda x: x + 2).form
+
+
+def test_volatile_fields_cannot_be_read() -> None:
+    """A rebuilt loss that looks at the round fails, instead of seeing that of another round."""
+
+    def looks(bag: Bag) -> Callable[[], Tensor]:
+        return lambda: bag.a * (2.0 if bag.turn else 1.0)
+
+    lifted = lift(looks(Bag(torch.ones(2), {}, 3)))
+    with pytest.raises(TypeError, match="volatile"):
+        lifted.rebuild(lifted.tensors)()
+
+
+SOLVERS = {
+    "sgd": SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
+    "clipped": SGD(lr=0.5, clip=0.1),
+    "adam": Adam(lr=0.05, weight_decay=0.1),
+    "grouped": Grouped(solvers={"w": Adam(lr=0.1), "b": SGD(lr=0.2)}),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> None:
+    """With steps that are padding for some clients, every client gets what it gets alone, its own loss and state included."""
+    n, rows = 4, torch.tensor([[[[0, 1], [2, -1]]], [[[3, 4], [-1, -1]]], [[[5, 6], [7, 8]]], [[[1, 2], [9, -1]]]])
+    x, target = torch.randn(n, 10, 3, dtype=torch.float64), torch.randn(n, 10, dtype=torch.float64)
+    start = {
+        "w": torch.randn(n, 3, dtype=torch.float64),
+        "b": torch.randn(n, dtype=torch.float64),
+        "fixed": torch.ones(n, dtype=torch.float64),
+    }
+
+    def trained(model: dict[str, Tensor], x: Tensor, target: Tensor, plan: Tensor, key: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        def loss(model: dict[str, Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            squared = (x[rows.clamp(min=0)] @ model["w"] + model["b"] * model["fixed"] - target[rows.clamp(min=0)]) ** 2
+            return torch.where(rows >= 0, squared, 0.0).sum() + dropout_keys.uniform(key, ()).to(squared) * model["b"], {}
+
+        trimmed = plan if masked else [[r[r >= 0] for r in epoch if (r >= 0).any()] for epoch in plan]
+        fit = descend(loss, model, trimmed, solver, key, ("w", "b"), masked=masked)
+        return fit.model, fit.loss
+
+    masked, key = True, dropout_keys.fold(dropout_keys.key(3), torch.arange(n))
+    together = vmap(trained)(start, x, target, rows, key)
+    masked = False
+    for i in range(n):
+        model, mean = trained({k: v[i] for k, v in start.items()}, x[i], target[i], rows[i], key[i])
+        torch.testing.assert_close(together[1][i], mean)
+        for name, value in model.items():
+            torch.testing.assert_close(together[0][name][i], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+def test_compiled_steps_change_rounding_alone() -> None:
+    """Ragged clients under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""
+    federation = tiny.rows_federation()
+    method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
+    compiled._PROGRAMS.clear()
+    states, counts = {}, []
+    for executor in (Batched(), Batched(compiled=True)):
+        state = begin(method, federation, 0, executor)
+        for _ in range(2):
+            state = one_round(method, state, federation, Settings(rounds=2), executor)[0]
+            counts.append(len(compiled._PROGRAMS))
+        states[executor] = state
+    plain, fast = states.values()
+    assert counts == [0, 0, 1, 1]
+    for name, value in plain.server["model"].items():
+        torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_trees_are_mapped_as_by_pytree() -> None:
+    """Dictionaries, named and plain tuples and lists, nested and empty; trees that are not alike are refused."""
+    a = {"x": torch.ones(2), "y": (torch.zeros(1), [torch.ones(3), {}]), "z": Fit({"w": torch.ones(1)}, (), torch.ones(()))}
+    b = trees.tree_map(lambda t: 3 * t, a)
+    found, expected = trees.tree_map(torch.sub, a, b), tree_map(torch.sub, a, b)
+    assert tree_structure(found) == tree_structure(expected) == tree_structure(a)
+    assert all(map(torch.equal, trees.tree_leaves(found), trees.tree_leaves(expected)))
+    for other in ({**a, "more": torch.ones(1)}, {**a, "y": (torch.zeros(1),)}):
+        with pytest.raises(ValueError):  # noqa: PT011 (two messages: names, or lengths)
+            trees.tree_map(torch.sub, a, other)
+
+
+def test_stacking_copies_only_what_changed() -> None:
+    """Leaves that clients hand back as rows of one tensor are that tensor, leaves given twice are one; anything else is a copy."""
+    whole = {"a": torch.randn(4, 3), "b": torch.randn(4, 2)}
+    rows = [trees.at(whole, i) for i in range(4)]
+    fresh = [{"a": row["a"], "b": 2 * row["b"]} for row in rows]
+    kept = trees.stack([{**row, "again": row["b"]} for row in fresh])
+    assert kept["a"] is whole["a"]
+    assert kept["b"] is kept["again"]
+    torch.testing.assert_close(kept["b"], 2 * whole["b"], rtol=0, atol=0)
+    for other in (rows[::-1], rows[:3], [*rows[:3], fresh[3]], [{"a": row["b"], "b": row["b"].flip(0)} for row in rows]):
+        found = trees.stack(other)
+        for name in ("a", "b"):
+            assert (found[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
+            assert torch.equal(found[name], torch.stack([row[name] for row in other]))
+
+
+def test_a_square_that_is_turned_round_is_a_copy() -> None:
+    """It begins where the row begins and has its shape."""
+    whole = torch.randn(3, 2, 2)
+    assert torch.equal(trees.stack([row.T for row in whole]), whole.mT)
+
+
+def test_large_results_are_let_go_one_by_one() -> None:
+    """When the loop turns to the next client, what the one before gave lies in the stack and nowhere else."""
+    everybody, given = viewers(tiny.rows_federation(), 0, 0), []
+
+    def one(number: Tensor, data: ClientData) -> trees.Tree:
+        assert all(reference() is None for reference in given)
+        fresh = number + torch.zeros(trees.LARGE // 4)
+        given.append(weakref.ref(fresh))
+        return {"first": fresh, "again": fresh, "number": number}
+
+    numbers = torch.arange(float(tiny.CLIENTS))
+    found = Loop().each(one, (numbers,), everybody)
+    assert found["first"] is found["again"]
+    assert found["number"] is numbers
+    assert torch.equal(found["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
+
+
+def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None:
+    """Given twice by some clients alone, of another type, or left as it was given; of another shape they cannot be."""
+    size = trees.LARGE // 4
+    whole = torch.randn(4, size)
+    fresh = [2 * row for row in whole]
+    results = [{"a": f, "b": f if i % 2 else 3 * f, "c": f.double() if i > 1 else 4 * f, "d": whole[i]} for i, f in enumerate(fresh)]
+    results[0]["d"] = fresh[0]
+    found = trees.stack(trees.settled(iter(results), 4))
+    for name, rows in found.items():
+        expected = torch.stack([result[name] for result in results])
+        assert rows.dtype == expected.dtype
+        assert torch.equal(rows, expected)
+    with pytest.raises(RuntimeError, match="equal size"):
+        trees.stack(trees.settled(iter([{"a": fresh[0]}, {"a": fresh[1][None]}]), 2))
+
+
+def test_auto_picks_by_kind_size_and_length() -> None:
+    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it pays."""
+    small, large = build("mlp", (8,), 2), build("mlp", (4000,), 2)
+    pick = lambda model, **options: describe(choose_executor("auto", model, options.pop("device", "cpu"), **options))  # noqa: E731
+    assert pick(build("lenet16", (3, 32, 32), 10)) == pick(large) == "loop"
+    assert pick(build("lenet16", (3, 32, 32), 10), device="cuda") == "batched"
+    assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"
+    assert pick(small, chunk=3) == "batched, 3 clients at once"
+    assert pick(small, steps=10**6) == ("compiled" if compiled.available() else "batched")
+    assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
+    assert pick(made("fedsage", "nodes").network) == "batched"
+    assert pick(made("fedsage", "nodes", wide=20_000).network) == "loop"
+
+
+def test_sparse_features_are_the_dense_ones() -> None:
+    """Products by cells and their gradients equal dense ones, alone and in blocks of ragged clients."""
+    g = np.random.default_rng(0)
+    xs = [g.normal(size=(v, 40)) * (g.random((v, 40)) < 0.04) for v in (9, 6, 11)]
+    edges = [np.stack([np.arange(v), np.roll(np.arange(v), 1)]) for v in (9, 6, 11)]
+    edges = [np.concatenate([e, e[::-1]], 1) for e in edges]
+    own, extents = stacked(xs, [np.zeros(len(x), dtype=np.int64) for x in xs], edges, torch.float64)
+    weight = torch.randn(3, 40, 5, dtype=torch.float64, requires_grad=True)
+    through = torch.randn(3, 11, 5, dtype=torch.float64)
+    sparse = vmap(lambda places, values, w: project(Cells(places, values, 11), w))(own["cells"], own["values"], weight)
+    torch.testing.assert_close(sparse, own["x"] @ weight)
+    found, expected = (torch.autograd.grad((out * through).sum(), weight)[0] for out in (sparse, own["x"] @ weight))
+    torch.testing.assert_close(found, expected)
+    for i, x in enumerate(xs):
+        cells = Cells(own["cells"][i][:, : extents["cells"][i]], own["values"][i][: extents["values"][i]], len(x))
+        torch.testing.assert_close(project(cells, weight[i]), torch.from_numpy(x) @ weight[i])
+        assert torch.equal(cells.places[0][cells.places[2]], cells.places[0].sort().values)
+
+
+def test_dense_features_have_no_cells() -> None:
+    """Above a twentieth of entries, products by cells do not pay."""
+    own, _ = stacked([np.ones((4, 3))], [np.zeros(4, dtype=np.int64)], [np.array([[0, 1], [1, 0]])])
+    assert "cells" not in own
+
+
+def test_ordered_sorts_by_column() -> None:
+    """The third row is a permutation that puts columns in ascending order, rows ascending within each."""
+    places = ordered(torch.tensor([[2, 0, 1, 0], [0, 1, 1, 3]]))
+    assert places[0][places[2]].tolist() == [0, 0, 1, 2]
+    assert places[1][places[2]].tolist() == [1, 3, 1, 0]
+
+
+def test_a_loop_never_sees_padding() -> None:
+    """The view of one client has its own cells, nodes and edges only."""
+    federation = tiny.nodes_federation()
+    cohort = Cohort(federation, torch.arange(5), torch.empty(5, 0, 0, 0, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), 0)
+    assert isinstance(Loop(), Loop)
+    for i in range(5):
+        arrays = cohort.one(i).arrays
+        assert arrays["edges"].shape[1] == len(arrays["weight"]) == int(federation.extents["edges"][i])
+        assert arrays["nodes"].all()

@@ -1,0 +1,150 @@
+"""Impossible partitions, normalisations and arrays: one line that names the option or the client, the value and the way out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedweave import data
+from fedweave.data.base import Dataset, Partition
+from fedweave.errors import BadInput
+from fedweave.runs import assembly
+
+SETS = {name: data.load(name, "unused") for name in ("digits", "digits-graph")}
+SERIES = Dataset("sines", "series", np.sin(np.arange(120, dtype=np.float32)).reshape(3, 40), None, 0, time=np.zeros(40, np.float32))
+SETS["sines"] = SERIES
+
+
+def refused(act: Callable[[], Any], *words: str) -> None:
+    """`act` raises BadInput of one line with all of `words`."""
+    with pytest.raises(BadInput) as caught:
+        act()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == []
+
+
+# data set, rule, options -> words.
+PARTITIONS: list[tuple[str, str, dict[str, Any], list[str]]] = [
+    ("digits", "dirichlet", {"beta": 0}, ["partition.beta", "0", "above 0"]),
+    ("digits", "dirichlet", {"beta": "x"}, ["partition.beta", "'x'", "number"]),
+    ("digits", "dirichlet", {}, ["partition.beta", "missing"]),
+    ("digits", "dirichlet", {"beta": 0.3, "minimum": 10**6}, ["partition.minimum", "1000000"]),
+    ("digits", "iid", {"clients": 5000}, ["partition.clients", "5000", "1797"]),
+    ("digits", "shards", {"classes": 11}, ["partition.classes", "11"]),
+    ("digits", "shards", {"classes": 3, "clients": 3}, ["partition.clients", "3 x 3"]),
+    ("digits", "listed", {"classes": [[0]]}, ["partition.classes", "1 lists"]),
+    ("digits", "listed", {"classes": [[0, 77]] * 5}, ["partition.classes", "77"]),
+    ("digits", "listed", {"classes": 3}, ["partition.classes", "3"]),
+    ("digits", "superclass", {}, ["superclass", "cifar100"]),
+    ("digits", "iid", {"split": {"train": 0.5, "val": 0.1, "test": 0.1}}, ["partition.split", "0.7"]),
+    ("digits", "iid", {"split": {"train": 0.7, "vall": 0.1, "test": 0.2}}, ["partition.split", "did you mean 'val'"]),
+    ("digits", "iid", {"split": {"train": -0.1, "val": 0.1, "test": 1.0}}, ["partition.split.train", "-0.1"]),
+    ("digits", "iid", {"split": 0.8}, ["partition.split", "0.8"]),
+    ("digits", "iid", {"val": 0.9}, ["partition.val", "0.9"]),
+    ("digits", "iid", {"test": "weighted"}, ["partition.test", "no official test set"]),
+    ("digits", "iid", {"pool": "some"}, ["partition.pool", "'some'"]),
+    ("digits", "iid", {"stratify": "yes"}, ["partition.stratify", "'yes'"]),
+    ("digits", "metis", {}, ["metis does not fit digits"]),
+    ("digits", "natural", {}, ["natural does not fit digits"]),
+    ("digits-graph", "iid", {}, ["iid does not fit digits-graph"]),
+    ("digits-graph", "metis_overlap", {"copies": 0}, ["partition.copies", "0"]),
+    ("digits-graph", "metis_overlap", {"copies": 3}, ["partition.clients", "5", "3"]),
+    ("digits-graph", "metis_overlap", {"share": 2.0}, ["partition.share", "2.0"]),
+    ("digits-graph", "metis", {"clients": 1500}, ["partition.clients"]),
+    ("sines", "natural", {"clients": 3, "window": 60, "horizon": 2}, ["partition.window", "60"]),
+    ("sines", "natural", {"clients": 3, "window": 39, "horizon": 1}, ["sines", "too few"]),
+    ("sines", "natural", {"clients": 3, "window": 4}, ["partition.horizon", "None"]),
+    ("sines", "natural", {"clients": 3, "window": 4, "horizon": 2, "stride": 0}, ["partition.stride", "0"]),
+    ("sines", "natural", {"clients": 4, "window": 4, "horizon": 2}, ["partition.clients", "4", "3 natural"]),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "options", "words"), PARTITIONS, ids=[f"{r}-{o}"[:60] for _, r, o, _ in PARTITIONS])
+def test_impossible_partitions(name: str, rule: str, options: dict[str, Any], words: list[str]) -> None:
+    """Refused by the stage that deals, before anything is trained."""
+    refused(lambda: data.partition(SETS[name], rule, **{"clients": 5, "seed": 0, **options}), *words)
+
+
+NORMALISATIONS: list[tuple[str, Any, list[str]]] = [
+    ("digits", "minmaxx", ["normalize", "did you mean 'minmax'"]),
+    ("digits", "rows", ["normalize", "rows does not fit digits"]),
+    ("digits", {"name": "standard", "mean": [float("nan")], "std": [1.0]}, ["normalize.mean", "nan", "finite"]),
+    ("digits", {"name": "standard", "mean": [0.0], "std": [0.0]}, ["normalize", "std above 0"]),
+    ("digits", {"name": "standard", "mean": "a", "std": "b"}, ["normalize.mean", "'a'"]),
+    ("digits", 3, ["normalize", "3"]),
+    ("sines", {"name": "minmax", "low": 2, "high": 1}, ["normalize", "low 2", "high 1"]),
+    ("sines", {"name": "minmax", "low": -float("inf"), "high": 1}, ["normalize.low", "-inf"]),
+]
+
+
+@pytest.mark.parametrize(("name", "way", "words"), NORMALISATIONS, ids=[str(w)[:50] for _, w, _ in NORMALISATIONS])
+def test_impossible_normalisations(name: str, way: Any, words: list[str]) -> None:
+    """Names, kinds, and numbers by which nothing can be scaled."""
+    options = {"window": 4, "horizon": 2} if name == "sines" else {}
+    dealt = data.partition(SETS[name], "natural" if options else "iid", 3, 0, **options)
+    refused(lambda: assembly.build_federation(SETS[name], dealt, way), *words)
+
+
+def spoilt(name: str, value: float) -> Dataset:
+    """A data set with one wrong number."""
+    x = np.array(SETS[name].x, dtype=np.float32)
+    x.reshape(-1)[77] = value
+    return replace(SETS[name], x=x)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", SETS)
+def test_features_that_are_not_finite(name: str, value: float) -> None:
+    """The first one is named, with its place."""
+    options = {"window": 4, "horizon": 2} if name == "sines" else {}
+    rule = {"sines": "natural", "digits-graph": "metis"}.get(name, "iid")
+    dealt = data.partition(SETS[name], rule, 3, 0, **options)
+    refused(lambda: assembly.build_federation(spoilt(name, value), dealt, "none"), f"dataset {name}", str(value), "not finite")
+
+
+def rows(*clients: list[int]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(c, dtype=np.int64) for c in clients)
+
+
+STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
+    ("digits", lambda: Partition(rows([0], []), rows([1], [4]), rows([2], [5])), ["client 1", "no training row"]),
+    ("digits", lambda: Partition(rows([0, 0]), rows([1]), rows([2])), ["client 0", "row 0 twice"]),
+    ("digits", lambda: Partition(rows([0, 3]), rows([1]), rows([3])), ["client 0", "row 3 twice"]),
+    ("digits", lambda: Partition(rows([0]), rows([1]), rows([1797])), ["client 0", "1797", "digits"]),
+    ("digits", lambda: data.partition(SETS["digits-graph"], "metis", 3, 0), ["partition", "images"]),
+    ("digits-graph", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "graph"]),
+    ("sines", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "series"]),
+    ("sines", lambda: Partition(rows([36]), rows([1]), rows([2]), layout={"window": 4, "horizon": 2, "stride": 1}), ["step 36", "40"]),
+    ("sines", lambda: Partition(rows([0]), rows([1]), rows([2]), layout={"window": 4}), ["layout", "window"]),
+]
+
+
+@pytest.mark.parametrize(("name", "made", "words"), STALE, ids=range(len(STALE)))
+def test_partitions_of_other_data(name: str, made: Callable[[], Partition], words: list[str]) -> None:
+    """Empty clients, rows twice or in training and test at once, rows that are not there, clients of another kind."""
+    refused(lambda: assembly.build_federation(SETS[name], made(), "none"), *words)
+
+
+X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
+IMAGES = X[..., None, None]
+SHAPES: list[tuple[Callable[[], Dataset], str]] = [
+    (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must lie in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must lie in 0"),
+    (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "hold nothing"),
+    (lambda: Dataset("a", "images", X[0], Y[:3], 2), "hold nothing"),
+    (lambda: Dataset("a", "films", X, Y, 2), "'films'"),
+    (lambda: Dataset("a", "graph", X, Y, 2, edges=np.array([[0.0], [1.0]])), "edges must be"),
+    (lambda: Dataset("a", "images", IMAGES, Y, 2, owner=Y[:2]), "owner must have shape"),
+    (lambda: Dataset("a", "images", IMAGES, None, 2), "labels y go with"),
+    (lambda: Dataset("a", "images", X, Y, 2), "must be [M, C, H, W], not [4, 3]"),
+    (lambda: Dataset("a", "images", IMAGES, Y.astype(np.float64), 2), "whole numbers, not float64"),
+]
+
+
+@pytest.mark.parametrize(("made", "words"), SHAPES, ids=range(len(SHAPES)))
+def test_arrays_of_wrong_shapes(made: Callable[[], Dataset], words: str) -> None:
+    """A data set is checked when it is made, whoever made it."""
+    refused(made, "dataset a", words)

@@ -1,0 +1,265 @@
+"""Bad files and bad places: one line that names what is wrong. And what is odd but sound works."""
+
+import copy
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave import data
+from fedweave.data.base import Partition
+from fedweave.data.sources.transfer import SourceError, extract
+from fedweave.errors import Diverged
+from fedweave.federation.engine import Report
+from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
+from fedweave.pipelines.commands.studies import dump
+from fedweave.runs import archive, repetition
+from fedweave.study import spec
+from tests.data.test_bad_data import SETS, refused, rows
+from tests.study.test_spec import good
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"arrays": 3}', '{"arrays": {}}', '{"arrays": {"x": 1}, "kind": "images"}', "\x00"])
+def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
+    """Whatever stands in meta.json."""
+    data.save_dataset(tmp_path, SETS["digits"])
+    (tmp_path / "meta.json").write_text(content)
+    refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
+
+
+@pytest.mark.parametrize("name", ["meta.json", "x.npy", "partition.npz"])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    """Nobody waits for a writer."""
+    data.save_dataset(tmp_path, SETS["digits"])
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    reader = data.load_partition if name.endswith("npz") else data.load_dataset
+    refused(lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file")
+    (tmp_path / "models.pt").symlink_to(tmp_path / name)
+    refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"]),
+    ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
+])  # fmt: skip
+def test_what_diverges_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
+    """Noise that outweighs the model is not the fault of the step size."""
+    with pytest.raises(Diverged) as caught:
+        repetition.perform(bench(ODD[3][1], **changes), 0)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    """Not from arrays, not from partitions, not from checkpoints."""
+    data.save_dataset(tmp_path, SETS["digits"])
+    np.save(tmp_path / "y.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    refused(lambda: data.load_dataset(tmp_path), "y.npy", "run the download stage")
+    np.savez(tmp_path / "p.npz", train=np.array([{"a": 1}], dtype=object))
+    refused(lambda: data.load_partition(tmp_path / "p.npz"), "p.npz", "run the partition stage")
+
+
+def test_archives_write_only_what_was_asked_for(tmp_path: Path) -> None:
+    """A path that climbs out is not written, a link is not followed out, a truncated archive is named."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "good").write_text("good")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "good", "../../evil")
+        tar.add(tmp_path / "good", "inside")
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
+        tar.addfile(link)
+    (tmp_path / "out").mkdir()
+    extract(tmp_path / "a.tar.gz", {"inside": tmp_path / "out" / "inside"})
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["inside"]
+    assert not (tmp_path.parent / "evil").exists()
+    with pytest.raises(SourceError, match="link"):
+        extract(tmp_path / "a.tar.gz", {"link": tmp_path / "out" / "link"})
+    whole = (tmp_path / "a.tar.gz").read_bytes()
+    (tmp_path / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match="cannot read inside"):
+        extract(tmp_path / "a.tar.gz", {"inside": tmp_path / "out" / "again"})
+    assert not (tmp_path / "out" / "again").exists()
+
+
+def in_child(act: Callable[[], None]) -> str:
+    """What `act` says in a process of its own, which may lose rights and limits for good."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            message = "nothing"
+        except BaseException as error:
+            message = f"{type(error).__name__}: {error}"
+        os.write(writer, message.encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    return os.read(reader, 10_000).decode()
+
+
+@pytest.mark.parametrize("content", ["text", "tensors"])
+def test_full_disk(content: str, tmp_path: Path) -> None:
+    """The line names the file and the reason, the old file stands, and nothing half-written is left."""
+    (tmp_path / "file.pt").write_bytes(b"old")
+
+    def act() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        if content == "text":
+            write_atomic(tmp_path / "file.pt", b"x" * 100_000)
+        else:
+            save_tensors(tmp_path / "file.pt", {"a": torch.zeros(100_000)})
+
+    said = in_child(act)
+    assert said.startswith(f"BadInput: {tmp_path / 'file.pt'}: cannot be written (File too large); free space")
+    assert [path.name for path in tmp_path.iterdir()] == ["file.pt"]
+    assert (tmp_path / "file.pt").read_bytes() == b"old"
+
+
+def test_read_only_folder(tmp_path: Path) -> None:
+    """Found out before training, by whoever has no right to write there."""
+    tmp_path.chmod(0o555)
+
+    def act() -> None:
+        if os.geteuid() == 0:
+            os.setegid(65534)
+            os.seteuid(65534)
+        check_writable(tmp_path / "results")
+
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    said = in_child(act)
+    tmp_path.chmod(0o755)
+    assert said.startswith("BadInput: ")
+    assert "cannot be written (Permission denied)" in said
+    assert f"make {tmp_path / 'results'} a folder that can be written" in said
+
+
+def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    """The same line."""
+    (tmp_path / "results").write_text("")
+    refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
+
+
+@pytest.mark.parametrize(("place", "command"), [
+    ("results", "import fedweave.pipelines.stages.evaluate as made; made.stage(made.main)"),
+    ("data", "import fedweave.pipelines.commands.main as made; made.guarded(lambda: made.run('local', rounds=1))"),
+])  # fmt: skip
+def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tmp_path: Path) -> None:
+    """Whichever command comes upon it ends with one line and exit code 2."""
+    (tmp_path / "params.yaml").write_text(dump(good()))
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    (tmp_path / place).write_text("")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {place}/")
+    assert "Not a directory" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def bench(partition: Partition, task: str = "digits", **train: Any) -> repetition.Bench:
+    """Two rounds of FedAvg-FT on given clients."""
+    content = copy.deepcopy(good())
+    content["tasks"][task]["train"] |= {"rounds": 2, **train}
+    content["runs"] = {"a": {"task": task, "method": "fedavg_ft"}}
+    run = spec.parse(content).run("a")
+    dataset = SETS["digits" if task == "digits" else "digits-graph"]
+    return repetition.prepare(run, dataset, partition)
+
+
+def single_class(count: int) -> list[int]:
+    return np.flatnonzero(SETS["digits"].labels == 3)[:count].tolist()
+
+
+ODD: list[tuple[str, Partition, dict[str, Any]]] = [
+    ("one sample", Partition(rows([0], [3, 4, 5]), rows([1], [6]), rows([2], [7])), {}),
+    ("one class", Partition(rows(single_class(9), [0, 1, 2]), rows([30], [31]), rows([40], [41])), {}),
+    ("one client", Partition(rows([0, 1, 2, 3]), rows([4]), rows([5])), {}),
+    ("batch larger than a client", Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])), {"batch_size": 500}),
+    ("whole training set as one batch", Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])), {"batch_size": 0}),
+]
+
+
+@pytest.mark.parametrize(("partition", "train"), [odd[1:] for odd in ODD], ids=[odd[0] for odd in ODD])
+def test_odd_clients_work(partition: Partition, train: dict[str, Any]) -> None:
+    """They train, are scored, and nothing is dropped."""
+    history = repetition.perform(bench(partition, **train), 0)
+    assert np.isfinite(archive.selected(bench(partition, **train), history)).all()
+    assert history.dropped == []
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
+    """A client without any edge, one with an isolated node, one in two pieces."""
+    path = np.array([[0, 1, 3, 4], [1, 0, 4, 3]], dtype=np.int64)
+    none = np.zeros((2, 0), dtype=np.int64)
+    parts = [rows([0, 3], [0, 3], [0, 3]), rows([1], [1], [1]), rows([2, 4], [2, 4], [2, 4])]
+    nodes = rows(*(list(range(10 * i, 10 * i + 5)) for i in range(3)))
+    made = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
+    history = repetition.perform(bench(made, "graph", executor=executor), 0)
+    assert np.isfinite(history.scores["post/test"]).all()
+    assert np.isfinite([row[4] for row in history.ledger]).all()
+
+
+def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
+    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what is finished one."""
+    partition = ODD[3][1]
+    made = bench(partition, rounds=5, checkpoint=1)
+    whole = repetition.perform(made, 0)
+
+    def until_the_last(report: Report) -> None:
+        assert report.round < 5, "killed"
+
+    with pytest.raises(AssertionError, match="killed"):
+        repetition.perform(made, 0, tmp_path, until_the_last)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rsplit("-", 1)[1] for name in kept] == ["000000003.pt", "000000004.pt"]
+    newest = tmp_path / kept[1]
+    content = torch.load(newest, weights_only=True)
+    for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
+        save_tensors(newest, {**content, key: value})
+        refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), str(value), "delete it")
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = repetition.perform(made, 0, tmp_path)
+    assert again.scores == whole.scores
+    (newest,) = tmp_path.iterdir()
+    assert newest.name.endswith("-000000005.pt")
+    assert load_tensors(newest)["state"] == (5, {}, {})
+    finished = repetition.perform(made, 0, tmp_path)
+    assert finished.scores == whole.scores
+    for name, model in whole.kept["models"].items():
+        assert torch.equal(finished.kept["models"][name], model)
+    newest.write_bytes(b"")
+    refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
+    repetition.forget(tmp_path, made.run)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_finished_run_names_what_is_damaged(tmp_path: Path) -> None:
+    """Results are read by many; a broken one is named."""
+    from fedweave.results.runs import load_run
+
+    made = bench(ODD[3][1])
+    archive.write(tmp_path / "run", made, {0: repetition.perform(made, 0)})
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["dropped"] == 0
+    load_run(tmp_path / "run")
+    for name in ("rounds.csv", "evaluations.parquet", "run.json"):
+        whole = (tmp_path / "run" / name).read_bytes()
+        (tmp_path / "run" / name).write_bytes(b"\x00{" + whole[: len(whole) // 3])
+        refused(lambda: load_run(tmp_path / "run"), "run", "train the run again")
+        (tmp_path / "run" / name).write_bytes(whole)

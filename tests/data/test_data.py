@@ -1,0 +1,137 @@
+"""Data sets: what the loaders return, and the published figures wherever the real data are there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedweave import data
+from fedweave.data.base import Dataset, symmetric
+from fedweave.data.normalise import PUBLISHED
+from fedweave.data.partitions.metis import induced, largest_component
+from fedweave.data.sources import images, traffic
+from fedweave.data.sources.origins import CATALOGUE
+from fedweave.data.sources.pickles import read_arrays
+from fedweave.data.sources.retrieval import complete
+from fedweave.data.summary import clustering
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+
+def mirror() -> Path:
+    """The folder of real data: FEDWEAVE_MIRROR, or shared/data beside the repository; it may be missing."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    named = Path(os.environ.get("FEDWEAVE_MIRROR") or beside)
+    return named if named.is_dir() else beside
+
+
+REAL = tuple(name for name, forms in CATALOGUE.items() if forms and complete(name, mirror()))
+SLOW = tuple(name for name in REAL if name in ("cifar10", "cifar100"))  # one sheet is read, not all
+LOADED = ("digits", "digits-graph", *(name for name in REAL if name not in SLOW))
+
+
+def has_labels(*counts: int) -> Callable[[Dataset], None]:
+    """A check of the label histogram."""
+
+    def run(dataset: Dataset) -> None:
+        assert np.bincount(dataset.labels).tolist() == list(counts)
+
+    return run
+
+
+def has_statistics(nodes: int, edges: int, whole: float, ten: float, means: list[int]) -> Callable[[Dataset], None]:
+    """A check of FedSheafHN, tables 4, 5: largest component, clustering, edges of 10, 20, 30, 50 clients."""
+
+    def run(dataset: Dataset) -> None:
+        kept = largest_component(dataset.links, len(dataset.x))
+        inside = induced(dataset.links, kept, len(dataset.x))
+        assert (len(kept), inside.shape[1]) == (nodes, edges)
+        assert clustering(inside, len(kept)) == pytest.approx(whole, abs=6e-4)
+        rules = (("metis", 10), ("metis", 20), ("metis_overlap", 30), ("metis_overlap", 50))
+        for (rule, clients), mean in zip(rules, means, strict=True):
+            found = data.summary(dataset, data.partition(dataset, rule, clients, 123))
+            assert found["edges"]["mean"] == pytest.approx(mean, rel=0.05), (rule, clients)
+            assert clients != 10 or found["clustering"] == pytest.approx(ten, abs=0.008)
+
+    return run
+
+
+def has_published_moments(dataset: Dataset) -> None:
+    (mean,), (std,) = PUBLISHED[dataset.name]
+    train = dataset.x[dataset.official == 0] / np.float32(255)
+    assert (float(train.mean()), float(train.std())) == pytest.approx((mean, std), abs=1e-4)
+
+
+def has_sensors(dataset: Dataset) -> None:
+    names, matrix = traffic.adjacency(mirror() / "METR-LA" / "adj_mx.pkl")
+    assert (np.count_nonzero(matrix), np.count_nonzero(np.diag(matrix))) == (1722, 207)
+    assert dataset.names == names
+    assert float(dataset.x.std()) == pytest.approx(20.261, abs=1e-3)
+    assert dataset.time[[0, 287, 288]].tolist() == pytest.approx([0.0, 287 / 288, 0.0])
+    made = data.partition(dataset, "natural", 207, 0, window=12, horizon=12)
+    assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [23974, 3425, 6850]
+
+
+def has_states(dataset: Dataset) -> None:
+    known = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")  # the authors' series, 2008 to 2019
+    assert np.array_equal(np.stack([known[state] for state in dataset.names]).astype(np.float32), dataset.x[:, 144:])
+    assert dataset.relation.shape[1] + 48 == 258
+    made = data.partition(dataset, "natural", 48, 0, window=6, horizon=6)
+    assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [194, 28, 55]
+
+
+CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
+    "digits": [has_labels(178, 182, 177, 183, 181, 182, 181, 179, 174, 180)],
+    "digits-graph": [has_statistics(1770, 12450, 0.3656, 0.383, [1218, 566, 495, 305])],
+    "cora": [has_labels(351, 217, 418, 818, 426, 298, 180), has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215])],
+    "citeseer": [has_labels(264, 590, 668, 701, 596, 508), has_statistics(2120, 7358, 0.170, 0.178, [675, 326, 293, 170])],
+    "pubmed": [has_labels(4103, 7739, 7875), has_statistics(19717, 88648, 0.060, 0.066, [7671, 3607, 3374, 1903])],
+    "amazon-computer": [has_labels(436, 2142, 1414, 542, 5158, 308, 487, 818, 2156, 291)],
+    "amazon-photo": [
+        has_labels(369, 1686, 703, 915, 882, 823, 1941, 331),
+        has_statistics(7487, 238086, 0.410, 0.457, [19322, 8547, 8735, 4840]),
+    ],
+    "fashion-mnist": [has_labels(*[7000] * 10), has_published_moments],
+    "metr-la": [has_sensors],
+    "tpt48": [has_states],
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_set_is_what_was_published(name: str) -> None:
+    dataset = data.load(name, mirror())
+    assert dataset.name == name
+    for pairs in (dataset.edges, dataset.relation):
+        assert pairs is None or np.array_equal(symmetric(pairs, 10**6), pairs)
+    for passes in CHECKS[name]:
+        passes(dataset)
+
+
+def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, object], None]) -> None:
+    record_property("exercised", ", ".join(LOADED + SLOW))
+    folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 1}
+    there = [sum(CATALOGUE[name][0].files[0].path.startswith(f + "/") for name in REAL) for f in folders]
+    assert there == [count if (mirror() / f).is_dir() else 0 for f, count in folders.items()]
+    assert set(data.DATASETS) == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", ["made", *SLOW])
+def test_sheets_hold_images_row_by_row(name: str, tmp_path: Path) -> None:
+    if name == "made":
+        pixels = stream(1).integers(0, 256, size=(6, 3, 32, 32), dtype=np.uint8)
+        grid = pixels.reshape(2, 3, 3, 32, 32).transpose(0, 3, 1, 4, 2).reshape(64, 96, 3)
+        Image.fromarray(grid).save(tmp_path / "0.webp", lossless=True)
+        assert np.array_equal(images.sheets(tmp_path, 2, 3), pixels)
+        with pytest.raises(BadInput, match="not a sheet of 3 x 3"):
+            images.sheet(tmp_path / "0.webp", 3, 3)
+        return
+    folder, rows, columns = {"cifar10": ("CIFAR10", 40, 50), "cifar100": ("CIFAR100", 500, 1)}[name]
+    first = images.sheet(min((mirror() / folder / "test").iterdir()), rows, columns)
+    assert first.shape == (rows * columns, 3, 32, 32)
+    labels = np.load(mirror() / folder / "labels.npz")
+    target = labels["test_labels" if name == "cifar10" else "test_fine"][: len(first)]
+    means = np.stack([first[target == c].mean(0) for c in (0, 1)])
+    assert np.abs(means[0] - means[1]).mean() > 5  # pictures of one kind differ from those of another

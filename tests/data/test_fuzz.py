@@ -1,0 +1,235 @@
+"""Arbitrary content for every parser: it is read, or refused as bad input, and never anything else; and laws of specs and partitions."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from fedweave import data
+from fedweave.data import DATASETS, require
+from fedweave.data.base import Dataset
+from fedweave.data.partitions.registry import PARTITIONS
+from fedweave.data.sources import origins
+from fedweave.errors import BadInput
+from fedweave.results.runs import load_run
+from fedweave.runs import assembly
+from fedweave.study import schema, spec
+from fedweave.study.config import construct
+from tests.fuzz.campaign import attack
+from tests.fuzz.targets import TARGETS
+from tests.study.test_spec import good
+
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+# Values that a hand, a script or a broken disk may put anywhere in a YAML file.
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats() | st.text(max_size=5) | st.just("1e3")
+names = st.text(max_size=4) | st.integers()
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3))
+
+
+def refusal(act: Callable[[], Any]) -> str | None:
+    """The line with which `act` refuses its input, if it does."""
+    try:
+        act()
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+def sound_or_refused(act: Callable[[], Any]) -> None:
+    """`act` ends well, or with one line of bad input."""
+    line = refusal(act)
+    assert line is None or (line and "\n" not in line)
+
+
+def places(node: Any, path: tuple = ()) -> list[tuple]:
+    """Every path into a tree of mappings and lists."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+
+
+@MANY
+@given(st.data())
+def test_any_value_anywhere_in_a_configuration(drawn: st.DataObject) -> None:
+    """One or two entries of a valid file replaced by anything."""
+    content = copy.deepcopy(good())
+    for _ in range(drawn.draw(st.integers(1, 2))):
+        *parents, key = drawn.draw(st.sampled_from([place for place in places(content) if place]))
+        node = content
+        for parent in parents:
+            node = node[parent]
+        node[key] = drawn.draw(values)
+    sound_or_refused(lambda: assembly.check(spec.parse(content)))
+
+
+@MANY
+@given(st.dictionaries(st.text(max_size=6), values, max_size=4))
+def test_any_mapping_as_a_configuration(content: dict[str, Any]) -> None:
+    """Whatever its keys."""
+    sound_or_refused(lambda: assembly.check(spec.parse(content)))
+
+
+@MANY
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode), at=st.integers(0, 10_000), patch=st.binary(max_size=3))
+def test_any_bytes_as_yaml(content: bytes, at: int, patch: bytes, tmp_path: Path) -> None:
+    """Noise, and a valid file with a few bytes changed."""
+    whole = Path("studies/base.yaml").read_bytes() if Path("studies/base.yaml").exists() else b"a: {b: [1, 2]}\n"
+    for text in (content, whole[:400][: at % 400] + patch + whole[at % 400 + len(patch) : 400]):
+        (tmp_path / "params.yaml").write_bytes(text)
+        sound_or_refused(lambda: spec.read_yaml(tmp_path / "params.yaml"))
+
+
+@given(st.dictionaries(st.sampled_from(sorted(schema.TrainSpec.__dataclass_fields__)), values, max_size=5))
+@MANY
+def test_a_train_block_is_typed_or_refused(block: dict[str, Any]) -> None:
+    """What passes has the annotated types and lies in its bounds."""
+    line = refusal(lambda: construct(schema.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train"))
+    if line is not None:
+        assert "train." in line
+        return
+    made = construct(schema.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train")
+    assert isinstance(made.rounds, int)
+    assert made.rounds >= 1
+    assert isinstance(made.lr, float)
+    assert np.isfinite(made.lr)
+    assert made.lr >= 0
+    assert 0 <= made.momentum <= 1
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_files(name: str, tmp_path: Path) -> None:
+    """Every reader of files, for a second in a process of its own: a file is read, or refused with one line."""
+    outcome = attack(name, seed=0, seconds=1)
+    assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
+    assert outcome.count > len(TARGETS[name].corpus())
+
+
+def test_small_patches_of_a_pickle(tmp_path: Path) -> None:
+    """Up to four bytes of an array's state: where numpy is given such states, some of these end the process."""
+    outcome = attack("pickle-patches", seed=1, seconds=120, count=30_000)
+    assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
+    assert outcome.count == 30_000
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [("os.kill(os.getpid(), 11)", "SIGSEGV"), ("held.append(b'x' * (700 << 20))", "MiB of memory"), ("[][0]", "IndexError")],
+)
+def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: Path) -> None:
+    """A crash, too much memory and a wrong exception of a reader, each with the bytes that led to it."""
+    module = tmp_path / "sitecustomize.py"
+    module.write_text(
+        "import os\nfrom tests.fuzz import targets\nheld = []\n"
+        f"def read(path):\n    if path.read_bytes() != b'sound':\n        {act}\n"
+        "targets.TARGETS['planted'] = targets.Target(lambda: [b'sound'], read)\n"
+    )
+    outcome = attack("planted", seed=0, seconds=60, path=tmp_path)
+    assert words in outcome.finding
+    assert outcome.raw not in (b"", b"sound")
+    assert outcome.save(tmp_path).read_bytes() == outcome.raw
+
+
+@pytest.mark.parametrize("name", sorted(name for name in DATASETS if origins.CATALOGUE[name]))
+def test_junk_is_no_data_set(name: str, tmp_path: Path) -> None:
+    """Where a digest is known, nothing else is opened."""
+    for file in origins.CATALOGUE[name][0].files[:12]:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_bytes(b"junk")
+    if all(file.digest != origins.ANY for file in origins.CATALOGUE[name][0].files):
+        with pytest.raises(BadInput):
+            require(name, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small prepared data set and a partition of it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    dataset = toy(40)
+    data.save_dataset(folder / "set", dataset)
+    data.save_partition(folder / "p.npz", data.partition(dataset, "iid", 3, 0))
+    return folder
+
+
+def toy(count: int, classes: int = 4) -> Dataset:
+    """Rows with labels in turn."""
+    y = np.arange(count, dtype=np.int64) % classes
+    return Dataset("toy", "images", np.ones((count, 1, 2, 2), np.float32), y, classes)
+
+
+@MANY
+@given(
+    name=st.sampled_from(["set/meta.json", "set/x.npy", "set/y.npy", "p.npz"]),
+    at=st.integers(0, 5000),
+    patch=st.binary(min_size=1, max_size=8),
+    cut=st.booleans(),
+)
+def test_any_damage_to_prepared_data(prepared: Path, name: str, at: int, patch: bytes, cut: bool) -> None:
+    """Bytes changed or cut off: the arrays are read and checked, or the stage to run again is named."""
+    whole = (prepared / name).read_bytes()
+    place = at % len(whole)
+    (prepared / name).write_bytes(whole[:place] if cut else whole[:place] + patch + whole[place + len(patch) :])
+    try:
+        sound_or_refused(lambda: data.check_fits(data.load_dataset(prepared / "set"), data.load_partition(prepared / "p.npz")))
+    finally:
+        (prepared / name).write_bytes(whole)
+
+
+@FEW
+@given(value=values, key=st.sampled_from(["x", "y", "kind", "classes", "names", "arrays", "note"]))
+def test_any_value_in_meta_json(prepared: Path, value: Any, key: str) -> None:
+    """Types that are not those of a data set."""
+    whole = (prepared / "set" / "meta.json").read_text()
+    try:
+        (prepared / "set" / "meta.json").write_text(json.dumps({**json.loads(whole), key: value}, skipkeys=True))
+        sound_or_refused(lambda: data.load_dataset(prepared / "set"))
+    finally:
+        (prepared / "set" / "meta.json").write_text(whole)
+
+
+@FEW
+@given(content=st.binary(max_size=100), name=st.sampled_from(["run.json", "rounds.csv", "diagnostics.csv"]))
+def test_any_bytes_in_a_finished_run(content: bytes, name: str, tmp_path: Path) -> None:
+    """Tables are made of what others wrote."""
+    for file in ("run.json", "rounds.csv", "evaluations.parquet"):
+        (tmp_path / file).write_bytes(content if file == name else b"{}")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput):
+        load_run(tmp_path)
+
+
+OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "iid": st.just({}),
+    "shards": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
+    "classes": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
+    "clusters": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
+    "dirichlet": st.fixed_dictionaries({"beta": st.floats(0.05, 10), "minimum": st.integers(3, 8), "attempts": st.just(40)}),
+    "lda": st.fixed_dictionaries({"alpha": st.floats(0.05, 10)}),
+    "dominant": st.fixed_dictionaries({"classes": st.integers(1, 3), "dominance": st.floats(0.1, 0.9)}),
+    "grouped": st.fixed_dictionaries({"groups": st.integers(1, 4), "share": st.floats(0.1, 1.0)}),
+}
+
+
+@MANY
+@given(st.sampled_from(sorted(OPTIONS)), st.integers(1, 12), st.integers(8, 300), st.integers(0, 2**31 - 1), st.data())
+def test_a_partition_is_one_or_is_refused(name: str, clients: int, count: int, seed: int, drawn: st.DataObject) -> None:
+    """No row twice, none that is not there, no empty client, the same again; or one line."""
+    assume(name in PARTITIONS)
+    dataset, options = toy(count), drawn.draw(OPTIONS[name])
+    line = refusal(lambda: data.partition(dataset, name, clients, seed, **options))
+    if line is not None:
+        assert line.startswith("partition")
+        return
+    made = data.partition(dataset, name, clients, seed, **options)
+    data.check_fits(dataset, made)
+    rows = np.concatenate([*made.train, *made.val, *made.test])
+    assert len(np.unique(rows)) == len(rows) <= count
+    assert all(len(part) for parts in (made.train, made.val, made.test) for part in parts)
+    again = data.partition(dataset, name, clients, seed, **options)
+    assert all(np.array_equal(a, b) for a, b in zip(made.train, again.train, strict=True))

@@ -1,0 +1,215 @@
+"""Files made to harm: what they claim is checked before a library acts on it. Each is read in a child process."""
+
+import io
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from fedweave.data.sources import citation
+from fedweave.data.sources.pickles import read_arrays
+from fedweave.data.sources.traffic import hdf5
+from fedweave.files import load_tensors, read, save_tensors
+from fedweave.readers.arrays import read_npz
+from fedweave.results.runs import read_scores
+from tests.data.test_bad_files import in_child
+from tests.fuzz.targets import amazon, evaluations, partitions, tables
+
+
+def said(reader: Callable[[Path], Any], path: Path, content: bytes) -> str:
+    """The line with which `reader` refuses `content`."""
+    path.write_bytes(content)
+    line = in_child(lambda: reader(path))
+    assert line.startswith(f"BadInput: {path}"), line
+    return line
+
+
+def repacked(content: bytes, **changed: Any) -> bytes:
+    """A .npz file with other arrays."""
+    with np.load(io.BytesIO(content)) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    file = io.BytesIO()
+    np.savez(file, **(arrays | {key: np.asarray(value) for key, value in changed.items()}))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"attr_indices": [0, 1, 10**9]}, "columns 0 to 1000000000 of a matrix that has 3"),
+        ({"attr_indices": [0, 1, -(10**9)]}, "columns -1000000000 to 1"),
+        ({"attr_indices": [0, 1, -5]}, "columns -5 to 1"),
+        ({"attr_indptr": [0, 1, 2, 10**12]}, "rows do not start in order from 0 to 3"),
+        ({"attr_indptr": [0, 3, 2, 3]}, "rows do not start in order"),
+        ({"attr_shape": [3, 10**9]}, "a matrix 3 x 1000000000 is too large"),
+        ({"attr_shape": [-3, 3]}, "no shape of two sizes"),
+        ({"attr_data": ["a", "b", "c"]}, "the values of a sparse matrix are no vector of numbers"),
+        ({"adj_shape": [3, 9]}, "links of shape (3, 9)"),
+        ({"labels": [0, 1]}, "labels of shape (2,)"),
+        ({"labels": [[0], [1], [1]]}, "labels of shape (3, 1)"),
+    ],
+)
+def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "Amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
+    path.parent.mkdir(parents=True)
+    content = repacked(amazon()[0], **changed)
+    assert words in said(lambda _: citation.amazon("amazon-photo", "Photo", tmp_path), path, content)
+
+
+def state(shape: Any = (2,), code: str = "i4", order: str = "<", raw: bytes = bytes(8)) -> bytes:
+    """A pickle of an array in the way of protocol 2, with any state."""
+    parts = [pickle.dumps(value, protocol=2)[2:-1] for value in (1, shape, code, (3, order, None, None, None, -1, -1, 0), False)]
+    version, sizes, name, element, fortran = parts
+    start = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R"
+    return (b"\x80\x03" + start + b"(" + version + sizes + b"cnumpy\ndtype\n" + name + b"K\0K\x01\x87R" + element + b"b" + fortran) + (
+        b"B" + len(raw).to_bytes(4, "little") + raw + b"tb."
+    )
+
+
+def test_a_state_that_fits_is_read(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(state(raw=np.array([3, 4], "<i4").tobytes()))
+    assert read_arrays(tmp_path / "p").tolist() == [3, 4]
+
+
+PICKLES: list[tuple[bytes, str]] = [
+    (state(shape=(3,)), "8 bytes for an array [3] of int32, which takes 12"),
+    (state(shape=(1 << 40, 1 << 40)), "8 bytes for an array"),
+    (state(shape=(-2,)), "is no shape"),
+    (state(shape=tuple([1] * 40)), "is no shape"),
+    (state(code="O8"), "a bytes where a list belongs"),
+    (state(code="V4"), "elements of type 'V4' are refused"),
+    (state(code="i3"), "no elements of type 'i3'"),
+    (state(code="U999999"), "no elements of type 'U999999'"),
+    (state(code="b1", shape=(8,), raw=b"\2" * 8), "a boolean is neither 0 nor 1"),
+    (state(code="U1", raw=b"\xff" * 8), "a character is outside Unicode"),
+    (state(order="x"), "elements with parts are refused"),
+    (b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.", "a key is tuple"),  # its hash would take 2^60 steps
+    (b"\x80\x02cbuiltins\nlist\nJ\xff\xff\xff\x7f\x85R.", "may only be named"),
+    (b"\x80\x05\x96" + b"\xff" * 7 + b"\x0f.", "ends within a bytearray"),
+    (b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f.", "EOFError"),
+    (b"\x80\x02" + b"N" * 2_000_001 + b".", "too many instructions"),
+    (
+        b"\x80\x02c_codecs\nencode\nq\0X\x00\x00\x10\x00" + b"a" * (1 << 20) + b"\x85q\1R0" + b"h\0h\1R0" * 100 + b"N.",
+        "copies more than it holds",
+    ),
+    (b"\x80\x02\x8f.", r"instruction '\x8f' is refused"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), PICKLES, ids=[words for _, words in PICKLES])
+def test_pickles(content: bytes, words: str, tmp_path: Path) -> None:
+    assert words in said(read_arrays, tmp_path / "p", content)
+
+
+def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
+    """Put values into a group that stand in another file."""
+
+    def write(group: h5py.Group) -> None:
+        if kind == "storage":
+            group.create_dataset("block0_values", shape=(3, 2), dtype="f8", external=[(str(place), 0, 48)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((3, 2), "f8")
+            layout[:] = h5py.VirtualSource(str(place), "values", shape=(3, 2))
+            group.create_virtual_dataset("block0_values", layout)
+        else:
+            group["block0_values"] = h5py.ExternalLink(str(place), "/values") if kind == "link" else h5py.SoftLink("/other")
+
+    return write
+
+
+@pytest.mark.parametrize("kind", ["storage", "virtual", "link", "soft link"])
+def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) -> None:
+    """They would let a downloaded table read any file of the computer."""
+    with h5py.File(tmp_path / "other", "w") as other:
+        other["values"] = np.ones((3, 2))
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["speed/axis0"], file["speed/axis1"] = np.array([b"a", b"b"]), np.arange(3)
+        elsewhere(tmp_path / "other", kind)(file["speed"])
+    line = said(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+    assert "keeps its content in another file" in line or "is a link to another place" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("block0_values", {"shape": (10**12, 2), "dtype": "f8", "chunks": (1000, 2)}, "too large"),
+        ("block0_values", {"shape": (3, 2), "dtype": "f8", "chunks": (10**8, 2), "maxshape": (None, 2)}, "pieces of shape"),
+        ("block0_values", {"shape": (4, 2), "dtype": "f8"}, "values (4, 2) of (3,) rows and (2,) columns"),
+        ("block0_values", {"shape": (3, 2), "dtype": "S8"}, "holds |S8"),
+        ("axis0", {"shape": (2,), "dtype": h5py.string_dtype()}, "holds object"),
+        ("axis1", {"shape": (3, 1), "dtype": "i8"}, "not 1 dimensions"),
+    ],
+)
+def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.h5").write_bytes(tables()[0])
+    with h5py.File(tmp_path / "t.h5", "a") as file:
+        del file["speed"][name]
+        file["speed"].create_dataset(name, **options)
+    assert words in said(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+
+
+def zipped(**members: bytes) -> bytes:
+    """A zip archive, compressed."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def header(text: str) -> bytes:
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (zipped(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")), "ends within its array"),
+        (zipped(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")), "elements of type '|O' are refused"),
+        (zipped(a=header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': ()}")), "are refused"),
+        (zipped(a=header("(" * 5000)), "damaged"),
+        (zipped(a=bytes(3 << 20)), "more than 1048576 bytes"),
+        (partitions()[0][:-30], "damaged"),
+    ],
+)
+def test_archives_of_arrays(content: bytes, words: str, tmp_path: Path) -> None:
+    def reader(path: Path) -> Any:
+        return read(path, lambda file: read_npz(file, most=1 << 20), "write it again")
+
+    assert words in said(reader, tmp_path / "a.npz", content)
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    """A tensor that is larger than its bytes: torch itself would read what stands behind them in memory."""
+    save_tensors(tmp_path / "good.pt", {"a": torch.arange(300)})
+    assert torch.equal(load_tensors(tmp_path / "good.pt")["a"], torch.arange(300))
+    with zipfile.ZipFile(tmp_path / "good.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    changed = {name: raw.replace(b"M\x2c\x01", b"M\xff\xff") for name, raw in members.items()}
+    assert changed != members
+    with zipfile.ZipFile(tmp_path / "bad.pt", "w") as archive:
+        for name, raw in changed.items():
+            archive.writestr(name, raw)
+    line = said(lambda path: read(path, load_tensors, "delete it"), tmp_path / "bad.pt", (tmp_path / "bad.pt").read_bytes())
+    assert "does not have 65535 elements" in line
+
+
+def test_tables_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than any study has, and values of another type."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fedweave.results import runs
+
+    (tmp_path / "t").write_bytes(evaluations()[0])
+    table = pq.read_table(tmp_path / "t")
+    pq.write_table(table.set_column(5, "value", pa.array(["x"] * 8)), tmp_path / "t")
+    assert "column value is of type string" in said(read_scores, tmp_path / "t", (tmp_path / "t").read_bytes())
+    monkeypatch.setattr(runs, "MOST_ROWS", 7)
+    assert "8 rows" in said(read_scores, tmp_path / "t", evaluations()[0])

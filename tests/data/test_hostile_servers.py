@@ -1,0 +1,236 @@
+"""Servers that answer with anything: one line for each, at once or at a limit, and nothing half-written."""
+
+import http.client
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fedweave import data
+from fedweave.data.sources import origins, web
+from fedweave.data.sources.origins import CATALOGUE, RECORDED, File, Form
+from tests.data.test_download import CONTENT, PATH, leftovers, put, refused, sha256
+
+SHARED = os.environ.get("FEDWEAVE_MIRROR", "")
+OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+
+
+@contextmanager
+def answering(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str, list[str]]]:
+    """A server whose every answer is what `talk` sends for a path; its address, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            asked.append(connection.recv(65536).partition(b" ")[2].partition(b" ")[0].decode(errors="replace"))
+            talk(connection, asked[-1])
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=listen, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+
+
+def saying(content: bytes) -> Callable[[socket.socket, str], None]:
+    return lambda connection, _: connection.sendall(content)
+
+
+def redirecting(address: str) -> Callable[[socket.socket, str], None]:
+    return saying(f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+
+
+def endless(connection: socket.socket, _: str) -> None:
+    connection.sendall(OK + b"\r\n")
+    while True:
+        connection.sendall(bytes(65536))
+
+
+def dripping(head: bytes) -> Callable[[socket.socket, str], None]:
+    """`head`, and then a byte from time to time."""
+
+    def talk(connection: socket.socket, _: str) -> None:
+        connection.sendall(head)
+        while True:
+            connection.sendall(b"x")
+            time.sleep(0.01)
+
+    return talk
+
+
+@pytest.fixture(params=["listed", "recorded"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A data set of one file, with a known sum or with the one that its mirror has beside it."""
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    digest = sha256(CONTENT) if request.param == "listed" else RECORDED
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, digest),)),))
+    return str(request.param)
+
+
+ANSWERS = {
+    "length": (saying(OK + b"Content-Length: abc\r\n\r\nhello"), "Content-Length is 'abc'"),
+    "long length": (saying(OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello"), "Content-Length is '999"),
+    "negative length": (saying(OK + b"Content-Length: -5\r\n\r\nhello"), "Content-Length is '-5'"),
+    "too long": (saying(OK + b"Content-Length: 99999999999999\r\n\r\nhello"), "larger than"),
+    "bracket": (redirecting("http://[::1/x"), "address that is none"),
+    "dots": (redirecting("http://.a..b/"), "address that is none"),
+    "port": (redirecting("http://127.0.0.1:99999999/x"), ""),
+    "ftp": (redirecting("ftp://127.0.0.1/x"), "redirects to 'ftp://"),
+    "file": (redirecting("file:///etc/passwd"), "HTTP 302"),
+    "data": (redirecting("data:text/plain,hello"), "HTTP 302"),
+    "spaces": (redirecting("http://127.0.0.1:9/a b\tc"), ""),
+    "far": (redirecting("http://127.0.0.1:9/" + "x" * 20_000), "http"),
+    "no http": (saying(b"SSH-2.0-OpenSSH_9.6\r\n"), ""),
+    "nothing": (saying(b""), ""),
+    "headers": (saying(OK + b"X: y\r\n" * 1000 + b"\r\n"), "headers"),
+    "long header": (saying(OK + b"X: " + b"y" * 100_000), "line"),
+    "binary": (saying(bytes(range(256)) * 10), ""),
+    "broken chunk": (saying(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello"), ""),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> None:
+    talk, words = ANSWERS[name]
+    with answering(talk) as (url, _):
+        line = refused("toy", tmp_path, url)
+    assert "dataset toy" in line
+    assert words in line
+    assert url in line
+    assert leftovers(tmp_path) == set()
+
+
+def test_a_redirect_to_itself_ends(kind: str, tmp_path: Path) -> None:
+    with answering(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, asked):
+        assert "HTTP 302" in refused("toy", tmp_path, url)
+    assert len(asked) < 30
+
+
+def test_an_encrypted_source_leads_to_no_plain_one() -> None:
+    """Whoever sits between could send anything."""
+    request = web.Request("https://127.0.0.1/x")
+    with pytest.raises(web.SourceError, match="only https"):
+        web._Redirects().redirect_request(request, None, 302, "", http.client.HTTPMessage(), "http://127.0.0.1/x")
+
+
+def test_an_endless_body_ends_at_the_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum beside the file is limited as well."""
+    monkeypatch.setitem(origins.LIMITS, "toy", 1)
+    with answering(endless) as (url, _):
+        line = refused("toy", tmp_path, url)
+    assert "larger than 1 MiB" in line if kind == "listed" else "larger than 0.003906 MiB" in line
+    assert leftovers(tmp_path) == set()
+
+
+def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(origins.LIMITS, "toy", 1)
+    mirror = put(tmp_path / "mirror", CONTENT)
+    mirror.with_name("table.bin.sha256").write_text(sha256(CONTENT).removeprefix("sha256:"))
+    assert "table.bin (larger than 1 MiB" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert leftovers(tmp_path / "root") == set()
+
+
+@pytest.mark.parametrize("head", [OK + b"\r\n", OK + b"X: ", b""], ids=["body", "header", "greeting"])
+def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it drips: each byte is in time, all together are not. The part stays where its sum can vouch for it."""
+    monkeypatch.setattr(web, "TOTAL", 0.5)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+    started = time.monotonic()
+    with answering(dripping(head)) as (url, _):
+        assert "took longer than 0.5 s" in refused("toy", tmp_path, url)
+    assert time.monotonic() - started < 20
+    assert leftovers(tmp_path) <= {"Toy/raw/.table.bin.part"}
+
+
+def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a connection is encrypted it has the same limit."""
+    monkeypatch.setattr(web, "TOTAL", 0.5)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+    record = b"\x16\x03\x03\x3f\xff"  # a record of TLS that never becomes whole
+    with answering(dripping(record)) as (url, _):
+        assert "took longer than 0.5 s" in refused("toy", tmp_path, url.replace("http", "https"))
+
+
+def test_a_server_that_stalls_is_given_up(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the time of the file is over."""
+    monkeypatch.setattr(web, "WINDOW", 0.2)
+    with answering(dripping(OK + b"\r\n")) as (url, _):
+        assert "stalled" in refused("toy", tmp_path, url)
+
+
+def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where no sum is known."""
+    with answering(saying(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
+        monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{url}/x"),)),))
+        assert f"{url}/x (empty)" in refused("toy", tmp_path)
+    assert leftovers(tmp_path) == set()
+
+
+@pytest.mark.parametrize("beside", [b"\xff\xfe\x00\x01", b"", b"hello", b"0" * 63, b"0" * 65, b"<html>" * 100, bytes(4096)])
+def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a mirror, and beside a file that is there."""
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED),)),))
+    put(tmp_path / "mirror", CONTENT)
+    put(tmp_path / "mirror", beside, f"{PATH}.sha256")
+    assert "holds no SHA-256 sum" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert leftovers(tmp_path / "root") == set()
+    assert f"{PATH} is damaged" in refused("toy", tmp_path / "mirror")
+
+
+def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mirror says of a file that it does not have is forgotten."""
+    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED),)),))
+    mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
+    put(tmp_path / "mirror", b"0" * 64, f"{PATH}.sha256")
+    refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert mine.read_bytes() == b"my own"
+    assert leftovers(tmp_path / "root") == {f"{PATH}.sha256"}
+
+
+@pytest.mark.parametrize("mirror", [
+    "/" + "x" * 5000, "x" * 300, "ftp://host/x", "file:///etc", "http://[::1", "http://.a..b/", "http://a b/", "HTTP://127.0.0.1:9",
+    "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b", "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
+])  # fmt: skip
+def test_mirrors_that_are_none(mirror: str, kind: str, tmp_path: Path) -> None:
+    line = refused("toy", tmp_path / "root", mirror)
+    assert "dataset toy" in line
+    assert len(line) < 4500
+    assert leftovers(tmp_path / "root") == set()
+
+
+def test_a_pipe_in_a_mirror_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mirror" / PATH).parent.mkdir(parents=True)
+    for suffix in ("", ".sha256"):
+        os.mkfifo(tmp_path / "mirror" / f"{PATH}{suffix}")
+    assert "not there" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, forms in CATALOGUE.items() if forms))
+def test_the_files_of_a_data_set_are_below_its_limit(name: str) -> None:
+    """Every data set has a limit of its own; where a copy is at hand, it is not below the largest file, nor without effect."""
+    assert name in origins.LIMITS
+    paths = [Path(SHARED, file.path) for form in CATALOGUE[name] for file in form.files]
+    assert all(path.stat().st_size < 0.7 * origins.limit(name) for path in paths if SHARED and path.is_file())
+
+
+def test_a_file_that_is_allowed_arrives(kind: str, tmp_path: Path) -> None:
+    """Otherwise the tests above would prove nothing."""
+    sums = sha256(CONTENT).removeprefix("sha256:").encode()
+    body = {True: sums, False: CONTENT}
+
+    def talk(connection: socket.socket, path: str) -> None:
+        connection.sendall(OK + b"\r\n" + body[path.endswith(".sha256")])
+
+    with answering(talk) as (url, _):
+        (path,) = data.download("toy", tmp_path, url)
+    assert path.read_bytes() == CONTENT

@@ -1,0 +1,154 @@
+"""Junk where a stage left a table: one line that names the file and what makes it again."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedweave import results
+from fedweave.pipelines import paths
+from fedweave.pipelines.commands import reproduction
+from fedweave.pipelines.mlflow_records import tracking
+from fedweave.pipelines.searching import dashboard, search
+from fedweave.report import extras
+from fedweave.runs import assembly
+from tests.data.test_bad_data import refused
+from tests.fake_results import write_study
+from tests.pipelines.test_tune import RUN, prepare
+
+WAYS = ("empty", "junk", "text", "cut")
+TABLES = ("leaderboard", "clients", "curves", "significance", "ranks", "best_test_round", "measures", "cohorts")
+
+
+def spoil(file: Path, way: str) -> bytes:
+    """Damage `file`; returns what was in it."""
+    whole = file.read_bytes()
+    cut = whole[: len(whole) // 2 + 1].rstrip(b"\n")
+    file.write_bytes({"empty": b"", "junk": b"\x00\xff{<html>\n", "text": b"hello\nworld\n", "cut": cut}[way])
+    return whole
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small study with every kind of file."""
+    folder = tmp_path_factory.mktemp("junk") / "results" / "toy"
+    write_study(folder, {"blobs": {}}, {"Local": -6.0, "FedAMP": -5.0, "FedAGHN": 0.0}, (0,), 6, 3)
+    (folder / "runs" / "blobs-fedaghn" / "diagnostics.csv").write_text("seed,round,name,value\n0,1,energy,0.5\n")
+    results.write(folder)
+    return folder
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_the_study(name: str, way: str, study: Path) -> None:
+    """Never read for less than they were."""
+    file = study / f"{name}.csv"
+    whole = spoil(file, way)
+    refused(lambda: results.current(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
+    file.write_bytes(whole)
+    results.current(results.load_study(study))
+
+
+def test_a_leaderboard_of_other_runs(study: Path) -> None:
+    file = study / "leaderboard.csv"
+    whole = file.read_text()
+    file.write_text(whole.replace("FedAMP", "Ditto"))
+    refused(lambda: results.current(results.load_study(study)), f"{file}: its rows are not the runs", "dvc repro evaluate")
+    file.write_text(whole)
+
+
+READ: dict[str, tuple[Callable[[Path], object], str]] = {
+    "runs/blobs-fedaghn/rounds.csv": (results.load_study, "train the run again"),
+    "runs/blobs-fedaghn/diagnostics.csv": (results.load_study, "train the run again"),
+    "runs/blobs-fedaghn/evaluations.parquet": (results.load_study, "train the run again"),
+    "runs/blobs-fedaghn/run.json": (results.load_study, "train the run again"),
+    "runs/blobs-fedaghn/collaboration-0.npz": (
+        lambda f: [results.graphs(run) for run in results.load_study(f).runs],
+        "train the run again",
+    ),
+    "ablations/depth/table.csv": (extras.ablations, "dvc repro ablate@depth"),
+    "tuned/blobs/trials/blobs-fedaghn.json": (extras.tuning, "dvc repro tune"),
+    "../../data/partitions/blobs/labels.csv": (lambda f: extras.label_counts(f / LABELS), "dvc repro partition@blobs"),
+}
+LABELS = "../../data/partitions/blobs/labels.csv"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", READ)
+def test_files_of_stages(name: str, way: str, study: Path) -> None:
+    reader, again = READ[name]
+    whole = spoil(study / name, way)
+    try:
+        if way == "text" and name == LABELS:  # a table without labels is that of a series
+            assert reader(study) is None
+        else:
+            refused(lambda: reader(study), str(study / name), again)
+    finally:
+        (study / name).write_bytes(whole)
+    reader(study)
+
+
+@pytest.mark.parametrize("content", ["junk\n", '{"op_code": 99}\n', '{"worker_id": "a"}\n', "[1]\n"])
+def test_the_journal_of_a_search(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trials are lost; the way out says so."""
+    prepare(tmp_path, monkeypatch)
+    study = assembly.load()
+    file = search.journal(study, RUN)
+    search.find(study, RUN)
+    file.write_text(content + file.read_text())
+    refused(lambda: search.find(study, RUN), f"{file}: damaged", "move it away", "dvc repro tune")
+    refused(lambda: dashboard.Mirror(study).follow(), f"{file}: damaged")
+
+
+def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    file = paths.trials("toy", "toy", RUN)
+    file.parent.mkdir(parents=True)
+    file.write_text('{"trials": [{}]}')
+    refused(lambda: dashboard.Mirror(assembly.load()).follow(), f"{file}: damaged", "dvc repro tune")
+
+
+@pytest.mark.parametrize("name", [".fedweave", ".fedweave/tune"])
+def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("")
+    refused(lambda: search.find(assembly.load(), RUN), ".fedweave/tune/toy", "cannot be written", "a folder that can be written")
+
+
+def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both what is taken and what is kept; a study beside no paper is refused before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: reproduction.main("quick"), "'quick' is unknown", "choices")
+    board = Path("results/paper/table/leaderboard.csv")
+    kept = reproduction.TABLES / "paper" / "table.csv"
+    for file in (board, kept):
+        file.parent.mkdir(parents=True)
+        file.write_text("hello\n")
+    refused(lambda: reproduction.take("paper/table"), f"{board}: damaged", "dvc repro evaluate")
+    refused(lambda: reproduction.table("paper/table"), f"{kept}: damaged", "git restore")
+    assert kept.read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("way", ["junk", "cut"])
+def test_the_database_of_mlflow(way: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named at once: MLflow itself would try for two minutes."""
+    file = tmp_path / "mlflow.db"
+    with sqlite3.connect(file) as database:
+        database.executescript("CREATE TABLE a (b TEXT); INSERT INTO a VALUES (hex(zeroblob(20000)));")
+    database.close()
+    spoil(file, way)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
+    monkeypatch.setattr(tracking, "RESULTS", study.parent)
+    begun = time.monotonic()
+    refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
+    assert time.monotonic() - begun < 30
+
+
+def test_a_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the study is read."""
+    monkeypatch.setattr(assembly, "load", lambda: pytest.fail("it was read"))
+    for port in (-1, 0, 70000):
+        refused(lambda port=port: dashboard.main(port), f"--port: {port}", "between 1 and 65535")

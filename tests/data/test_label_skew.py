@@ -1,0 +1,163 @@
+"""Label skews: tables of counts have the sums and the law they claim."""
+
+from contextlib import nullcontext, suppress
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedweave.data.partitions.label_skew import Census, clusters, dirichlet, dominant, drawn, grouped, lda, shards, some_classes
+from fedweave.data.partitions.quotas import allotted, evenly, hands, proportional
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+
+def census(sizes: list[int]) -> Census:
+    return Census(np.array(sizes), None)
+
+
+def test_dirichlet_shares_follow_their_law() -> None:
+    draws, beta, clients = 400, 0.5, 8
+    counts = [dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts for i in range(draws)]
+    share = np.stack(counts) / 20000
+    law = stats.beta(beta, beta * (clients - 1))
+    assert stats.kstest(share[:, 0, 0], law.cdf).pvalue > 1e-3
+    assert stats.kstest(share[:, -1, 1], law.cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(share[:, 3, 0], share[:, 3, 1])[0, 1]) < 4 / np.sqrt(draws)
+
+
+def test_dirichlet_labels_of_random_rows_are_uniform_over_clients() -> None:
+    counts = sum(dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25 for i in range(300))
+    assert stats.chisquare(counts.sum(1)).pvalue > 1e-3
+
+
+def test_dirichlet_is_uniform_for_large_beta() -> None:
+    counts = dirichlet(census([1000] * 5), 10, stream(3), beta=1e7).counts
+    assert np.abs(counts - 100).max() <= 2
+
+
+@given(st.integers(2, 12), st.floats(0.05, 5.0), st.integers(0, 20), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: int, seed: int, balance: bool) -> None:
+    sizes, sure = np.array([400, 300, 500, 600]), low == 0 or (beta > 0.5 and n < 6)
+    with nullcontext() if sure else suppress(BadInput):
+        counts = dirichlet(Census(sizes, None), n, stream(seed), beta=beta, minimum=low, balance=balance).counts
+        assert np.array_equal(counts.sum(0), sizes)
+        assert counts.min() >= 0
+        assert counts.sum(1).min() >= low
+
+
+def test_balance_stops_clients_that_have_their_part() -> None:
+    sizes = [100] * 10
+    largest = [
+        max(dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max() for i in range(20))
+        for b in (True, False)
+    ]
+    assert largest[0] <= 199  # below rows / N before its last class, which adds at most all of it
+    assert largest[1] > 199
+
+
+def test_lda_is_balanced_exactly() -> None:
+    train, test = census([500] * 100), np.full(100, 100)
+    deal = lda(train, 100, stream(1), alpha=0.1)
+    assert np.array_equal(deal.counts.sum(1), np.full(100, 500))
+    assert np.array_equal(deal.counts.sum(0), train.sizes)
+    held = drawn(test, deal.shares, stream(2))
+    assert np.array_equal(held.sum(1), np.full(100, 100))
+    assert np.array_equal(held.sum(0), test)
+    for counts, least in ((deal.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
+        assert np.corrcoef(deal.shares[0], counts)[0, 1] > least
+
+
+def test_lda_draws_from_its_shares() -> None:
+    shares = np.array([[0.1, 0.2, 0.7]])
+    counts = sum(drawn(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40))
+    assert stats.chisquare(counts, shares[0] * counts.sum()).pvalue > 1e-3
+
+
+def test_lda_is_uniform_for_large_alpha() -> None:
+    counts = lda(census([600] * 5), 6, stream(4), alpha=1e6).counts
+    assert stats.chisquare(counts.ravel()).pvalue > 1e-3
+
+
+def test_shards_are_equal_and_k_a_client() -> None:
+    sizes = np.array([103, 100, 100, 100, 108])
+    counts = shards(Census(sizes, None), 10, stream(1), classes=2).counts
+    each = sizes // 4
+    assert ((counts > 0).sum(1) <= 2).all()
+    assert (counts % each == 0).all()
+    assert np.array_equal((counts // each).sum(0), np.full(5, 4))
+    assert np.array_equal((counts // each).sum(1), np.full(10, 2))
+
+
+def test_clusters_own_their_classes() -> None:
+    deal = clusters(census([60] * 10), 10, stream(1), classes=2)
+    assert np.array_equal(deal.group, np.arange(10) % 5)
+    for counts, cluster in zip(deal.counts, deal.group, strict=True):
+        assert counts[2 * cluster : 2 * cluster + 2].tolist() == [30, 30]
+        assert counts.sum() == 60
+
+
+@given(st.integers(1, 40), st.integers(2, 20), st.data())
+@settings(max_examples=50, deadline=None)
+def test_hands_are_distinct_and_balanced(clients: int, total: int, draw: st.DataObject) -> None:
+    each = draw.draw(st.integers(1, total))
+    held = hands(clients, total, each, stream(clients, total, each))
+    assert (held.sum(1) == each).all()
+    assert held.sum(0).max() - held.sum(0).min() <= 1
+
+
+def test_some_classes_fill_a_data_set_exactly() -> None:
+    counts = some_classes(census([6000] * 10), 100, stream(1), classes=4, size=600).counts
+    assert np.array_equal(np.unique(counts), [0, 150])
+    assert ((counts > 0).sum(1) == 4).all()
+    assert np.array_equal(counts.sum(0), np.full(10, 6000))
+
+
+def test_dominant_classes_hold_their_share() -> None:
+    counts = dominant(census([6000] * 10), 100, stream(1), classes=2, dominance=0.5, size=600).counts
+    assert (counts.sum(1) == 600).all()
+    assert (counts.sum(0) <= 6000).all()
+    ordered = np.sort(counts, axis=1)
+    assert (ordered[:, -2:].sum(1) >= 300).all()
+    assert (ordered[:, -2:] <= 151).all()
+    assert ((ordered[:, :-2] == 37) | (ordered[:, :-2] == 38)).all()
+
+
+@given(st.lists(st.integers(30, 90), min_size=3, max_size=6), st.integers(2, 6), st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_allotted_tables_fit(sizes: list[int], clients: int, seed: int) -> None:
+    weight = stream(seed).dirichlet(np.ones(len(sizes)), size=clients)
+    counts = allotted(np.array(sizes), weight, None)
+    assert (counts.sum(0) <= sizes).all()
+    assert len(np.unique(counts.sum(1))) == 1
+    assert np.abs(counts - counts[0].sum() * weight).max() < 1 + 1e-9
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 7))
+@settings(max_examples=30, deadline=None)
+def test_remainders_are_spread_over_the_clients(sizes: list[int], clients: int) -> None:
+    counts = evenly(np.array(sizes), np.ones((clients, len(sizes)), dtype=bool))
+    assert np.array_equal(counts.sum(0), sizes)
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(1)) <= 1
+
+
+@given(st.integers(1, 10**6), st.integers(1, 300), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_proportional_cuts_are_exact(size: int, clients: int, seed: int) -> None:
+    share = stream(seed).dirichlet(np.full(clients, 0.3)) * (stream(seed, 1).random(clients) < 0.7)
+    share[0] += 0.1
+    counts = proportional(share, size)
+    assert counts.sum() == size
+    assert (counts[share == 0] == 0).all()
+    assert np.abs(counts - share / share.sum() * size).max() < 1 + 1e-5
+
+
+def test_grouped_classes_stay_mostly_at_home() -> None:
+    deal = grouped(census([1000] * 10), 20, stream(1))
+    home = np.stack([deal.counts[deal.group == g].sum(0) for g in range(5)])
+    assert np.array_equal(np.sort(home, axis=0), np.repeat([[40]] * 4 + [[840]], 10, axis=1))
+    assert ((home > 500).sum(1) == 2).all()
+    assert deal.counts.sum(1).tolist() == [500] * 20

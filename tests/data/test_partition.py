@@ -1,0 +1,279 @@
+"""Partitions: they are partitions, they have the law they claim, and they refuse what cannot be done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedweave import data
+from fedweave.data.base import Dataset, symmetric
+from fedweave.data.partitions.label_skew import DEALERS
+from fedweave.data.partitions.metis import induced, largest_component
+from fedweave.data.partitions.splits import Split, random_parts, stratified_parts
+from fedweave.data.summary import clustering, heterogeneity, labels, owned
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+LABEL_RULES = {
+    "iid": {},
+    "shards": {"classes": 2},
+    "classes": {"classes": 4},
+    "clusters": {"classes": 2},
+    "dirichlet": {"beta": 0.3},
+    "lda": {"alpha": 0.3},
+    "superclass": {},
+    "dominant": {"classes": 2},
+    "grouped": {},
+    "listed": {"classes": [[(c + i) % 10 for i in range(4)] for c in range(10)]},
+}
+COMPLETE = ("iid", "clusters", "dirichlet", "lda", "superclass", "grouped")
+
+
+def toy(classes: int = 10, each: int = 60, tested: int = 12) -> Dataset:
+    """Labels only: `each` training and `tested` test rows a class, two classes to a superclass, shuffled."""
+    y = np.concatenate([np.repeat(np.arange(classes), each), np.repeat(np.arange(classes), tested)])
+    official = np.repeat([0, 1], [classes * each, classes * tested])
+    order = stream(5).permutation(len(y))
+    y, official = y[order], official[order]
+    return Dataset("toy", "images", np.zeros((len(y), 1, 1, 1), np.float32), y, classes, official, y // 2)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Dataset:
+    return data.load("digits-graph", "unused")
+
+
+def everything(partition: data.Partition) -> list[np.ndarray]:
+    return [*partition.train, *partition.val, *partition.test]
+
+
+def test_every_label_rule_is_known_here() -> None:
+    assert set(LABEL_RULES) == set(DEALERS)
+
+
+@pytest.mark.parametrize("name", LABEL_RULES)
+def test_rows_are_dealt_once(name: str) -> None:
+    dataset = toy()
+    made = data.partition(dataset, name, 10, 666, **LABEL_RULES[name])
+    rows = np.concatenate(everything(made))
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0
+    assert rows.max() < len(dataset.labels)
+    if name in COMPLETE:
+        assert len(rows) == len(dataset.labels)
+    again, other = (data.partition(dataset, name, 10, seed, **LABEL_RULES[name]) for seed in (666, 667))
+    assert all(np.array_equal(a, b) for a, b in zip(everything(made), everything(again), strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(everything(made), everything(other), strict=True))
+
+
+def test_impossible_dirichlet_ends() -> None:
+    with pytest.raises(BadInput, match=r"partition.beta: no draw of Dir\(0.001\)") as caught:
+        data.partition(toy(), "dirichlet", 20, 0, beta=0.001, minimum=20, attempts=50)
+    assert "\n" not in str(caught.value)
+
+
+def test_superclass_is_even_and_stratified() -> None:
+    dataset = toy(classes=10, each=60, tested=12)
+    made = data.partition(dataset, "superclass", 15, 1, test="proportional", split={"train": 0.9, "val": 0.1})
+    for i in range(15):
+        mine = np.concatenate([made.train[i], made.val[i]])
+        wanted = np.where(np.arange(10) // 2 == i // 3, 20, 0)
+        assert np.array_equal(np.bincount(dataset.labels[mine], minlength=10), wanted)
+        assert np.array_equal(np.bincount(dataset.labels[made.test[i]], minlength=10), wanted // 5)
+        assert made.group[i] == i // 3
+
+
+@given(st.integers(5, 200), st.floats(0.1, 0.3), st.floats(0.1, 0.3), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int) -> None:
+    split, y = Split(1 - val - test, val, test), stream(seed).integers(0, 4, size=1000)
+    mine = stream(seed, 1).permutation(1000)[:rows]
+    for parts in (random_parts(mine, split, stream(2), "x"), stratified_parts(mine, y, split, stream(2), "x")):
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.sort(mine))
+        assert abs(len(parts[2]) - test * rows) <= max(0.5, 1 - test * rows) + 1e-9
+    mix = np.bincount(y[mine], minlength=4)
+    assert np.abs(np.bincount(y[parts[2]], minlength=4) - mix * len(parts[2]) / rows).max() < 1 + 1e-9
+    assert np.abs(np.bincount(y[parts[1]], minlength=4) - mix * len(parts[1]) / rows).max() < 2 + 1e-9
+
+
+def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
+    dataset = toy()
+    made = data.partition(dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted")
+    tested = np.flatnonzero(dataset.official == 1)
+    assert all(np.array_equal(rows, tested) for rows in made.test)
+    for rows, weight in zip(made.train, made.test_weight, strict=True):
+        assert (dataset.official[rows] == 0).all()
+        assert np.allclose(weight, np.bincount(dataset.labels[rows], minlength=10) / len(rows))
+    assert not np.isin(np.concatenate(owned(made)), tested).any()
+
+
+def test_proportional_test_sets_are_dealt_once_and_match() -> None:
+    dataset = toy(each=100, tested=100)
+    for name in ("lda", "dirichlet"):
+        made = data.partition(dataset, name, 5, 3, **LABEL_RULES[name], test="proportional")
+        rows = np.concatenate(made.test)
+        assert np.array_equal(np.sort(rows), np.flatnonzero(dataset.official == 1))
+        for i in range(5):
+            mine = np.bincount(dataset.labels[np.concatenate([made.train[i], made.val[i]])], minlength=10)
+            assert np.corrcoef(mine, np.bincount(dataset.labels[made.test[i]], minlength=10))[0, 1] > 0.7
+
+
+def test_stratified_option_and_carved_validation() -> None:
+    made = data.partition(toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True)
+    assert {(len(a), len(b), len(c)) for a, b, c in zip(made.train, made.val, made.test, strict=True)} == {(50, 6, 24)}
+    assert (np.stack([np.bincount(toy().labels[r], minlength=10) for r in made.test]) % 6 == 0).all()
+
+
+def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
+    made = data.partition(graph, "metis", 10, 123)
+    kept = largest_component(graph.links, len(graph.x))
+    assert np.array_equal(np.sort(np.concatenate(made.nodes)), kept)
+    sizes = np.array([len(n) for n in made.nodes])
+    assert sizes.max() <= 1.1 * sizes.mean()
+    inside = sum(e.shape[1] for e in made.edges)
+    random = stream(1).integers(0, 10, size=len(graph.x))
+    assert inside > 0.9 * graph.links.shape[1] > (random[graph.links[0]] == random[graph.links[1]]).sum()
+    roles = [np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)]) for rows in (made.train, made.val, made.test)]
+    assert np.array_equal(np.sort(np.concatenate(roles)), kept)
+    assert [round(len(r) / len(kept), 3) for r in roles] == [0.4, 0.3, 0.3]
+
+
+def test_largest_component_and_shares_of_nodes() -> None:
+    chain = np.stack([np.arange(39), np.arange(1, 40)])
+    edges = symmetric(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
+    assert np.array_equal(largest_component(edges, 41), np.arange(10, 40))
+    dataset = Dataset("chain", "graph", np.zeros((41, 1), np.float32), np.zeros(41, np.int64), 1, edges=edges)
+    made = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
+    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [15, 3, 12]
+
+
+def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
+    whole = set(map(tuple, graph.links.T.tolist()))
+    nodes = np.sort(stream(7).permutation(len(graph.x))[:200])
+    local = induced(graph.links, nodes, len(graph.x))
+    assert set(map(tuple, nodes[local].T.tolist())) == {(a, b) for a, b in whole if a in set(nodes) and b in set(nodes)}
+
+
+def test_overlapping_clients_are_halves_and_nodes_keep_their_role(graph: Dataset) -> None:
+    made, parts = data.partition(graph, "metis_overlap", 10, 123), data.partition(graph, "metis", 2, 123)
+    role = np.full(len(graph.x), -1)
+    for i, nodes in enumerate(made.nodes):
+        part = parts.nodes[made.group[i]]
+        assert len(nodes) == len(part) // 2
+        assert np.isin(nodes, part).all()
+        for r, rows in enumerate((made.train[i], made.val[i], made.test[i])):
+            assert np.isin(role[nodes[rows]], [-1, r]).all()
+            role[nodes[rows]] = r
+    assert not np.array_equal(made.nodes[0], made.nodes[1])
+
+
+def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Dataset:
+    x = stream(8).normal(size=(clients, steps)).astype(np.float32)
+    return Dataset("s", "series", x, None, 0, time=np.zeros(steps, np.float32), relation=relation)
+
+
+def test_natural_windows_are_chronological() -> None:
+    relation = symmetric(np.array([[0, 1], [1, 2]]), 3)
+    made = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
+    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [23974, 3425, 6850]  # DCRNN's round
+    assert np.array_equal(np.concatenate([made.train[1], made.val[1], made.test[1]]), 34272 + np.arange(34249))
+    assert np.array_equal(made.relation, relation)
+    yearly = data.partition(series(2, 288), "natural", 2, 0, window=6, horizon=6, stride=12)
+    assert [len(part[1]) for part in (yearly.train, yearly.val, yearly.test)] == [17, 2, 5]
+    assert (np.concatenate(yearly.train + yearly.val + yearly.test) % 12 == 0).all()
+
+
+def test_natural_owners() -> None:
+    owner = np.repeat(np.arange(4), 20)
+    dataset = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
+    made = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
+    assert all((owner[rows] == i).all() for part in (made.train, made.val, made.test) for i, rows in enumerate(part))
+    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [14, 2, 4]
+
+
+def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> None:
+    owner, names = np.repeat(np.arange(3), 20), ("subject 1, left", "Zoë", "c")
+    known = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
+    dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **known)
+    data.save_dataset(tmp_path / "features", dataset)
+    made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
+    data.save_partition(tmp_path / "p.npz", made)
+    found = data.load_partition(tmp_path / "p.npz")
+    assert (found.names, found.group_names, found.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
+    data.describe(tmp_path, dataset, found)
+    assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == ["right", "left", "right"]
+    plain = data.partition(toy(), "iid", 5, 0)
+    assert (plain.names, plain.group_names) == ((), ())
+    for changes in ({"names": ("a", "b")}, {"group_names": ("left",)}, {"group": np.array([0, 1])}, {"group": np.array([0, 1, -1])}):
+        with pytest.raises(BadInput, match=r"partition: (names|group) must"):
+            replace(made, **changes)
+
+
+BAD = [
+    ("toy", "dirichlte", 5, {}, "did you mean 'dirichlet'"),
+    ("toy", "dirichlet", 5, {}, "partition.beta: missing"),
+    ("toy", "dirichlet", 5, {"beta": 0.1, "minimun": 3}, "did you mean 'minimum'"),
+    ("toy", "dirichlet", 5, {"beta": -1}, "partition.beta: -1 must be a number above 0"),
+    ("toy", "dirichlet", 5, {"beta": "x"}, "partition.beta: 'x'"),
+    ("toy", "dirichlet", 5, {"beta": float("nan")}, "partition.beta: nan"),
+    ("toy", "iid", 0, {}, "partition.clients: 0"),
+    ("toy", "iid", 10**6, {}, "partition.clients: 1000000"),
+    ("toy", "iid", 2.5, {}, "partition.clients: 2.5"),
+    ("toy", "iid", None, {}, "partition.clients: None must be an integer"),
+    ("toy", "iid", 700, {}, "use fewer clients"),
+    ("toy", "shards", 7, {"classes": 2}, "partition.clients: 7 x 2 shards"),
+    ("toy", "clusters", 7, {"classes": 2}, "must be a multiple of 5"),
+    ("toy", "clusters", 10, {"classes": 3}, "classes must divide 10"),
+    ("toy", "superclass", 7, {}, "not a multiple of 5 superclasses"),
+    ("toy", "grouped", 7, {}, "partition.groups: 5"),
+    ("toy", "classes", 5, {"classes": 11}, "between 1 and 10"),
+    ("toy", "classes", 5, {"classes": 2, "size": 1000}, "at most"),
+    ("toy", "metis", 5, {}, "metis does not fit toy"),
+    ("toy", "natural", 5, {}, "natural does not fit toy"),
+    ("toy", "iid", 5, {"split": {"train": 0.7, "test": 0.2}}, "add up to 0.9"),
+    ("toy", "iid", 5, {"split": {"train": 0.7, "tset": 0.3}}, "did you mean 'test'"),
+    ("toy", "iid", 5, {"split": 0.7}, "must map"),
+    ("toy", "iid", 5, {"test": "weighted", "split": {"train": 0.7, "val": 0.1, "test": 0.2}}, "official test set"),
+    ("toy", "iid", 5, {"test": "weighted", "pool": "all"}, "partition.pool"),
+    ("digits", "iid", 5, {"test": "weighted"}, "digits has no official test set"),
+    ("digits", "superclass", 5, {}, "needs a data set with superclasses"),
+    ("digits-graph", "dirichlet", 5, {"beta": 1.0}, "dirichlet does not fit digits-graph"),
+    ("digits-graph", "metis_overlap", 7, {}, "not a multiple of copies"),
+    ("digits-graph", "metis", 1000, {}, "use fewer clients"),
+    ("series", "natural", 5, {"window": 12, "horizon": 12}, "has 3 natural clients"),
+    ("series", "natural", 3, {}, "partition.window: None"),
+    ("series", "natural", 3, {"window": 30, "horizon": 20}, "too few"),
+]
+
+
+@pytest.mark.parametrize(("dataset", "name", "clients", "options", "message"), BAD)
+def test_bad_options_are_refused_in_one_line(dataset: str, name: str, clients: int | None, options: dict, message: str) -> None:
+    made = {"toy": toy, "series": lambda: series(3, 40)}.get(dataset, lambda: data.load(dataset, "unused"))()
+    with pytest.raises(BadInput) as caught:
+        data.partition(made, name, clients, 0, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_heterogeneity_and_clustering_against_references(graph: Dataset) -> None:
+    import networkx
+    from scipy.spatial.distance import jensenshannon
+
+    histogram = stream(9).integers(0, 50, size=(7, 5))
+    pairs = [jensenshannon(a, b) for i, a in enumerate(histogram) for b in histogram[:i]]
+    assert np.isclose(heterogeneity(histogram), np.median(pairs))
+    assert heterogeneity(np.array([[3, 0], [0, 5]])) == pytest.approx(np.sqrt(np.log(2)))
+    made = data.partition(graph, "metis", 10, 0)
+    known = networkx.Graph(made.edges[0].T.tolist())
+    known.add_nodes_from(range(len(made.nodes[0])))
+    assert clustering(made.edges[0], len(made.nodes[0])) == pytest.approx(networkx.average_clustering(known))
+
+
+def test_labels_count_what_a_client_holds() -> None:
+    dataset = toy()
+    made = data.partition(dataset, "iid", 4, 0)
+    assert np.array_equal(labels(dataset, made).sum(0), np.bincount(dataset.labels))
+    assert data.summary(dataset, made)["heterogeneity"] < 0.2

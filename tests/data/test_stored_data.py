@@ -1,0 +1,153 @@
+"""Arrays on disk survive, damage is refused, features are scaled by what the training part knows."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedweave import data
+from fedweave.data.base import Dataset, Partition
+from fedweave.data.sources.digits import nearest
+from fedweave.data.sources.pickles import read_arrays
+from fedweave.errors import BadInput
+from fedweave.tensors.random_streams import stream
+
+
+def test_nearest_neighbours_against_scikit_learn() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    points = stream(3).integers(0, 17, size=(80, 12)).astype(float)
+    found = nearest(points, 4)
+    distance = np.linalg.norm(points[found[0]] - points[found[1]], axis=1).reshape(80, 4)
+    known = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(points)[0][:, 1:]
+    assert np.allclose(np.sort(distance, axis=1), known)
+    assert nearest(np.zeros((4, 2)), 2).tolist() == [[0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 2, 0, 1, 0, 1]]
+
+
+class Code:
+    """What a malicious pickle would do."""
+
+    def __reduce__(self) -> tuple:
+        return os.system, ("touch owned",)
+
+
+def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
+    content = {"a": np.arange(6.0).reshape(2, 3), "b": [1, "x", (2.5, None, np.float32(3))], "c": 1 << 70}
+    for protocol in range(6):
+        (tmp_path / "good").write_bytes(pickle.dumps(content, protocol))
+        found = read_arrays(tmp_path / "good")
+        assert np.array_equal(found["a"], content["a"])
+        assert (found["b"], found["c"]) == (content["b"], content["c"])
+    for bad in (
+        pickle.dumps(Code()),
+        pickle.dumps(Path("x")),
+        pickle.dumps(content)[:-9],
+        b"",
+        b"cos\nsystem\n.",
+        b"cbuiltins\nrange\n.",
+        b"\x8f.",
+    ):
+        (tmp_path / "bad").write_bytes(bad)
+        with pytest.raises(BadInput, match="not a pickle of plain arrays"):
+            read_arrays(tmp_path / "bad")
+    assert not Path("owned").exists()
+    (tmp_path / "bomb").write_bytes(b"\x80\x02]r\xff\xff\xff\xff.")
+    assert read_arrays(tmp_path / "bomb") == []  # at once, and without the memory that this one asks for
+
+
+def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:
+    for name in ("digits", "digits-graph"):
+        dataset = data.load(name, "unused")
+        data.save_dataset(tmp_path / name, dataset)
+        found = data.load_dataset(tmp_path / name)
+        assert np.array_equal(found.x, dataset.x)
+        assert isinstance(found.x, np.memmap)
+        assert (found.kind, found.classes, found.names, found.note) == (dataset.kind, 10, (), "")
+        assert found.edges is None or np.array_equal(found.edges, dataset.edges)
+    whole = (tmp_path / "digits" / "x.npy").read_bytes()
+    for damage in (whole[:-7], b"", b"text"):
+        (tmp_path / "digits" / "x.npy").write_bytes(damage)
+        with pytest.raises(BadInput, match=r"x\.npy: .*run the download stage"):
+            data.load_dataset(tmp_path / "digits")
+    (tmp_path / "digits" / "meta.json").unlink()
+    with pytest.raises(BadInput, match=r"meta\.json"):
+        data.load_dataset(tmp_path / "digits")
+
+
+PARTITIONED = [("digits", "dirichlet", 5, {"beta": 0.3}), ("digits-graph", "metis_overlap", 10, {}), ("digits", "grouped", 5, {})]
+
+
+@pytest.mark.parametrize(("name", "rule", "clients", "options"), PARTITIONED)
+def test_partitions_survive_and_are_described(name: str, rule: str, clients: int, options: dict, tmp_path: Path) -> None:
+    dataset = data.load(name, "unused")
+    made = data.partition(dataset, rule, clients, 1, **options)
+    data.save_partition(tmp_path / "p.npz", made)
+    found = data.load_partition(tmp_path / "p.npz")
+    for key in ("train", "val", "test", "nodes", "edges"):
+        before, after = getattr(made, key) or (), getattr(found, key) or ()
+        assert len(before) == len(after)
+        assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(before, after, strict=True))
+    assert (made.group is None) == (found.group is None)
+    out = data.describe(tmp_path, dataset, made)
+    assert out["clients"] == clients
+    table = (tmp_path / "labels.csv").read_text().splitlines()
+    assert len(table) == clients + 1
+    assert sum(int(v) for v in table[1].split(",")[-10:]) == sum(out["labels"][0])
+    assert Image.open(tmp_path / "labels.png").size[0] > 300
+    first = (tmp_path / "labels.png").read_bytes(), (tmp_path / "p.npz").read_bytes()
+    data.describe(tmp_path, dataset, made)
+    data.save_partition(tmp_path / "p.npz", made)
+    assert first == ((tmp_path / "labels.png").read_bytes(), (tmp_path / "p.npz").read_bytes())
+    (tmp_path / "p.npz").write_bytes(first[1][:-100])
+    with pytest.raises(BadInput, match="not a partition file"):
+        data.load_partition(tmp_path / "p.npz")
+
+
+def test_inconsistent_arrays_are_refused() -> None:
+    x, y, one = np.zeros((4, 2), np.float32), np.zeros(4, np.int64), (np.array([0]),)
+    for make, message in [
+        (lambda: Dataset("a", "graph", x, y, 1), "edges must be"),
+        (lambda: Dataset("a", "graph", x, y, 1, edges=np.array([[0], [4]])), "edges must be"),
+        (lambda: Dataset("a", "images", x[..., None, None], y[:3], 1), "y must have shape"),
+        (lambda: Dataset("a", "series", x, None, 0), "time must have shape"),
+        (lambda: Partition(one, one, ()), "test must have 1 clients"),
+        (lambda: Partition(one, one, (np.array([-1]),)), "not negative"),
+        (lambda: Partition(one, one, one, nodes=(np.array([3]),), edges=(np.array([[0], [1]]),)), "positions"),
+        (lambda: Partition(one, one, one, relation=np.array([[0], [1]])), "relation"),
+    ]:
+        with pytest.raises(BadInput, match=message):
+            make()
+
+
+def test_normalisations(tmp_path: Path) -> None:
+    del tmp_path
+    pixels = np.arange(96, dtype=np.uint8).reshape(8, 3, 2, 2)
+    pictures = Dataset("p", "images", pixels, np.zeros(8, np.int64), 1)
+    halves = Partition(*((np.array([i]),) for i in (0, 1, 2)))
+    assert np.allclose(data.normalise(pictures, halves, "unit"), pixels / 127.5 - 1, atol=1e-6)
+    scaled = data.normalise(pictures, halves, "standard")[0]
+    assert np.allclose([scaled.mean((1, 2)), scaled.std((1, 2))], [[0] * 3, [1] * 3], atol=1e-5)
+    given = {"name": "standard", "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5]}
+    assert np.allclose(data.normalise(pictures, halves, given)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6)
+    graph = data.load("digits-graph", "unused")
+    assert np.allclose(data.normalise(graph, halves, "rows").sum(1), 1, atol=1e-5)
+    values = np.array([[0, 1, 2, 3, 4, 5, 60, 70], [5, 5, 5, 5, 5, 5, 1, 9]], np.float32)
+    series = Dataset("s", "series", values, None, 0, time=np.zeros(8, np.float32))
+    made = data.partition(series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3})
+    seen = slice(0, max(made.train[0]) + 3)  # 60, 70, 1 and 9 lie in the future
+    assert np.allclose(data.normalise(series, made, "minmax"), values / values[:, seen].max())
+    own = data.normalise(series, made, "minmax_client")
+    assert np.allclose(own, [values[0] / values[0, seen].max(), values[1] - 5])
+    assert np.allclose(data.normalise(series, made, {"name": "minmax", "low": 0, "high": 70}), values / 70)
+    for dataset, name, message in [
+        (pictures, "unti", "did you mean 'unit'"),
+        (pictures, "rows", "rows does not fit p"),
+        (series, {"name": "minmax", "lo": 1}, "normalize.lo"),
+        (pictures, {"name": "standard", "mean": [0.1]}, "go together"),
+        (pictures, {"name": "standard", "mean": [0.1], "std": [0.5]}, "3 numbers"),
+    ]:
+        with pytest.raises(BadInput, match=message):
+            data.normalise(dataset, halves, name)

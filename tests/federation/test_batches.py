@@ -1,0 +1,46 @@
+"""A batch size beyond the largest client means all of its rows, at the price of all of its rows."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.data.base import Partition
+from fedweave.federation.schedule import LANES, Training, cohort
+from fedweave.runs import repetition
+from fedweave.study import spec
+from tests.data.test_bad_data import SETS, rows
+from tests.study.test_spec import good
+
+DRAWN = np.random.default_rng(0).permutation(600)
+SIZES = (7, 45, 60)
+TRAIN = rows(*(DRAWN[60 * i : 60 * i + size].tolist() for i, size in enumerate(SIZES)))
+HELD = [rows(*(DRAWN[start + 5 * i : start + 5 * i + 5].tolist() for i in range(3))) for start in (300, 400)]
+
+
+def bench(batch_size: int, executor: str) -> repetition.Bench:
+    """Two rounds of FedAvg on clients of 7, 45 and 60 rows."""
+    content = copy.deepcopy(good())
+    content["tasks"]["digits"]["train"] |= {"rounds": 2, "batch_size": batch_size, "executor": executor}
+    content["runs"] = {"a": {"task": "digits", "method": "fedavg"}}
+    return repetition.prepare(spec.parse(content).run("a"), SETS["digits"], Partition(TRAIN, *HELD))
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_every_larger_batch_is_the_same(executor: str) -> None:
+    """To the last bit: 100 and 500 are no multiples of what plans are padded to, and had other widths of padding."""
+    found = [repetition.perform(bench(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
+    assert all(history.scores == found[0].scores for history in found)
+    assert all([row[4] for row in history.ledger] == [row[4] for row in found[0].ledger] for history in found)
+
+
+def test_a_plan_is_no_wider_than_the_largest_client() -> None:
+    """Up to the rounding of its padding; it holds every row once an epoch; smaller batches stay as they are."""
+    federation = bench(32, "loop").federation
+    positions = torch.arange(3)
+    plan = cohort(federation, positions, Training(batch_size=2**31 - 1, epochs=2), 2, 0, 1).plan
+    assert plan.shape == (3, 2, 1, LANES)
+    assert [[sorted(epoch[epoch >= 0].tolist()) for epoch in client] for client in plan] == [[sorted(r.tolist())] * 2 for r in TRAIN]
+    assert cohort(federation, positions, Training(batch_size=32), 1, 0, 1).plan.shape == (3, 1, 2, 32)
+    assert cohort(federation, positions, Training(batch_size=0), 1, 0, 1).plan.shape == (3, 1, 1, max(SIZES))

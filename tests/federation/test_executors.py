@@ -1,0 +1,119 @@
+"""Executors and memory: a chunk that does not fit is halved, told once, kept, and changes nothing but the number of clients at once."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.client.task import RowClassification
+from fedweave.errors import BadInput
+from fedweave.federation.engine import Settings, begin, evaluate, one_round
+from fedweave.federation.executors import Batched, Executor, Loop, describe
+from fedweave.federation.schedule import viewers
+from fedweave.models.mlp import MLP
+from fedweave.tensors.trees import tree_leaves
+
+room = {"clients": 0, "refused": 0}
+"""How many clients the memory holds at once, and how often it was full."""
+
+
+class Narrow(torch.autograd.Function):
+    """The identity on a device that holds `room["clients"]` clients at once."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del ctx, inputs, output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+        if info.batch_size > room["clients"]:
+            room["refused"] += 1
+            raise torch.OutOfMemoryError("no room")
+        return Narrow.apply(x), dims[0]
+
+
+class NarrowMLP(MLP):
+    """A small perceptron whose activations go through that device."""
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return Narrow.apply(super().features(x, key=key, mask=mask))
+
+
+@pytest.fixture(autouse=True)
+def memory() -> None:
+    """Nothing refused yet, and room for nobody unless a test makes some."""
+    room.update(clients=0, refused=0)
+
+
+def rounds(executor: Executor, count: int = 2) -> list[Tensor]:
+    """State, scores and models of a few rounds with four of the five clients, and their evaluation."""
+    task, federation = RowClassification(lambda: NarrowMLP((6,), tiny.CLASSES, hidden=5), torch.float64), tiny.rows_federation()
+    method, settings = replace(tiny.method("ditto", tiny.rows_task(), "rows"), task=task), Settings(rounds=count, participation=0.8)
+    state = begin(method, federation, 0, executor)
+    for _ in range(count):
+        state = one_round(method, state, federation, settings, executor)[0]
+    return [leaf for leaf in tree_leaves((state, evaluate(method, state, federation, settings, executor))) if isinstance(leaf, Tensor)]
+
+
+@pytest.mark.parametrize("executor", [Batched(), Batched(3)], ids=describe)
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_full_memory_changes_nothing_but_the_chunk(executor: Batched, clients: int) -> None:
+    """Where fewer clients fit than were asked for, the result is that of the loop."""
+    expected, executor = rounds(Loop()), replace(executor, fitted=[])
+    room["clients"] = clients
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = rounds(executor)
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12, equal_nan=True)
+
+
+def test_shrinking_is_told_once_and_remembered() -> None:
+    """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with two."""
+    executor = Batched()
+    room["clients"] = 2
+    with pytest.warns(UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; going on with 2 at once$") as told:
+        rounds(executor, 3)
+    assert [str(w.message) for w in told if "at once" in str(w.message)] == [str(told[0].message)]
+    assert room["refused"] == 1
+    assert describe(executor) == "batched, 2 clients at once"
+    assert executor == Batched()
+
+
+def test_room_is_looked_for_by_halves() -> None:
+    """From four clients over two to one."""
+    executor = Batched()
+    room["clients"] = 1
+    with pytest.warns(UserWarning, match="going on with 1 at once"):
+        rounds(executor, 1)
+    assert room["refused"] == 2
+
+
+def test_no_room_for_one_client_names_the_ways_out() -> None:
+    """Not an endless loop, and not a traceback of the device."""
+    with pytest.raises(BadInput, match=r"train\.chunk.*not even 1 client.*train\.batch_size.*train\.executor.*train\.device"):
+        rounds(Batched())
+
+
+def test_other_errors_pass() -> None:
+    """Only a full memory is an occasion to try again."""
+
+    def wrong(data: object) -> Tensor:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        Batched().each(wrong, (), viewers(tiny.rows_federation(), 0, 0))

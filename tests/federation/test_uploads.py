@@ -1,0 +1,272 @@
+"""Uploads on their way: what is broken is dropped and reported, what is forged meets a defence, what is sound passes untouched."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.client.solvers import SGD
+from fedweave.errors import BadInput
+from fedweave.federation.engine import Settings, State, begin, one_round, run, train
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import cohort
+from fedweave.federation.uploads import Wire, delivered, finite, reference
+from fedweave.methods import METHODS
+from fedweave.runs import assembly
+from fedweave.study import spec
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+from fedweave.threats.attacks import Attack, flipped
+from fedweave.threats.privacy import Privacy
+from fedweave.threats.robust import Robust
+from tests.study.test_spec import good
+
+SETTINGS = Settings(rounds=3, seed=2)
+LIAR = 1
+
+
+def objects(name: str, **overrides: object) -> tuple[Method, Federation]:
+    """A method and a toy federation that it makes sense on."""
+    kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
+    task, federation = (make() for make in tiny.TASKS[kind])
+    return tiny.method(name, task, kind, **overrides).stages(3)[0].method, federation
+
+
+def attacked(federation: Federation, kind: str, scale: float = 0.0, *who: int) -> Federation:
+    """The federation with attackers, by default client 1."""
+    lying = torch.isin(torch.arange(federation.clients), torch.tensor(who or (LIAR,)))
+    return replace(federation, attack=Attack(kind, scale, lying))
+
+
+def same(a: Tree, b: Tree) -> bool:
+    """The same bits in every leaf."""
+    pairs = zip(trees.tree_leaves(a), trees.tree_leaves(b), strict=True)
+    return all(torch.equal(x, y) if isinstance(x, Tensor) else x == y for x, y in pairs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", ["nan", "malformed"])
+def test_a_broken_upload_is_as_if_it_had_never_come(name: str, kind: str) -> None:
+    """The server learns from the others alone, the sender keeps its private state, and the round names it."""
+    method, federation = objects(name)
+    before = begin(method, federation, 2, Loop())
+    after, report, _ = one_round(method, before, attacked(federation, kind), SETTINGS, Loop())
+    heard = torch.tensor([i for i in range(federation.clients) if i != LIAR or name == "local"])
+    who = cohort(federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks)
+    updates = train(method, before, who, Loop())[2]
+    upload, clients = trees.take(updates.upload, heard), trees.take(updates.client, heard)
+    assert report.dropped == (() if name == "local" else (LIAR,))
+    assert same(after.server, method.aggregate(before.server, heard, upload, federation.sizes[heard]))
+    assert same(after.clients, trees.put(before.clients, heard, clients))
+    assert name == "local" or same(trees.at(after.clients, LIAR), trees.at(before.clients, LIAR))
+    assert report.loss == float(updates.loss[heard].mean())
+
+
+@pytest.mark.parametrize("kind", ["nan", "malformed"])
+def test_without_any_sound_upload_the_server_stands_still(kind: str) -> None:
+    """The loss is no number, which ends the run."""
+    method, federation = objects("fedavg")
+    before = begin(method, federation, 2, Loop())
+    after, report, _ = one_round(method, before, attacked(federation, kind, 0.0, *range(5)), SETTINGS, Loop())
+    assert same(after.server, before.server)
+    assert report.dropped == (0, 1, 2, 3, 4)
+    assert np.isnan(report.loss)
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
+@pytest.mark.parametrize("name", ["fedavg_ft", "local", "ditto", "pfedhn", "fedamp"])
+def test_a_client_that_diverges_harms_nobody_else(name: str, executor: object) -> None:
+    """It is dropped in every round, deploys the model it had, and everything stays finite."""
+    method, federation = objects(name)
+    x = federation.shared["x"].clone()
+    x[federation.train[LIAR][federation.train[LIAR] >= 0]] *= 1e200
+    *_, report = run(method, replace(federation, shared={**federation.shared, "x": x}), SETTINGS, executor)
+    assert report.dropped == (LIAR,)
+    assert np.isfinite(report.loss)
+    assert finite(report.models["post"]) is None
+    assert finite((report.state.clients, report.models["pre"])) is None
+    assert all(value.isfinite().all() for scores in report.scores.values() for value in scores.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_was_sent_is_known(name: str) -> None:
+    """A client that learns nothing uploads the model that `reference` says it was sent."""
+    still = {"beta": 0.0} if name == "pfedme" else {"generator_rounds": 0} if name == "fedsage" else {}
+    method, federation = objects(name, solver=SGD(lr=0.0), **still)
+    state = begin(method, federation, 2, Loop())
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    assert trees.nbytes(known) == trees.nbytes(updates.upload)
+    if name not in ("fedfomo", "fedpub", "local"):  # these start from more than they are sent
+        for sent, back in zip(trees.tree_leaves(known["model"]), trees.tree_leaves(updates.upload["model"]), strict=True):
+            torch.testing.assert_close(sent, back, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("gat_grad", ["client_grad", "delta", "spsa"])
+def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
+    """A gradient has the names of a model and counts from zero all the same; models to be probed do not hide the one that was sent."""
+    method, federation = objects("pfedgat", solver=SGD(lr=0.0), gat_grad=gat_grad)
+    state = begin(method, federation, 2, Loop())
+    for _ in range(2):
+        state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    for name, part in known.items():
+        if name == "model":
+            torch.testing.assert_close(part, updates.upload[name])
+        else:
+            assert not any(leaf.any() for leaf in trees.tree_leaves(part)), name
+
+
+def test_numbers_of_steps_are_public() -> None:
+    """They follow from numbers of rows; clipped, they would scale the gradient that the server reads off an update."""
+    method, federation = objects("pfedgat", gat_grad="delta")
+    state = begin(method, federation, 2, Loop())
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = lambda: reference(updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
+    sent = delivered(updates.upload, updates.client, known, who, 2, Wire(Privacy(clip=0.1, noise=1.0))).uploads
+    assert [*sent] == [*updates.upload]
+    assert torch.equal(sent["steps"], updates.upload["steps"])
+    assert not same(sent["model"], updates.upload["model"])
+
+
+def uploads(count: int = 7) -> tuple[Tree, Tree]:
+    """Random models [P, ...] and what they started from."""
+    g = torch.Generator().manual_seed(count)
+    made = [{"model": {n: torch.randn(count, *s, generator=g) for n, s in (("a", (4, 3)), ("b", (5,)))}} for _ in range(2)]
+    return made[0], made[1]
+
+
+def test_robust_centres_against_the_textbook() -> None:
+    """Median as numpy's, trimmed mean as scipy's; everybody is taken to have sent it."""
+    from scipy.stats import trim_mean
+
+    for count in (6, 7):
+        sent, known = uploads(count)
+        for rule, truth in (
+            (Robust(rule="median"), lambda v: np.median(v, axis=0)),
+            (Robust(rule="trimmed", trim=1 / count), lambda v: trim_mean(v, 1.01 / len(v), axis=0)),
+            (Robust(rule="trimmed", trim=0.0), lambda v: v.mean(0)),
+        ):
+            found = rule.applied(sent, known)["model"]
+            for name, value in sent["model"].items():
+                assert np.allclose(found[name].numpy(), truth(value.numpy())[None], atol=1e-6)
+
+
+def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
+    """To the given length, or to the median one, in the same direction."""
+    sent, known = uploads()
+    length = lambda tree: trees.flat(trees.sub(tree["model"], known["model"])).norm(dim=1)  # noqa: E731
+    before = length(sent)
+    for bound, limit in ((4.0, 4.0), (None, float(before.median()))):
+        after = length(Robust(rule="clip", bound=bound).applied(sent, known))
+        assert torch.allclose(after, before.clamp(max=limit), atol=1e-5)
+
+
+def test_one_hostile_client_ruins_a_mean_and_not_a_median() -> None:
+    """A large flipped update is what the defences are for."""
+    method, federation = objects("fedavg")
+    hostile = attacked(federation, "sign_flip", 50.0)
+    scores = {}
+    for rule in (None, Robust(rule="median"), Robust(rule="trimmed", trim=0.2), Robust(rule="clip")):
+        *_, report = run(method, hostile, Settings(rounds=15, seed=2, every=15, wire=Wire(robust=rule)), Loop())
+        scores[rule.rule if rule else "mean"] = float(report.scores["pre"]["test"].mean())
+    assert min(scores[rule] for rule in ("median", "trimmed", "clip")) > scores["mean"] + 15
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedamp", "pfedhn", "fedfomo"])
+def test_forged_updates_are_what_they_claim(name: str) -> None:
+    """Sign flip mirrors the update at the start, noise replaces it; honest uploads and the ledger stay as they are."""
+    method, federation = objects(name)
+    state = begin(method, federation, 2, Loop())
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates = train(method, state, who, Loop())
+    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    ids = torch.arange(5)
+    flips = attacked(federation, "sign_flip", 2.0).attack.forged(updates.upload, lambda: known, ids, ids, 2, 0)
+    noise = attacked(federation, "noise", 0.5).attack.forged(updates.upload, lambda: known, ids, ids, 2, 0)
+    honest = torch.arange(5) != LIAR
+    for value, start, flip, lie in zip(*map(trees.tree_leaves, (updates.upload, known, flips, noise)), strict=True):
+        assert torch.equal(flip[honest], value[honest])
+        assert torch.equal(lie[honest], value[honest])
+        assert torch.allclose(flip[LIAR], start[LIAR] - 2 * (value[LIAR] - start[LIAR]))
+    moved = torch.cat([(a - b)[LIAR].flatten() for a, b in zip(trees.tree_leaves(noise), trees.tree_leaves(known), strict=True)])
+    assert 0.3 < moved.std() < 0.7
+    clean, bad = (one_round(method, state, f, SETTINGS, Loop())[1] for f in (federation, attacked(federation, "sign_flip", 2.0)))
+    assert (clean.bytes_up, clean.bytes_down) == (bad.bytes_up, bad.bytes_down)
+
+
+def test_flipped_labels_are_those_that_train() -> None:
+    """c becomes C − 1 − c in the given rows and nowhere else; padding is no row."""
+    y, rows = torch.tensor([0, 1, 2, 2, 0]), torch.tensor([0, 3, -1])
+    assert flipped(y, rows, 3).tolist() == [2, 1, 2, 0, 0]
+    assert flipped(y, rows, 5).tolist() == [4, 1, 2, 2, 0]
+    assert y.tolist() == [0, 1, 2, 2, 0]
+
+
+@pytest.mark.parametrize(("task", "method"), [("digits", "fedavg"), ("graph", "fedavg")])
+def test_label_flipping_spares_validation_test_and_the_honest(task: str, method: str) -> None:
+    """Only the liars' training rows change, in images and in subgraphs."""
+    from fedweave import data
+
+    content = good()
+    content["tasks"][task]["attack"] = {"kind": "label_flip", "share": 0.3}
+    content["runs"] = {"a": {"task": task, "method": method}}
+    run_ = assembly.check(spec.parse(content)).run("a")
+    dataset = data.load(run_.task.dataset, "unused")
+    plain = assembly.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
+    if "y" in plain.own:  # a liar whose subgraph lacks the last class
+        few = plain.own["y"].clamp(max=torch.where(torch.arange(plain.clients) % 2 == 0, 7, 9)[:, None])
+        plain = replace(plain, own={**plain.own, "y": few})
+    lying = assembly.attacked(plain, run_.task)
+    assert lying.attack.liars.sum() == 3
+    for i, lies in enumerate(lying.attack.liars.tolist()):
+        before, after = (f.shared["y"] if "y" in f.shared else f.own["y"][i] for f in (plain, lying))
+        for part in ("train", "val", "test"):
+            rows = getattr(plain, part)[i]
+            rows = rows[rows >= 0]
+            wanted = 9 - before[rows] if lies and part == "train" else before[rows]
+            assert torch.equal(after[rows], wanted), (i, part)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("attack", {"kind": "sign_flip", "share": 0.2}, ["attack.scale", "missing"]),
+        ("attack", {"kind": "label_flip", "share": 0.2, "scale": 3}, ["attack.scale", "3", "no strength"]),
+        ("attack", {"kind": "sign_flip", "share": 0.2, "scale": -1}, ["attack.scale", "-1", "at least 0"]),
+        ("robust", {"rule": "krum"}, ["train.robust.rule", "krum", "median"]),
+        ("robust", {"rule": "trimmed", "trim": 0.7}, ["train.robust.trim", "0.7"]),
+        ("robust", {"rule": "median"}, ["train.robust.rule median", "fedamp", "fedavg"]),
+        ("privacy", {"clip": 1.0}, ["train.privacy.noise", "missing"]),
+        ("privacy", {"clip": 0, "noise": 1.0}, ["train.privacy.clip", "0"]),
+        ("privacy", {"clip": 1.0, "noise": 1.0, "delta": 2}, ["train.privacy.delta", "2"]),
+    ],
+)
+def test_impossible_wires_are_refused(path: str, value: dict, words: list[str]) -> None:
+    """In one line that names the key, the value and the way out."""
+    content = good()
+    content["runs"] = {"a": {"task": "digits", "method": "fedamp"}}
+    block = content["tasks"]["digits"]
+    (block if path == "attack" else block["train"])[path] = value
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(content))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_resumed_run_meets_the_same_lies() -> None:
+    """Noise hangs on round and client, so a run that goes on gives the same bits."""
+    method, federation = objects("fedavg")
+    settings = replace(SETTINGS, participation=0.6)
+    reports = list(run(method, attacked(federation, "noise", 0.3), settings, Loop()))
+    states: list[State] = [report.state for report in reports]
+    *_, again = run(method, attacked(federation, "noise", 0.3), settings, Loop(), states[0])
+    assert same(tuple(again.state), tuple(states[-1]))

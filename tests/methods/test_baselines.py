@@ -1,0 +1,122 @@
+"""Baselines at the edge of their hyper-parameters, where they must coincide with simpler methods."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, made, models, ran, server
+from torch import Tensor
+
+from fedweave.federation.engine import Settings, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.tensors import trees
+
+EQUAL = replace(FED, train=FED.train[:, :6])  # six training rows each: unweighted and weighted means agree
+
+
+def sides(a: Callable[[], Tensor], b: Callable[[], Tensor]) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """A named pair, for readability below."""
+    return a, b
+
+
+NO_VALIDATION = replace(FED, val=torch.full_like(FED.val, -1))
+ALONE = FED.select(torch.tensor([1]))
+UNRELATED = replace(EQUAL, relation=None)
+REDUCTIONS = {
+    "FedProx-FT(mu=0) = FedAvg-FT": sides(lambda: models(ran("fedprox_ft", mu=0.0)), lambda: models(ran("fedavg_ft"))),
+    "FedProx-FT trains as FedProx": sides(lambda: server(ran("fedprox_ft", mu=0.5)), lambda: server(ran("fedprox", mu=0.5))),
+    "Per-FedAvg(alpha=0) = FedAvg": sides(lambda: server(ran("perfedavg", "images", alpha=0.0)), lambda: server(ran("fedavg", "images"))),
+    "Per-FedAvg(HF, alpha=0) = FedAvg": sides(lambda: models(ran("perfedavg", variant="hf", alpha=0.0)), lambda: models(ran("fedavg"))),
+    "pFedMe(lam=0) trains theta as FedAvg-FT": sides(
+        lambda: models(ran("pfedme", rounds=1, lam=0.0, mu=0.0, inner_steps=1, inner_lr=0.1)), lambda: models(ran("fedavg_ft", rounds=1))
+    ),
+    "pFedMe(beta=0) = pFedMe(lam=0): nothing but the first model": sides(
+        lambda: server(ran("pfedme", beta=0.0)), lambda: server(ran("pfedme", lam=0.0))
+    ),
+    "CFL without splits = FedAvg-FT": sides(
+        lambda: models(ran("cfl", "rows", EQUAL, eps1=0.0)), lambda: models(ran("fedavg_ft", "rows", EQUAL))
+    ),
+    "HeurFedAMP(omega=1, lam=0) = Local": sides(lambda: models(ran("heurfedamp", omega=1.0, lam=0.0)), lambda: models(ran("local"))),
+    "HeurFedAMP from u_i, omega=1, lam=0 = Local": sides(
+        lambda: models(ran("heurfedamp", omega=1.0, lam=0.0, begin_at="mixture")), lambda: models(ran("local"))
+    ),
+    "HeurFedAMP(detached) = Local": sides(lambda: models(ran("heurfedamp", detached=True)), lambda: models(ran("local"))),
+    "FedALA in round 0 = FedAvg": sides(lambda: models(ran("fedala", rounds=1)), lambda: models(ran("fedavg", rounds=1))),
+    "FedALA(eta=0) = FedAvg": sides(lambda: models(ran("fedala", "images", eta=0.0, tensors=0)), lambda: models(ran("fedavg", "images"))),
+    "FedPAC(lam=0) of one client = FedRep": sides(
+        lambda: models(ran("fedpac", "rows", ALONE, lam=0.0, head_epochs=2)), lambda: models(ran("fedrep", "rows", ALONE, head_epochs=2))
+    ),
+    "FedFomo without validation rows = Local": sides(
+        lambda: models(ran("fedfomo", "rows", NO_VALIDATION)), lambda: models(ran("local", "rows", NO_VALIDATION))
+    ),
+    "pFedGraph(alpha -> inf, lam=0) = FedAvg-FT": sides(
+        lambda: models(ran("pfedgraph", alpha=1e12, lam=0.0)), lambda: models(ran("fedavg_ft"))
+    ),
+    "SFL with endless propagation = FedAvg": sides(
+        lambda: models(ran("sfl", "rows", UNRELATED, layers=64, lam_u=0.0, lam_g=0.0), "pre"),
+        lambda: models(ran("fedavg", "rows", UNRELATED), "pre"),
+    ),
+    "SFL(detached) = SFL without penalties": sides(
+        lambda: models(ran("sfl", detached=True)), lambda: models(ran("sfl", lam_u=0.0, lam_g=0.0))
+    ),
+    "SFL(gamma=0) deploys the own model": sides(
+        lambda: models(ran("sfl", gamma=0.0), "pre"), lambda: models(ran("sfl", gamma=0.0), "post")
+    ),
+    "SFL*(beta=0) = SFL": sides(lambda: models(ran("sfl", learned_graph=True, beta=0.0)), lambda: models(ran("sfl"))),
+    "Panacea without generator = GHN with trained vectors": sides(
+        lambda: models(ran("panacea", "nodes", generator_weight=0.0)),
+        lambda: models(ran("ghn", "nodes", **{**tiny.ARGUMENTS["panacea"], "train_x": True})),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reduction(name: str) -> None:
+    """Both sides give the same models."""
+    left, right = (side() for side in REDUCTIONS[name])
+    torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "off", "on"),
+    [
+        ("heurfedamp", "rows", {"lam": 0.0}, {"lam": 1.0}),
+        ("fedala", "rows", {"eta": 0.0}, {}),
+        ("fedpac", "rows", {"lam": 0.0}, {}),
+        ("pfedgraph", "rows", {"lam": 0.0}, {"lam": 0.1}),
+        ("pfedgraph", "rows", {"alpha": 1e12}, {}),
+        ("fedcp", "rows", {"lam": 0.0}, {}),
+        ("sfl", "rows", {"learned_graph": False}, {"learned_graph": True}),
+        ("panacea", "rows", {"generator_weight": 0.0}, {}),
+        ("perfedavg", "rows", {"variant": "fo"}, {"variant": "hf", "alpha": 0.1}),
+        ("fedpub", "nodes", {"detached": True}, {}),
+        ("fedrod", "rows", {"local_generic": True}, {}),
+        ("pfedme", "rows", {"eval_w": True}, {}),
+        ("fedpac", "rows", {"head_lr": 0.05}, {}),
+        ("heurfedamp", "rows", {"origin": "initial"}, {}),
+        ("fedfomo", "rows", {"models": 1}, {}),
+        ("pfedgraph", "rows", {"repel": True}, {}),
+    ],
+)
+def test_settings_matter(name: str, kind: str, off: dict, on: dict) -> None:
+    """The reductions are not trivial: away from their edge, results differ."""
+    a, b = (trees.tree_leaves(ran(name, kind, **settings).models["post"]) for settings in (off, on))
+    assert max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True) if x.is_floating_point()) > 1e-6
+
+
+def test_executors_agree_off_the_defaults() -> None:
+    """Switches that the contract sweep leaves at their defaults."""
+    for name, kind, settings in [
+        ("perfedavg", "images", {"variant": "hf", "alpha": 0.05}),
+        ("fedala", "rows", {"start_epochs": 13}),
+        ("sfl", "rows", {"learned_graph": True}),
+        ("fedsage", "nodes", {"generator_rounds": 2}),
+        ("fedpac", "rows", {"head_lr": 0.05}),
+        ("heurfedamp", "rows", {"begin_at": "mixture"}),
+    ]:
+        method, federation, some = made(name, kind, **settings), tiny.TASKS[kind][1](), Settings(rounds=3, participation=0.6, seed=SEED)
+        states = [list(run(method, federation, some, executor))[-1].state for executor in (Loop(), Batched(2))]
+        for a, b in zip(*(trees.tree_leaves(tuple(state)) for state in states), strict=True):
+            torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=1e-8, atol=1e-9)

@@ -1,0 +1,322 @@
+"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, graphs, penalties."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, ce, gradients, made, moved, network, ran, uploaded
+from torch import nn
+from torch.nn import functional as F
+
+from fedweave.client.solvers import SGD
+from fedweave.families import heads, penalties
+from fedweave.federation.collaboration import simplex
+from fedweave.federation.engine import Settings, begin, describe, one_round, run
+from fedweave.federation.executors import Loop
+from fedweave.federation.schedule import Training, viewers
+from fedweave.methods import cfl, fedcp
+from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.tensors import dropout_keys, trees
+
+
+def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """argmin xᵀ p x + qᵀ x over the simplex by a general solver."""
+    from scipy.optimize import minimize
+
+    n = len(q)
+    on_simplex = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones(n)}
+    found = minimize(
+        lambda x: x @ p @ x + q @ x,
+        np.full(n, 1 / n),
+        jac=lambda x: 2 * p @ x + q,
+        method="SLSQP",
+        bounds=[(0, 1)] * n,
+        constraints=on_simplex,
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    return found.x
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fedpac_program(seed: int) -> None:
+    """Head shares minimise variance plus bias over the simplex."""
+    g = np.random.default_rng(seed)
+    v, h = torch.from_numpy(g.uniform(0.05, 1.0, 5)), torch.from_numpy(g.normal(size=(5, 3, 4)) * 0.5)
+    alpha = heads.shares(v, h, smallest=0.0).numpy()
+    for i in range(5):
+        gap = (h[i] - h).flatten(1)
+        p = (v.diag() + gap @ gap.T).numpy()
+        np.testing.assert_allclose(alpha[i], minimum(p, np.zeros(5)), atol=2e-5)
+    np.testing.assert_allclose(heads.shares(v, h[:1].expand_as(h)).numpy(), np.tile((1 / v / (1 / v).sum()).numpy(), (5, 1)), rtol=1e-9)
+    small = heads.shares(v, h, smallest=0.1)
+    assert ((small == 0) | (small >= 0.1)).all()
+    torch.testing.assert_close(small.sum(1), torch.ones(5, dtype=torch.float64))
+
+
+def test_fedpac_statistics_and_prototypes() -> None:
+    """h, V and prototypes by loops over rows."""
+    method = made("fedpac")
+    before = begin(method, FED, SEED, Loop())
+    state, _, _ = one_round(method, before, FED, Settings(rounds=1, seed=SEED), Loop())
+    net = network(method)
+    total, count = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for i in range(tiny.CLIENTS):
+        rows = FED.train[i][FED.train[i] >= 0]
+        z, y = net.features(FED.shared["x"][rows]).detach(), FED.shared["y"][rows]
+        found = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
+        m, v = len(rows), 0.0
+        for c in range(3):
+            p, zc = float((y == c).double().mean()), z[y == c]
+            if len(zc):
+                torch.testing.assert_close(found["h"][c], p * zc.mean(0))
+                v += p * float(zc.square().sum(1).mean()) - p**2 * float(zc.mean(0).square().sum())
+        assert float(found["variance"]) == pytest.approx(v / m)
+    _, _, updates = uploaded(method, before)
+    for i in range(tiny.CLIENTS):
+        total += updates["counts"][i][:, None] * updates["means"][i]
+        count += updates["counts"][i]
+    torch.testing.assert_close(state.server["prototypes"], total / count[:, None])
+    assert state.server["known"].all()
+
+
+def test_fedpac_pulls_features_to_prototypes() -> None:
+    """The alignment's gradient is that of λ mean (z − μ)², and 0 for classes nobody knows."""
+    method = made("fedpac", lam=2.0)
+    net, data, rows = network(method), viewers(FED, SEED, 0).one(0), FED.train[0][:5]
+    protos, y = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64), FED.shared["y"][FED.train[0][:5]]
+    for known in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
+        shared = {"prototypes": protos, "known": known}
+        params = {n: p.detach().requires_grad_() for n, p in net.named_parameters()}
+        ours = method._losses(shared, data)(params, rows, dropout_keys.key(0), None).mean()
+        z = torch.func.functional_call(net, params, (FED.shared["x"][rows],))
+        features = method.task.call(params, FED.shared["x"][rows], "features")
+        theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * known[y][:, None]).mean()
+        for a, b in zip(*(torch.autograd.grad(v, [*params.values()], retain_graph=True) for v in (ours, theirs)), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_pfedgraph_program() -> None:
+    """The closed form is the minimum of Σ a d + α ‖a − n‖² over the simplex, unseen clients excluded."""
+    method = made("pfedgraph", alpha=0.8)
+    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED, participation=4), Loop())
+    server, ids = state.server, torch.arange(5)
+    learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
+    seen = server["seen"].nonzero()[:, 0]
+    n = (FED.sizes[seen] / FED.sizes[seen].sum()).double().numpy()
+    found = method.weights(server, ids)[0]
+    assert not found[:, ~server["seen"]].any()
+    for i in seen.tolist():
+        d = -F.cosine_similarity(learnt[i][None], learnt[seen]).numpy()
+        d[d < -0.9] = -1.0
+        np.testing.assert_allclose(found[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
+    torch.testing.assert_close(simplex(found), found)
+
+
+def test_fedfomo_weights() -> None:
+    """Scores by losses and distances; what helps is taken in proportion, what does not is left."""
+    method, data = made("fedfomo", models=3), viewers(FED, SEED, 1).one(1)
+    own, rows = network(method), FED.val[1][FED.val[1] >= 0]
+    others = [moved(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))]
+    losses = [float(ce(n, rows).detach()) for n in (own, *others)]
+    vectors = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in (own, *others)])
+    scores = torch.tensor([(losses[0] - loss) / float((v - vectors[0]).norm()) for loss, v in zip(losses[1:], vectors[1:], strict=True)])
+    assert scores[0] > 0 > scores[2]
+    positive = scores.clamp(min=0).double()
+    expected = vectors[0] + (positive / positive.sum()) @ (vectors[1:] - vectors[0])
+    sent = {"models": trees.stack([dict(net.named_parameters()) for net in others]), "live": torch.ones(3, dtype=torch.bool)}
+    sent = trees.tree_map(torch.detach, sent)
+    client = {n: p.detach() for n, p in own.named_parameters()}
+    same_vector = torch.cat([v.flatten() for v in method.personalize({}, sent, client, data).values()])
+    torch.testing.assert_close(same_vector, expected)
+    blocked = method.personalize({}, {**sent, "live": positive == 0}, client, data)
+    torch.testing.assert_close(torch.cat([v.flatten() for v in blocked.values()]), vectors[0])
+
+
+def test_fedfomo_picks() -> None:
+    """Greedy picks follow affinities; explorers are uniform; nobody gets itself, an untrained model or one model twice."""
+    method = made("fedfomo", models=2, epsilon=0.0)
+    server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.tensor([True, True, True, True, False])}
+    server["affinity"] = torch.tensor([[9.0, 1, 3, 2, 8]]).expand(5, 5).double()
+    picks, live = method.picks(server, torch.tensor([0, 2]))
+    assert picks.tolist() == [[2, 3], [0, 3]]
+    assert live.all()
+    curious, hits = made("fedfomo", models=1, epsilon=1.0, decay=0.0), torch.zeros(5)
+    for r in range(400):
+        picks, live = curious.picks({**server, "round": torch.tensor(r)}, torch.tensor([0]))
+        hits[picks[0, 0]] += 1
+    assert hits[0] == hits[4] == 0
+    assert (hits[1:4] > 90).all()
+    lonely = method.picks({**server, "seen": torch.zeros(5, dtype=torch.bool)}, torch.arange(5))
+    assert not lonely[1].any()
+
+
+def test_cfl_splits_where_updates_oppose() -> None:
+    """Two groups that pull apart: stationary on average, moving in truth; the split finds them and their models part."""
+    method = made("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
+    server = begin(method, FED, SEED, Loop()).server
+    g = torch.Generator().manual_seed(0)
+    pull = torch.randn(trees.flat(server["models"]).shape[1], generator=g, dtype=torch.float64)
+    pull = pull / pull.norm()
+    sign = torch.tensor([1.0, -1, 1, -1, 1, -1][:5]).double()
+    noise = 0.05 * torch.randn(5, len(pull), generator=g, dtype=torch.float64) / len(pull) ** 0.5
+    deltas = sign[:, None] * torch.tensor([2.0, 3, 2, 3, 2])[:, None].double() / 2 * pull + noise
+    shifted, start = {}, 0
+    for name, value in server["models"].items():
+        size = value[0].numel()
+        shifted[name] = value + deltas[:, start : start + size].reshape(value.shape)
+        start += size
+    after = method.aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
+    assert after["labels"][[0, 2, 4]].unique().numel() == after["labels"][[1, 3]].unique().numel() == 1
+    assert after["labels"].unique().numel() == 2
+    for group in ([0, 2, 4], [1, 3]):
+        expected = trees.flat(server["models"])[0] + deltas[group].mean(0)
+        torch.testing.assert_close(trees.flat(after["models"])[group], expected.expand(len(group), -1))
+    for blocked in ({"eps1": 0.0}, {"eps2": 10.0}, {"min_size": 5}, {"first_split": 1}):
+        same_settings = {"eps1": 0.5, "eps2": 0.5, "min_size": 2, "first_split": 0, **blocked}
+        kept = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
+        assert not kept["labels"].any()
+    weights = method.collaboration(after)[0]
+    assert float(weights[0, 2]) == pytest.approx(1 / 3)
+    assert float(weights[0, 1]) == 0.0
+
+
+def test_cfl_absent_members_follow_their_cluster() -> None:
+    """A cluster's model is one model: members that did not take part move with it, unseen ones stay with the larger part."""
+    report = ran("cfl", eps1=0.0)
+    rows = trees.flat(report.state.server["models"])
+    torch.testing.assert_close(rows, rows[:1].expand_as(rows))
+    *_, partial = run(made("cfl", eps1=100.0, eps2=0.0, first_split=0), FED, Settings(rounds=4, seed=SEED, participation=0.6), Loop())
+    labels, rows = partial.state.server["labels"], trees.flat(partial.state.server["models"])
+    assert labels.unique().numel() > 1
+    for label in labels.unique():
+        members = rows[labels == label]
+        torch.testing.assert_close(members, members[:1].expand_as(members))
+
+
+def test_bisection_is_complete_linkage() -> None:
+    """The split has the smallest possible largest distance within a part, on vectors in two cones."""
+    g = torch.Generator().manual_seed(3)
+    updates = torch.cat([torch.randn(4, 6, generator=g) * 0.3 + 1, torch.randn(3, 6, generator=g) * 0.3 - 1])
+    part = cfl._bisect(updates)
+    assert part[:4].unique().numel() == part[4:].unique().numel() == 1
+    assert part[0] != part[4]
+
+
+def test_fedcp_gate_splits_features() -> None:
+    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a Gumbel-softmax."""
+    method = made("fedcp")
+    state = begin(method, FED, SEED, Loop())
+    model = method.personalize(method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0))
+    data, rows = viewers(FED, 0, 0).one(0), torch.arange(7)
+    plain = method.task.predict(model["model"], data, rows)
+    torch.testing.assert_close(method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12)
+    draws = dropout_keys.uniform(dropout_keys.key(3), (20000, 2)).clamp(min=2.0**-25).double()
+    scores = torch.tensor([1.0, 0.0]) + -(-draws.log()).log()
+    assert float((scores.argmax(1) == 0).double().mean()) == pytest.approx(1 / (1 + np.exp(-1.0)), abs=0.015)
+
+
+def test_fedcp_discrepancy() -> None:
+    """MMD² equals its double sum, is 0 for equal samples, and ignores padding."""
+    g = torch.Generator().manual_seed(0)
+    x, y = (3 * torch.randn(6, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    kernel = lambda a, b: sum(np.exp(-float((a - b).square().sum()) / (2 * w)) for w in (10, 15, 20, 50))  # noqa: E731
+    expected = np.mean([[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)])
+    assert float(fedcp.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
+    assert float(fedcp.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
+    mask = torch.tensor([True] * 4 + [False] * 2)
+    torch.testing.assert_close(fedcp.discrepancy(x, y, mask), fedcp.discrepancy(x[:4], y[:4], None))
+
+
+def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
+    """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
+    for size in (3, 4):
+        method = made("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
+        for i in range(FED.clients):
+            data = viewers(FED, 0, 0).one(i)
+            sizes = [len(batch) for batch in method._batches(data)]
+            assert {*sizes} == {size}
+            assert len(sizes) == int(0.8 * int(data.size)) // size
+
+
+def test_fedcp_compares_features_of_the_same_image() -> None:
+    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ adds nothing."""
+    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    found = []
+    for lam in (0.0, 5.0):
+        method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
+        state = begin(method, federation, SEED, Loop())
+        found.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+def test_fedcp_uploads_the_middle_of_both_heads() -> None:
+    """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
+    method, alone = made("fedcp"), FED.select(torch.tensor([1]))
+    before = begin(method, alone, SEED, Loop())
+    after, _, _ = one_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
+    for name in method.task.head:
+        middle = 0.5 * (after.clients[name][0] + before.server["model"][name])
+        torch.testing.assert_close(after.server["model"][name], middle)
+    assert not torch.equal(after.server["model"]["gate/weight"], before.server["model"]["gate/weight"])
+
+
+def test_unsquared_penalty_has_a_unit_gradient() -> None:
+    """∇ weight ‖w − a‖ is weight times the unit vector, 0 at w = a, and several anchors add up."""
+    g = torch.Generator().manual_seed(0)
+    a, b = ({n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(2))
+    w = {n: torch.randn_like(v).requires_grad_() for n, v in a.items()}
+    loss = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 0.3), (b, 0.5)])
+    grads = torch.autograd.grad(loss(w, torch.zeros(1), dropout_keys.key(0))[0], [*w.values()])
+    for name, grad in zip(w, grads, strict=True):
+        unit = [weight * (w[name] - x[name]) / penalties.length(w[n] - x[n] for n in w) for x, weight in ((a, 0.3), (b, 0.5))]
+        torch.testing.assert_close(grad, sum(unit).detach())
+    at = {n: v.clone().requires_grad_() for n, v in a.items()}
+    alone = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)])
+    still = torch.autograd.grad(alone(at, torch.zeros(1), dropout_keys.key(0))[0], [*at.values()])
+    assert not any(s.any() for s in still)
+
+
+def test_antisymmetric_graph() -> None:
+    """At most one direction per pair, no loops, and k entries per row."""
+    g = torch.Generator().manual_seed(0)
+    network = AntisymmetricGraph(*(torch.randn(8, 6, generator=g) for _ in range(2)))
+    weights = network().detach()
+    assert not (weights * weights.T).any()
+    assert (weights > 0).any()
+    sparse = sparsified(weights, 2)
+    assert ((sparse > 0).sum(1) <= 2).all()
+    torch.testing.assert_close(sparse.sum(1), weights.topk(2, 1).values.sum(1))
+
+
+def test_sfl_propagation() -> None:
+    """u = A³ Θ with A the ring plus loops, rows of sum 1."""
+    report, method = ran("sfl"), made("sfl")
+    a = torch.eye(5, dtype=torch.float64)
+    a[tiny.ring(5)[0], tiny.ring(5)[1]] = 1.0
+    a = a / 3
+    torch.testing.assert_close(method.weights(report.state.server, torch.arange(5))[0], a @ a @ a)
+    shared, own = method.download(report.state.server, torch.tensor([3, 1]))
+    stacked = trees.flat(report.state.server["models"])
+    torch.testing.assert_close(trees.flat(own["mixture"]), (a @ a @ a @ stacked)[[3, 1]])
+    torch.testing.assert_close(trees.flat(trees.broadcast(shared["common"], 1))[0], (a @ a @ a @ stacked).mean(0))
+
+
+def test_panacea_reconstruction() -> None:
+    """The generator's gradient equals central differences, and following it reconstructs the graph better."""
+    method = made("panacea", "rows", generator_weight=1.0, embedding_size=6)
+    server = method.init(describe(method, FED, SEED, Loop()))
+    phi, fixed = server["phi"], server["fixed"]
+    gradient = method.regularise(phi, fixed)
+    g = torch.Generator().manual_seed(4)
+    direction = trees.tree_map(lambda t: torch.randn(t.shape, generator=g, dtype=t.dtype), phi)
+    ends = [method.reconstruction(trees.tree_map(lambda p, d, s=s: p + s * d, phi, direction), fixed) for s in (1e-5, -1e-5)]
+    along = trees.only(direction, gradient)  # the hypernetwork is not in the gradient, though it is in the direction
+    slope = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(along), strict=True))
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8)
+    first = method.reconstruction(phi, fixed)
+    for _ in range(200):
+        step = method.regularise(phi, fixed)
+        phi = {**phi, **trees.tree_map(lambda p, d: p - 0.1 * d, trees.only(phi, step), step)}
+    assert float(method.reconstruction(phi, fixed)) < 0.8 * float(first)

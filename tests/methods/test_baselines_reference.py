@@ -1,0 +1,275 @@
+"""Baselines against naive `torch.optim` loops, one client after the other, on random data."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, average, batches, ce, copies, gradients, made, moved, network, ran, same, uploaded
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.federation.engine import Settings, begin, one_round
+from fedweave.federation.executors import Loop
+from fedweave.federation.schedule import Training, cohort
+from fedweave.methods import fedcp
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_per_fedavg(variant: str) -> None:
+    """Three-batch meta-steps, and adaptation by one step."""
+    alpha, delta = 0.05, 1e-3
+    g = network(made("perfedavg"))
+    for r in range(2):
+        nets = []
+        for i, net in copies(g):
+            for first, second, third in zip(*(batches(i, r, e, e + 2) for e in (0, 2, 4)), strict=True):
+                d = gradients(moved(net, gradients(net, second), -alpha), first)
+                if variant == "hf":
+                    ahead, behind = (gradients(moved(net, d, s * delta), third) for s in (1, -1))
+                    d = [v - alpha * (a - b) / (2 * delta) for v, a, b in zip(d, ahead, behind, strict=True)]
+                net = moved(net, d, -0.1)
+            nets.append(net)
+        g = average(nets, FED.sizes)
+    report = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta)
+    same(g, report.state.server["model"])
+    whole = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta, training=Training(batch_size=0, epochs=1))
+    g.load_state_dict(whole.state.server["model"])
+    for i in range(tiny.CLIENTS):
+        adapted = moved(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
+        same(adapted, trees.at(whole.models["pre"], i))
+
+
+def test_hessian_free_direction_is_second_order() -> None:
+    """At a batch shared by all three draws, "hf" approaches the exact gradient of F(w − α ∇F(w)) as δ shrinks."""
+    method = made("perfedavg", variant="hf", alpha=0.3, delta=1e-4, training=Training(batch_size=0, epochs=1))
+    net = network(method)
+    params = {n: p.detach() for n, p in net.named_parameters()}
+    rows = FED.train[0][FED.train[0] >= 0]
+
+    def loss(p: Params) -> Tensor:
+        return F.cross_entropy(torch.func.functional_call(net, p, (FED.shared["x"][rows],)), FED.shared["y"][rows])
+
+    def adapted(p: Params) -> Tensor:
+        inner = torch.func.grad(loss)(p)
+        return loss({n: v - 0.3 * inner[n] for n, v in p.items()})
+
+    exact = torch.func.grad(adapted)(params)
+    one = ran("perfedavg", "rows", FED.select(torch.tensor([0])), 1, variant="hf", alpha=0.3, delta=1e-4, training=method.training)
+    for name, value in params.items():
+        torch.testing.assert_close(one.state.server["model"][name], value - 0.1 * exact[name], rtol=1e-5, atol=1e-7)
+
+
+def test_pfedme() -> None:
+    """K proximal steps per batch, then one step of w on the envelope."""
+    lam, mu, lr, beta, steps = 4.0, 0.01, 0.05, 0.7, 3
+    g = network(made("pfedme"))
+    for r in range(2):
+        nets, thetas = [], []
+        for i, w in copies(g):
+            theta = copy.deepcopy(w)
+            for rows in batches(i, r, 0, 2):
+                for _ in range(steps):
+                    theta = moved(
+                        theta,
+                        [
+                            d + lam * (p - q).detach() + mu * p.detach()
+                            for d, p, q in zip(gradients(theta, rows), theta.parameters(), w.parameters(), strict=True)
+                        ],
+                        -lr,
+                    )
+                w = moved(w, [lam * (q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)], -0.1)
+            nets.append(w)
+            thetas.append(theta)
+        g = average([g, average(nets, FED.sizes)], torch.tensor([1 - beta, beta], dtype=torch.float64))
+    report = ran("pfedme", rounds=2, lam=lam, mu=mu, inner_lr=lr, beta=beta, inner_steps=steps)
+    same(g, report.state.server["model"])
+    for i, theta in enumerate(thetas):
+        same(theta, trees.at(report.models["pre"], i))
+
+
+def test_heurfedamp() -> None:
+    """Mixtures by cosine, and the squared pull towards them."""
+    sigma, omega, strength = 5.0, 0.3, 0.8
+    nets = [net for _, net in copies(network(made("heurfedamp")))]
+    for r in range(3):
+        flat = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in nets])
+        anchors = []
+        for i in range(tiny.CLIENTS):
+            others = [j for j in range(tiny.CLIENTS) if j != i]
+            xi = (1 - omega) * torch.softmax(sigma * F.cosine_similarity(flat[others], flat[i][None]), 0)
+            anchors.append(omega * flat[i] + xi @ flat[others])
+        for i, net in enumerate(nets):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for rows in batches(i, r, 0, 2):
+                optimizer.zero_grad()
+                pull = (nn.utils.parameters_to_vector(net.parameters()) - anchors[i]).square().sum()
+                (ce(net, rows) + (strength / 2 * pull if r else 0.0)).backward()
+                optimizer.step()
+    report = ran("heurfedamp", sigma=sigma, omega=omega, lam=strength * 2.0, alpha=2.0)
+    for i, net in enumerate(nets):
+        same(net, trees.at(report.models["post"], i))
+
+
+def test_fedala() -> None:
+    """Weights learn on the head, everything else comes from g."""
+    own = [net for _, net in copies(network(made("fedala")))]
+    g, weights = copy.deepcopy(own[0]), [[torch.ones_like(p) for p in own[0].fc.parameters()] for _ in own]
+    for r in range(3):
+        for i, net in enumerate(own):
+            gap = [(a - b).detach() for a, b in zip(g.fc.parameters(), net.fc.parameters(), strict=True)]
+            old = [p.detach().clone() for p in net.fc.parameters()]
+            net.load_state_dict(g.state_dict())
+            rows = FED.train[i][FED.train[i] >= 0]
+            for k in range(0 if r == 0 else 1 + (r == 1)):
+                del k
+                mixed(net, old, gap, weights[i])
+                d = gradients(net, rows)[-2:]
+                weights[i] = [(w - 2.0 * e * h).clamp(0, 1) for w, e, h in zip(weights[i], d, gap, strict=True)]
+            mixed(net, old, gap, weights[i])
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                ce(net, rows).backward()
+                optimizer.step()
+        g = average(own, FED.sizes)
+    whole = {"training": Training(batch_size=0, epochs=2), "portion": 100.0, "eta": 2.0, "start_epochs": 2}
+    report = ran("fedala", **whole)
+    same(g, report.state.server["model"])
+    assert min(float(w.min()) for i in range(5) for w in weights[i]) < 1.0
+    for i in range(tiny.CLIENTS):
+        for a, b in zip(weights[i], trees.at(report.state.clients["weights"], i).values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+def mixed(net: nn.Module, old: list[Tensor], gap: list[Tensor], weights: list[Tensor]) -> None:
+    """Set the head to θ + (g − θ) ⊙ W."""
+    with torch.no_grad():
+        for p, o, d, w in zip(net.fc.parameters(), old, gap, weights, strict=True):
+            p.copy_(o + d * w)
+
+
+def test_blending_rule_stops_when_losses_settle() -> None:
+    """The first lesson lasts at least eleven epochs, ends by the threshold, and happens once."""
+    method = made("fedala", start_epochs=40, threshold=1e9)
+    settings = Settings(rounds=1, seed=SEED)
+    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
+    assert not state.clients["started"].any()
+    patient, eager = (
+        one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0] for n, t in ((11, 0.0), (40, 1e9))
+    )
+    torch.testing.assert_close(patient.clients["weights"], eager.clients["weights"])
+    assert patient.clients["started"].all()
+    later = [one_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)]
+    torch.testing.assert_close(*(state.clients["weights"] for state in later))
+
+
+def test_fedah() -> None:
+    """With W stuck at 1, heads start from the global one, then heads and bodies train in turn."""
+    g = network(made("fedah"))
+    for r in range(2):
+        nets = []
+        for i, net in copies(g):
+            body = [p for n, p in net.named_parameters() if not n.startswith("fc.")]
+            for part, steps in (([*net.fc.parameters()], batches(i, r, 0, 1)), (body, batches(i, r, 1, 3))):
+                optimizer = torch.optim.SGD(part, lr=0.1)
+                for rows in steps:
+                    net.zero_grad()
+                    ce(net, rows).backward()
+                    optimizer.step()
+            nets.append(net)
+        g = average(nets, FED.sizes)
+    same(g, ran("fedah", rounds=2, eta=0.0).state.server["model"])
+
+
+def test_fedrod() -> None:
+    """Two optimisers: balanced softmax for body and generic head, the personal head on what they leave."""
+    g = network(made("fedrod"))
+    private = [copy.deepcopy(g.fc) for _ in range(tiny.CLIENTS)]
+    for r in range(2):
+        nets = []
+        for i, net in copies(g):
+            counts = torch.bincount(FED.shared["y"][FED.train[i][FED.train[i] >= 0]], minlength=tiny.CLASSES)
+            prior = counts.double().clamp(min=1e-12).log()
+            both = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(private[i].parameters(), lr=0.1)
+            for rows in batches(i, r, 0, 2):
+                z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
+                generic = net.fc(z)
+                for optimizer, loss in zip(
+                    both, (F.cross_entropy(generic + prior, y), F.cross_entropy(generic.detach() + private[i](z.detach()), y)), strict=True
+                ):
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            nets.append(net)
+        g = average(nets, FED.sizes)
+    report = ran("fedrod", rounds=2)
+    same(g, report.state.server["model"])
+    for i, head in enumerate(private):
+        same(head, {n.removeprefix("fc."): v[i] for n, v in report.state.clients["private"].items()})
+        rows = FED.test[i][FED.test[i] >= 0]
+        z = g.features(FED.shared["x"][rows])
+        hits = ((g.fc(z) + head(z)).argmax(1) == FED.shared["y"][rows]).double().mean()
+        assert float(report.scores["pre"]["test"][i]) == pytest.approx(100 * float(hits))
+
+
+def test_fedcp() -> None:
+    """Gate, personal head and body under one optimiser; the received body and head stay frozen."""
+    method = made("fedcp", lam=0.7)
+    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
+    shared, _, uploads = uploaded(method, state)
+    for i in range(tiny.CLIENTS):
+        net, frozen, gate, norm = network(method), network(method), nn.Linear(5, 10).double(), nn.LayerNorm(10).double()
+        frozen.load_state_dict({n: shared[n] for n in method.task.params})
+        net.load_state_dict({**frozen.state_dict(), **{n: state.clients[n][i] for n in method.task.head}})
+        places = (gate.weight, gate.bias, norm.weight, norm.bias)
+        with torch.no_grad():
+            for p, name in zip(places, fedcp.GATE, strict=True):
+                p.copy_(shared[name])
+        context = F.normalize(net.fc.weight.detach().sum(0), dim=0)
+        optimizer = torch.optim.SGD([*net.parameters(), *gate.parameters(), *norm.parameters()], lr=0.1)
+        key = cohort(FED, torch.arange(tiny.CLIENTS), method.training, 2, SEED, 0).keys[i]
+        per_epoch = len(batches(i, 0, 0, 1))
+        for k, rows in enumerate(batches(i, 0, 0, 2)):
+            z = net.features(FED.shared["x"][rows])
+            noise = -(
+                -dropout_keys.uniform(dropout_keys.fold(key, k // per_epoch, k % per_epoch, 2), (len(rows), 2, 5)).clamp(min=2.0**-25).log()
+            ).log()
+            s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) + noise, 1)
+            mmd = fedcp.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
+            loss = F.cross_entropy(net.fc(z * s[:, 0]) + frozen.fc(z * s[:, 1]), FED.shared["y"][rows]) + 0.7 * mmd
+            optimizer.zero_grad()
+            frozen.zero_grad()
+            loss.backward()
+            optimizer.step()
+        sent = trees.at(uploads["model"], i)
+        for p, name in zip(places, fedcp.GATE, strict=True):
+            torch.testing.assert_close(sent[name], p.detach())
+        with torch.no_grad():
+            for p, q in zip(net.fc.parameters(), frozen.fc.parameters(), strict=True):
+                p.copy_((p + q) / 2)
+        same(net, sent)
+
+
+@pytest.mark.parametrize("repel", [False, True])
+def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
+    """F − λ cos(w, v) against torch.optim; the public code's sign is the opposite."""
+    method = made("pfedgraph", lam=0.3, repel=repel)
+    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
+    _, own, uploads = uploaded(method, state)
+    for i in range(tiny.CLIENTS):
+        net = network(method)
+        net.load_state_dict(trees.at(own["mixture"], i))
+        v = torch.cat([t.flatten() for t in trees.at(own["direction"], i).values()])
+        stacked = trees.flat(state.server["models"])
+        a = method.weights(state.server, torch.tensor([i]))[0, 0]
+        torch.testing.assert_close(v, a @ (stacked / stacked.norm(dim=1, keepdim=True)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for rows in batches(i, 0, 0, 2):
+            optimizer.zero_grad()
+            cos = F.cosine_similarity(nn.utils.parameters_to_vector(net.parameters())[None], v[None])[0]
+            (ce(net, rows) + (0.3 if repel else -0.3) * cos).backward()
+            optimizer.step()
+        same(net, trees.at(uploads["model"], i))

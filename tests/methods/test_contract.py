@@ -1,0 +1,184 @@
+"""What every method promises, swept over all methods and the toy tasks they make sense on."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.federation.engine import Report, Settings, State, begin, evaluate, onboard, one_round, run
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.methods import METHODS
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree, tree_leaves
+
+PAIRS = [(name, kind) for kind, (task, _) in tiny.TASKS.items() for name in METHODS if tiny.suits(name, task())]
+# All that is asked of a pair is asked in one process, which runs `reference` once.
+MARKED = [pytest.param(*pair, marks=pytest.mark.xdist_group("-".join(pair))) for pair in PAIRS]
+SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
+EVERYBODY = Settings(rounds=3, seed=1, every=3)
+
+
+def objects(name: str, kind: str) -> tuple[Method, Federation]:
+    """A method and its toy federation."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    return tiny.method(name, task, kind), federation
+
+
+def last(method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None) -> tuple[State, dict]:
+    """State and scores at the end of a run."""
+    *_, report = run(method, federation, settings, executor, resume)
+    return report.state, report.scores
+
+
+@cache
+def reference(name: str, kind: str) -> list[Report]:
+    """The rounds of a run with partial participation, one client after the other."""
+    method, federation = objects(name, kind)
+    return list(run(method, federation, SOME, Loop()))
+
+
+def reached(name: str, kind: str) -> tuple[State, dict]:
+    """State and scores at the end of `reference`."""
+    report = reference(name, kind)[-1]
+    return report.state, report.scores
+
+
+def assert_close(a: Tree, b: Tree, tolerance: float) -> None:
+    """Equal structure, and leaves equal within `tolerance` of their scale."""
+    left, right = tree_leaves(a), tree_leaves(b)
+    assert len(left) == len(right)
+    for x, y in zip(left, right, strict=True):
+        if isinstance(x, Tensor):
+            torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
+        else:
+            assert x == y
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_executors_agree(name: str, kind: str) -> None:
+    """loop = batched = chunked, with partial participation and ragged clients, in state and scores."""
+    method, federation = objects(name, kind)
+    expected = reached(name, kind)
+    for executor in (Batched(), Batched(2)):
+        assert_close(last(method, federation, SOME, executor), expected, 1e-8)
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
+    """A client that is not sampled has the same private state after the round, bit for bit."""
+    method, federation = objects(name, kind)
+    method = method.stages(1)[0].method
+    before = begin(method, federation, 3, Loop())
+    after, _, _ = one_round(method, before, federation, Settings(rounds=1, seed=3, participation=2), Loop(), shadow=True)
+    changed = torch.zeros(tiny.CLIENTS, dtype=torch.bool)
+    for x, y in zip(tree_leaves(before.clients), tree_leaves(after.clients), strict=True):
+        changed |= (x != y).reshape(len(x), -1).any(1)
+    assert changed.sum() <= 2
+    assert changed.any() or not tree_leaves(before.clients) or name != "local"
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
+    """Clients have no order: permuting them permutes private states and scores."""
+    method, federation = objects(name, kind)
+    if not tiny.equivariant(name):
+        method = tiny.symmetric(method)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    settings = Settings(rounds=2, seed=1, every=2)
+    state, scores = last(method, federation, settings, Loop())
+    moved_state, moved = last(method, federation.select(order), settings, Loop())
+    assert_close(moved_state.clients, trees.take(state.clients, order), 1e-8)
+    assert_close(moved, trees.take(scores, order), 1e-8)
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_resumed_equals_uninterrupted(name: str, kind: str) -> None:
+    """Continuing from any round's state gives the same bits as never having stopped."""
+    method, federation = objects(name, kind)
+    for report in reference(name, kind)[:-1]:
+        assert_close(last(method, federation, SOME, Loop(), report.state), reached(name, kind), 0.0)
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_state_is_plain_tensors(name: str, kind: str, tmp_path: object) -> None:
+    """The state survives a save that admits tensors only."""
+    state, _ = reached(name, kind)
+    torch.save(tuple(state), tmp_path / "state.pt")
+    assert_close(torch.load(tmp_path / "state.pt", weights_only=True), tuple(state), 0.0)
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_test_rows_never_teach(name: str, kind: str) -> None:
+    """Without test rows, and with other ones, training is the same bit for bit."""
+    method, federation = objects(name, kind)
+    blind = replace(federation, test=federation.val)
+    assert_close(last(method, blind, SOME, Loop())[0], reached(name, kind)[0], 0.0)
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_newcomers_join(name: str, kind: str) -> None:
+    """The last two clients join after a round, are evaluated, and a round with everybody works."""
+    method, federation = objects(name, kind)
+    method = method.stages(1)[0].method
+    present = federation.select(torch.arange(3))
+    state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
+    state = onboard(method, state, federation, 2, 1, Loop())
+    scores, _ = evaluate(method, state, federation, EVERYBODY, Loop())
+    assert scores["pre"]["test"].shape == (5,)
+    state, report, _ = one_round(method, state, federation, EVERYBODY, Loop())
+    assert torch.isfinite(torch.tensor(report.loss))
+    weights = method.collaboration(state.server)
+    assert weights is None or weights.shape[1:] == (5, 5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_client_is_a_federation(name: str) -> None:
+    """With nobody to learn from, every method trains, scores and stays finite."""
+    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"
+    method, federation = objects(name, kind)
+    *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
+    assert report.dropped == ()
+    assert torch.isfinite(torch.tensor(report.loss))
+    assert torch.isfinite(report.scores[method.point]["test"]).all()
+
+
+@pytest.mark.parametrize("name", ["shn", "ghn", "panacea"])
+def test_newcomers_join_the_last_stage(name: str) -> None:
+    """The round in which they join counts from the beginning of the method proper; its graph takes them up."""
+    method, federation = objects(name, "rows")
+    settings = Settings(rounds=3, seed=1, newcomers=2, join_round=2)
+    reports = [*run(method, federation, settings, Loop())]
+    evaluated = [len(report.scores[method.point]["test"]) for report in reports if report.scores]
+    assert evaluated == [3, 3, 5]
+    assert (reports[-1].state.server["fixed"]["edges"] >= 3).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_learns_a_separable_toy(name: str) -> None:
+    """After training, clients beat the chance level of their most frequent class by a wide margin."""
+    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"
+    method, federation = objects(name, kind)
+    settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=1000)
+    scores = last(method, federation, settings, Batched())[1][method.point]
+    both = torch.stack([scores["val"], scores["test"]]).nanmean()
+    assert both > (80.0 if kind != "nodes" else 65.0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_wire_is_counted(name: str) -> None:
+    """The ledger is positive for whoever communicates, and never more than a few models a client."""
+    kind = next(k for n, k in PAIRS if n == name)
+    method, federation = objects(name, kind)
+    method = method.stages(1)[0].method
+    _, report, _ = one_round(method, begin(method, federation, 1, Loop()), federation, EVERYBODY, Loop())
+    model = 4 * sum(p.numel() for p in method.task.template.parameters()) * tiny.CLIENTS
+    if name == "local":
+        assert report.bytes_down == report.bytes_up == 0
+    else:
+        assert 0 < report.bytes_up <= 4 * model
+        assert report.bytes_down > 0

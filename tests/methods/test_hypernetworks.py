@@ -1,0 +1,284 @@
+"""pFedHN, GHN, SHN and FedSheafHN: models generated from clients' vectors."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.client.solvers import SGD, Adam, Grouped, owned, pull_back
+from fedweave.errors import BadInput
+from fedweave.families import GeneratedModels
+from fedweave.federation.engine import Settings, State, begin, evaluate, onboard, one_round, run
+from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Start
+from fedweave.methods import METHODS
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+
+EVERYBODY = torch.arange(tiny.CLIENTS)
+# Hypernetworks, without what would move their target.
+STEADY: dict[str, dict] = {"pfedhn": {}, "ghn": {}, "shn": {}, "fedsheafhn": {"dropout": 0.0, "lr_phi": 0.002, "lr_theta": 0.002}}
+GENERATED = {
+    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes" for name, cls in METHODS.items() if issubclass(cls, GeneratedModels)
+}
+
+
+def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Federation, State]:
+    """The method of the last stage and the state after some rounds of every stage."""
+    kind = GENERATED[name]
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **overrides)
+    *_, report = run(method, federation, Settings(rounds=rounds, seed=2), Loop())
+    return report.method, federation, report.state
+
+
+def start_of(method: GeneratedModels, federation: Federation, enrolled: Tree | None = None) -> Start:
+    """What the server knows before round 0."""
+    return Start(method.task.init(1), enrolled or {}, federation.clients, 7, federation.relation, federation.ids)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
+    """⟨gradient, d⟩ equals the central difference of ⟨c, generate(φ)⟩ along a random direction d, dropout included."""
+    method, _, state = fixture(name)
+    server, ids = state.server, torch.tensor([0, 2, 3])
+    g = torch.Generator().manual_seed(3)
+    start = method.generate(server["phi"], server["fixed"], ids)
+    c = {n: torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in start.items()}
+    d = trees.tree_map(lambda v: torch.randn(v.shape, generator=g, dtype=v.dtype), server["phi"])
+    found, _ = pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda _: c)
+
+    def value(step: float) -> Tensor:
+        moved = trees.tree_map(lambda v, w: v + step * w, server["phi"], d)
+        return sum((c[n] * v).sum() for n, v in method.generate(moved, server["fixed"], ids).items())
+
+    expected = (value(1e-6) - value(-1e-6)) / 2e-6
+    inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(found), trees.tree_leaves(d), strict=True))
+    torch.testing.assert_close(inner, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_descent_pulls_towards_what_was_trained(name: str) -> None:
+    """With constant targets θ_i, descent lowers ½ Σ ‖θ̄_i − θ_i‖² and the literal sign raises it."""
+    losses = {}
+    for sign in ("descent", "literal"):
+        method, _, state = fixture(name, server_sign=sign, **STEADY[name])
+        server = method.assemble(state.server["phi"], state.server["fixed"])
+        first = method.download(server, EVERYBODY)[1]
+        g = torch.Generator().manual_seed(0)
+        target = {n: v + 0.1 * torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in first.items()}
+        for _ in range(10):
+            server = method.aggregate(server, EVERYBODY, {"model": target}, torch.ones(tiny.CLIENTS))
+        losses[sign] = [float((trees.flat(m) - trees.flat(target)).square().sum()) for m in (first, method.download(server, EVERYBODY)[1])]
+    assert losses["descent"][1] < 0.9 * losses["descent"][0]
+    assert losses["literal"][1] > losses["literal"][0]
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "ghn", "shn"])
+def test_loss_is_a_mean_over_participants(name: str) -> None:
+    """Two participants with one difference each weigh half of one participant with the same difference."""
+    method, _, _ = fixture(name)
+    start = {"w": torch.ones(2, 3)}
+    torch.testing.assert_close(method.cotangent(start, {"model": {"w": torch.zeros(2, 3)}})["w"], torch.full((2, 3), 0.5))
+
+
+def test_a_server_step_equals_autograd_of_the_squared_distance() -> None:
+    """pFedHN's server is torch.optim.SGD with clipping on ½ Σ ‖h(v_i) − θ_i‖² / P."""
+    method, _, state = fixture("pfedhn", server_clip=0.5)
+    ids, server = torch.tensor([1, 4]), method.assemble(state.server["phi"], {})
+    target = trees.tree_map(lambda v: v + 1.0, method.download(server, ids)[1])
+    leaves = trees.tree_map(lambda v: v.clone().requires_grad_(), server["phi"])
+    flat = trees.tree_leaves(leaves)
+    optimizer = torch.optim.SGD(flat, lr=method.server_lr, momentum=0.9, weight_decay=1e-3)
+    difference = trees.sub(method.generate(leaves, {}, ids), target)
+    (0.5 * sum(v.square().sum() for v in difference.values()) / 2).backward()
+    torch.nn.utils.clip_grad_norm_(flat, 0.5)
+    optimizer.step()
+    ours = method.aggregate(server, ids, {"model": target}, torch.ones(2))["phi"]
+    for a, b in zip(trees.tree_leaves(ours), flat, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_grouped_solvers_work_apart() -> None:
+    """Every group takes the step of its own solver with its own state, pure and in place; names keep their order."""
+    g = torch.Generator().manual_seed(0)
+    params = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in ("b/x", "a/x", "b/y")}
+    parts = {"a": ["a/x"], "b": ["b/x", "b/y"]}
+    grouped = Grouped(solvers={"a": SGD(lr=0.1, momentum=0.9, clip=0.3), "b": Adam(lr=0.2, weight_decay=0.1)})
+    state, ours, inplace = grouped.init(params), params, owned(params)
+    written = owned(state)
+    alone = {group: (trees.only(params, names), grouped.solvers[group].init(trees.only(params, names))) for group, names in parts.items()}
+    for _ in range(3):
+        grads = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in params}
+        ours, state = grouped.step(ours, grads, state)
+        inplace, written = grouped.step_(inplace, owned(grads), written)
+        alone = {group: grouped.solvers[group].step(own, trees.only(grads, own), s) for group, (own, s) in alone.items()}
+    for result in (ours, inplace):
+        assert list(result) == list(params)
+        for part, _ in alone.values():
+            for name, value in part.items():
+                torch.testing.assert_close(result[name], value, rtol=1e-12, atol=0)
+    with pytest.raises(ValueError, match="contiguous"):
+        Adam(lr=0.1).step_({"w": torch.ones(2, 3).T}, {"w": torch.ones(3, 2)}, Adam(lr=0.1).init({"w": torch.ones(3, 2)}))
+
+
+def test_vector_length_grows_with_the_federation() -> None:
+    """⌊1 + N/4⌋ numbers per client unless given; clients' draws hang on their identities."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("pfedhn", task, "rows")
+    for n, size in ((5, 2), (30, 8), (48, 13), (100, 26), (207, 52)):
+        start = start_of(method, federation)._replace(clients=n, ids=torch.arange(n))
+        assert method.begin(start)[0]["embedding"].shape == (n, size)
+    start = start_of(method, federation)
+    moved = method.begin(start._replace(ids=start.ids.flip(0)))[0]["embedding"]
+    assert torch.equal(moved, method.begin(start)[0]["embedding"].flip(0))
+    assert method.begin(start)[0].keys() | {"lift"} == replace(method, embedding="mlp").begin(start)[0].keys()
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+@pytest.mark.parametrize("embedding", ["table", "mlp"])
+def test_stages(name: str, embedding: str) -> None:
+    """Stage 1 trains vectors, stage 2 freezes them, keeps the graph and starts a new hypernetwork, unless told otherwise."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows", embedding=embedding)
+    reports = list(run(method, federation, Settings(rounds=3, seed=2), Loop()))
+    assert [type(r.method).__name__ for r in reports] == ["WarmUp"] * 2 + [type(method).__name__] * 3
+    assert len(list(run(replace(method, stage1_rounds=0), federation, Settings(rounds=1, seed=2), Loop()))) == 2
+    warm, start = reports[1].state.server, start_of(method, federation)
+    cold, hot = method.take_over(warm, start), replace(method, warm_start=True, train_x=True).take_over(warm, start)
+    assert torch.equal(cold["fixed"]["x"], method.looked_up(warm["phi"]))
+    assert torch.equal(hot["phi"]["x"], cold["fixed"]["x"])
+    assert all(torch.equal(a, b) for a, b in zip(hot["phi"]["hyper"].values(), warm["phi"]["hyper"].values(), strict=True))
+    assert not torch.equal(trees.tree_leaves(cold["phi"]["hyper"])[0], trees.tree_leaves(warm["phi"]["hyper"])[0])
+    assert torch.equal(reports[2].state.server["fixed"]["x"], reports[4].state.server["fixed"]["x"])
+    trained = list(run(replace(method, train_x=True), federation, Settings(rounds=2, seed=2), Loop()))
+    assert not torch.equal(trained[2].state.server["phi"]["x"], trained[3].state.server["phi"]["x"])
+
+
+def test_graphs() -> None:
+    """The given graph where there is one, else neighbours or a threshold; k = 0 and τ = 1 leave everybody alone."""
+    method, federation, _ = fixture("shn")
+    x, start = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64), start_of(method, federation)
+    alone = start._replace(relation=None)
+    assert method.edges(x, start).shape == federation.relation.shape
+    assert replace(method, graph="knn", k=1).edges(x, start).shape[1] >= 5
+    assert method.edges(x, alone).shape[1] > 0
+    assert replace(method, graph="cosine", tau=-1.0).edges(x, start).shape[1] == 20
+    for settings in ({"graph": "knn", "k": 0}, {"graph": "cosine", "tau": 1.0}):
+        assert replace(method, **settings).edges(x, start).shape == (2, 0)
+    with pytest.raises(BadInput, match="use knn or cosine"):
+        replace(method, graph="given").edges(x, alone)
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+def test_information_flows_along_edges_only(name: str) -> None:
+    """Without edges a client's code depends on its own vector alone; with the ring it reaches `depth` neighbours far."""
+    method, _, state = fixture(name, depth=1)
+
+    def reach(edges: Tensor) -> Tensor:
+        def codes(x: Tensor) -> Tensor:
+            return method.codes(state.server["phi"], {**state.server["fixed"], "x": x, "edges": edges})
+
+        return torch.func.jacrev(codes)(state.server["fixed"]["x"]).abs().sum((1, 3)) > 1e-12
+
+    own = torch.eye(tiny.CLIENTS, dtype=torch.bool)
+    assert torch.equal(reach(torch.empty(2, 0, dtype=torch.int64)), own)
+    assert torch.equal(reach(state.server["fixed"]["edges"]), method.collaboration(state.server)[0] > 0)
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+@pytest.mark.parametrize("train_x", [False, True])
+def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
+    """Vectors, optimiser and graph grow; what was there keeps its bits."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows", train_x=train_x)
+    present = federation.select(torch.arange(3))
+    *_, report = run(method, present, Settings(rounds=1, seed=2), Loop())
+    state = onboard(method, report.state, federation, 2, 1, Loop())
+    held, before = state.server["phi" if train_x else "fixed"]["x"], report.state.server["phi" if train_x else "fixed"]["x"]
+    assert torch.equal(held[:3], before)
+    assert state.server["fixed"]["edges"].max() == 4
+    after, report, _ = one_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
+    assert report.loss == report.loss
+    assert method.collaboration(after.server).shape[1:] == (5, 5)
+
+
+def test_fedsheafhn_learns_from_what_clients_did() -> None:
+    """Δω̃ ≠ 0 after a round, the classifier never reaches the server, and attention starts as the identity."""
+    method, federation, _ = fixture("fedsheafhn")
+    state = begin(method, federation, 0, Loop())
+    assert torch.equal(state.server["phi"]["attention.matrix"], torch.eye(5, dtype=torch.float64))
+    after, _, post = one_round(method, state, federation, Settings(rounds=9), Loop())
+    sent = method.download(state.server, EVERYBODY)[1]
+    assert sent.keys().isdisjoint(method.task.head)
+    for i in range(federation.clients):
+        assert (trees.flat(sent)[i] - trees.flat(trees.only(post, sent))[i]).abs().max() > 1e-3
+    for name in method.task.head:
+        assert torch.equal(after.clients["model"][name], post[name])
+    assert (after.clients["moments"]["t"] == 2).all()
+    assert not torch.equal(after.server["phi"]["attention.matrix"], state.server["phi"]["attention.matrix"])
+
+
+def test_fedsheafhn_without_server_learning() -> None:
+    """The control equals a learning rate of 0, and leaves every network as it was."""
+    _, _, control = fixture("fedsheafhn", rounds=3, server_learning=False)
+    method, federation, zero = fixture("fedsheafhn", rounds=3, lr_theta=0.0, lr_phi=0.0)
+    fresh = begin(method, federation, 2, Loop()).server["phi"]
+    for name, value in fresh.items():
+        assert torch.equal(control.server["phi"][name], value)
+        assert torch.equal(zero.server["phi"][name], value)
+    assert all(torch.equal(a, b) for a, b in zip(trees.tree_leaves(control.clients), trees.tree_leaves(zero.clients), strict=True))
+
+
+def test_fedsheafhn_refreshes_embeddings() -> None:
+    """Embeddings come up, and are counted, in every `refresh`-th round only; a static one never changes."""
+    method, federation, _ = fixture("fedsheafhn")
+    reports = list(run(method, federation, Settings(rounds=5, seed=2), Loop()))
+    d = reports[0].state.server["fixed"]["x"].shape[1]
+    up = [r.bytes_up - reports[0].bytes_down for r in reports]
+    assert up == [0, 0, 4 * tiny.CLIENTS * d, 0, 4 * tiny.CLIENTS * d]
+    held = [r.state.server["fixed"]["x"] for r in reports]
+    assert [not torch.equal(a, b) for a, b in pairwise(held)] == [False, True, False, True]
+    static = list(run(replace(method, refresh=0), federation, Settings(rounds=4, seed=2), Loop()))
+    assert torch.equal(static[0].state.server["fixed"]["x"], static[-1].state.server["fixed"]["x"])
+
+
+def test_fedsheafhn_newcomers() -> None:
+    """A newcomer attends to itself and changes others through the encoder only: not at all without one."""
+    for gnn in ("none", "sheaf"):
+        task, federation = tiny.nodes_task(), tiny.nodes_federation()
+        method = tiny.method("fedsheafhn", task, "nodes", gnn=gnn, dropout=0.0, solver=SGD(lr=0.1))
+        present, who = federation.select(torch.arange(3)), torch.arange(3)
+        state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
+        joined = onboard(method, state, federation, 2, 1, Loop())
+        matrix = joined.server["phi"]["attention.matrix"]
+        assert torch.equal(matrix[:3, :3], state.server["phi"]["attention.matrix"])
+        assert torch.equal(matrix[3:], torch.eye(5, dtype=matrix.dtype)[3:])
+        before, after = (trees.flat(method.download(s.server, who)[1]) for s in (state, joined))
+        assert torch.allclose(before, after, rtol=0, atol=1e-12) == (gnn == "none")
+        scores, _ = evaluate(method, joined, federation, Settings(rounds=1), Loop())
+        assert scores["pre"]["test"].shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"gnn": "gcn"},
+        {"gnn": "gat"},
+        {"attention": "dot"},
+        {"attention": "none"},
+        {"embedding": "onehot", "gnn": "none", "attention": "none", "refresh": 0},
+    ],
+)
+def test_fedsheafhn_ablations(overrides: dict) -> None:
+    """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
+    overrides = {"width": 16, **overrides}
+    method, _, state = fixture("fedsheafhn", **overrides)
+    assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
+    assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
+    if "embedding" in overrides:
+        assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))

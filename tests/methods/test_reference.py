@@ -1,0 +1,266 @@
+"""Methods against naive `torch.optim` implementations, one client after the other, on random data."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten_with_path
+
+from fedweave.client.solvers import SGD, Adam, Solver
+from fedweave.federation.engine import Settings, begin, one_round, run
+from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import Training, cohort, participants
+from fedweave.methods import METHODS
+from fedweave.tensors import trees
+
+ROUNDS, SEED = 3, 5
+TRAINING = Training(batch_size=4, epochs=2)
+
+
+def module(method: Method) -> nn.Module:
+    """The common initial model as an ordinary module."""
+    net = copy.deepcopy(method.task.template)
+    start = method.task.init(SEED * 1000 + 4)
+    net.load_state_dict(start)
+    return net
+
+
+def batches(federation: Federation, client: int, round: int, epochs: int) -> list[list[torch.Tensor]]:
+    """The minibatches the schedule gives a client."""
+    plan = cohort(federation, torch.arange(tiny.CLIENTS), TRAINING, epochs, SEED, round).plan[client]
+    return [[rows[rows >= 0] for rows in epoch if (rows >= 0).any()] for epoch in plan]
+
+
+def sgd_epochs(
+    net: nn.Module,
+    federation: Federation,
+    epochs: list[list[torch.Tensor]],
+    params: list[nn.Parameter] | None = None,
+    mu: float = 0.0,
+    anchor: nn.Module | None = None,
+    **options: float,
+) -> None:
+    """Train `net` in place with torch.optim.SGD on loss + mu/2 ||w - anchor||²."""
+    optimizer = torch.optim.SGD(params or list(net.parameters()), **{"lr": 0.1, **options})
+    x, y = federation.shared["x"], federation.shared["y"]
+    for epoch in epochs:
+        for rows in epoch:
+            loss = nn.functional.cross_entropy(net(x[rows]), y[rows])
+            if anchor is not None:
+                pairs = zip(net.parameters(), anchor.parameters(), strict=True)
+                loss = loss + mu / 2 * sum(((p - a.detach()) ** 2).sum() for p, a in pairs)
+            net.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def average(nets: list[nn.Module], federation: Federation) -> nn.Module:
+    """The model whose parameters are the size-weighted means."""
+    shares = federation.sizes.double() / federation.sizes.sum()
+    mean = copy.deepcopy(nets[0])
+    with torch.no_grad():
+        for target, *sources in zip(mean.parameters(), *(n.parameters() for n in nets), strict=True):
+            target.copy_(sum(s * p for s, p in zip(shares, sources, strict=True)))
+    return mean
+
+
+def same(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
+    """The module's parameters equal `params` to float64 rounding."""
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
+
+
+def final(method: Method, federation: Federation):
+    """The last report of a run with everybody."""
+    *_, report = run(method, federation, Settings(rounds=ROUNDS, seed=SEED), Loop())
+    return report
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+def test_fedavg_and_fedprox(mu: float) -> None:
+    """Three rounds of FedAvg (mu = 0) and FedProx."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("fedprox", task, "rows", mu=mu)
+    server = module(method)
+    for r in range(ROUNDS):
+        nets = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
+        for i, net in enumerate(nets):
+            sgd_epochs(net, federation, batches(federation, i, r, 2), mu=mu, anchor=server)
+        server = average(nets, federation)
+    same(server, final(method, federation).state.server["model"])
+
+
+def test_ditto() -> None:
+    """The personal models of Ditto: tied to the received global model, trained before it moves."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("ditto", task, "rows", lam=0.4, personal_epochs=3)
+    server = module(method)
+    personal = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
+    for r in range(ROUNDS):
+        nets = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
+        for i, net in enumerate(nets):
+            plan = batches(federation, i, r, 3)
+            sgd_epochs(personal[i], federation, plan, mu=0.4, anchor=server)
+            sgd_epochs(net, federation, plan[:2])
+        server = average(nets, federation)
+    clients = final(method, federation).state.clients["personal"]
+    for i, net in enumerate(personal):
+        same(net, {name: value[i] for name, value in clients.items()})
+
+
+def test_fedrep() -> None:
+    """Heads first with a frozen body, then bodies with frozen heads; only bodies are averaged."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("fedrep", task, "rows", head_epochs=2)
+    nets = [module(method) for _ in range(tiny.CLIENTS)]
+    for r in range(ROUNDS):
+        for i, net in enumerate(nets):
+            plan = batches(federation, i, r, 4)
+            sgd_epochs(net, federation, plan[:2], params=list(net.fc.parameters()))
+            sgd_epochs(net, federation, plan[2:], params=[p for n, p in net.named_parameters() if not n.startswith("fc.")])
+        mean = average(nets, federation)
+        for net in nets:
+            body = {n: p for n, p in mean.named_parameters() if not n.startswith("fc.")}
+            with torch.no_grad():
+                for n, p in net.named_parameters():
+                    p.copy_(body.get(n, p))
+    state = final(method, federation).state
+    for i, net in enumerate(nets):
+        same(net, {**state.server["model"], **{name: value[i] for name, value in state.clients.items()}})
+
+
+def test_fedamp() -> None:
+    """Mixtures u_i from last models, then local training from the own model with the squared penalty."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    alpha, lam, sigma = 2.0, 1.5, 20.0
+    method = tiny.method("fedamp", task, "rows", alpha=alpha, lam=lam, sigma=sigma)
+    nets = [module(method) for _ in range(tiny.CLIENTS)]
+    for r in range(ROUNDS):
+        vectors = [nn.utils.parameters_to_vector(n.parameters()).detach() for n in nets]
+        mixtures = []
+        for i in range(tiny.CLIENTS):
+            xi = [alpha / sigma * torch.exp(-(vectors[i] - v).square().sum() / sigma) for v in vectors]
+            xi[i] = 1.0 - sum(x for j, x in enumerate(xi) if j != i)
+            anchor = copy.deepcopy(nets[i])
+            nn.utils.vector_to_parameters(sum(x * v for x, v in zip(xi, vectors, strict=True)), anchor.parameters())
+            mixtures.append(anchor)
+        for i, net in enumerate(nets):
+            sgd_epochs(net, federation, batches(federation, i, r, 2), mu=lam / alpha if r else 0.0, anchor=mixtures[i])
+    clients = final(method, federation).state.clients
+    for i, net in enumerate(nets):
+        same(net, {name: value[i] for name, value in clients.items()})
+
+
+def test_knn_per_distribution() -> None:
+    """The neighbours' distribution and the mixture, by loops over rows."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("knn_per", task, "rows", k=3, mix=0.3)
+    report = final(method, federation)
+    net = module(method)
+    net.load_state_dict(report.state.server["model"])
+    x, y = federation.shared["x"], federation.shared["y"]
+    for i in range(tiny.CLIENTS):
+        train, test = (getattr(federation, s)[i][getattr(federation, s)[i] >= 0] for s in ("train", "test"))
+        hits = []
+        with torch.no_grad():
+            stored = net.features(x[train])
+            for row in test:
+                z = net.features(x[row][None])[0]
+                distances = ((stored - z) ** 2).sum(1)
+                near = distances.argsort()[:3]
+                weights = torch.exp(-distances[near] / len(z))
+                votes = torch.zeros(tiny.CLASSES, dtype=torch.float64).index_add(0, y[train][near], weights / weights.sum())
+                hits.append((0.3 * votes + 0.7 * net(x[row][None])[0].softmax(0)).argmax() == y[row])
+        assert float(report.scores["pre"]["test"][i]) == pytest.approx(100 * float(torch.tensor(hits).double().mean()))
+
+
+@pytest.mark.parametrize(
+    ("solver", "optimizer"),
+    [
+        (SGD(lr=0.1, momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
+        (Adam(lr=0.05, weight_decay=0.02), lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.02)),
+        (SGD(lr=0.1, clip=0.5), lambda p: torch.optim.SGD(p, lr=0.1)),
+    ],
+)
+def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
+    """Pure and in-place steps equal torch.optim on random gradients."""
+    g = torch.Generator().manual_seed(0)
+    start = {"w": torch.randn(4, 3, generator=g, dtype=torch.float64), "b": torch.randn(3, generator=g, dtype=torch.float64)}
+    theirs = [v.clone().requires_grad_() for v in start.values()]
+    pure, inplace = dict(start), {n: v.clone() for n, v in start.items()}
+    pure_state, inplace_state, reference = solver.init(pure), solver.init(inplace), optimizer(theirs)
+    for _ in range(5):
+        grads = {n: torch.randn(v.shape, generator=g, dtype=torch.float64) for n, v in start.items()}
+        for p, grad in zip(theirs, grads.values(), strict=True):
+            p.grad = grad.clone()
+        if solver.clip:
+            nn.utils.clip_grad_norm_(theirs, solver.clip)
+        reference.step()
+        pure, pure_state = solver.step(pure, grads, pure_state)
+        inplace, inplace_state = solver.step_(inplace, {n: v.clone() for n, v in grads.items()}, inplace_state)
+    for p, a, b in zip(theirs, pure.values(), inplace.values(), strict=True):
+        torch.testing.assert_close(a, p.detach(), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(b, p.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_batch_norm_statistics_stay_with_the_client() -> None:
+    """FedAvg on a model with BatchNorm: every client's buffers are those of its own forward passes."""
+    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    report = final(tiny.method("fedavg", task, "images"), federation)
+    buffers = report.state.clients
+    assert {*buffers} == {*task.buffers}
+    assert not any(name in report.state.server["model"] for name in task.buffers)
+    spread = torch.stack([value.std(0).max() for name, value in buffers.items() if name.endswith("mean")])
+    assert (spread > 1e-3).all()
+
+
+AVERAGING = [name for name in METHODS if METHODS[name].averages and tiny.suits(name, tiny.rows_task("small_cnn"))]
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
+    """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN gives nothing away."""
+    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    method = tiny.method(name, task, "images").stages(1)[0].method
+    asked = replace(method, training=replace(method.training, average_buffers=True))
+    alone, together = (one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0] for m in (method, asked))
+    assert not any(buffer in alone.server["model"] for buffer in task.buffers)
+    assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})
+    kept = tree_flatten_with_path(alone.clients)[0]
+    for buffer in {*task.buffers} & {*together.server["model"]}:
+        # A method that keeps a personal model besides has its statistics as well.
+        means = [trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer] for path, leaf in kept if path[-1].key == buffer]
+        assert any(torch.allclose(together.server["model"][buffer], mean, rtol=1e-12, atol=1e-12) for mean in means)
+
+
+def test_participation_is_a_sample() -> None:
+    """Sampling takes the asked number, without repeats, and every client equally often."""
+    draws = torch.stack([torch.zeros(12).index_fill(0, participants(0, r, torch.arange(12), 3), 1.0) for r in range(2000)])
+    assert (draws.sum(1) == 3).all()
+    assert (draws.mean(0) - 0.25).abs().max() < 5 * (0.25 * 0.75 / 2000) ** 0.5
+    assert torch.equal(participants(0, 0, torch.arange(12), 1.0), torch.arange(12))
+
+
+def test_means_keep_the_models_precision() -> None:
+    """Shares that float32 cannot hold, to the last bits of float64."""
+    rows, sizes = tiny.numbers(3, 5), torch.tensor([1.0, 2.0, 4.0])
+    expected = (rows * sizes.double()[:, None]).sum(0) / 7
+    torch.testing.assert_close(trees.weighted_mean({"w": rows}, sizes)["w"], expected, rtol=1e-14, atol=1e-15)
+    assert trees.weighted_mean({"w": rows.float()}, sizes)["w"].dtype == torch.float32
+
+
+def test_fedamp_pulls_with_the_models_precision() -> None:
+    """The penalty with λ / α = 0.1, which float32 cannot hold, moves one full-batch step by lr · 0.1 · (w − u)."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("fedamp", task, "rows", lam=0.2, alpha=2.0, training=Training(batch_size=0, epochs=1))
+    data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).one(0)
+    model = task.init(0)
+    mixture = {name: value + 1.0 for name, value in model.items()}
+    pulled, free = (method.client_update({}, {"mixture": mixture, "active": torch.tensor(on)}, model, data).model for on in (True, False))
+    for name, value in pulled.items():
+        torch.testing.assert_close(value - free[name], torch.full_like(value, method.solver.lr * 0.1), rtol=1e-12, atol=1e-14)

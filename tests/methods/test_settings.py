@@ -1,0 +1,269 @@
+"""Every setting is described once, at its field: what is described holds, and everything else is made from it."""
+
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import tiny
+import yaml
+
+from fedweave.errors import BadInput
+from fedweave.federation.registry import method, register
+from fedweave.methods import METHODS
+from fedweave.pipelines.commands import main
+from fedweave.runs import assembly
+from fedweave.settings import (
+    REQUIRED,
+    Above,
+    AtLeast,
+    AtMost,
+    Below,
+    Between,
+    Bound,
+    Choices,
+    IntegerSpace,
+    LinearSpace,
+    LogSpace,
+    NotSearched,
+    Setting,
+    describe,
+)
+from fedweave.study import catalogue, search_spaces, spec
+from fedweave.study.config import check_value, construct
+from tools import method_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+EACH = [pytest.param(name, s, id=f"{name}-{s.name}") for name in METHODS for s in METHODS[name].settings()]
+
+
+def made(name: str, values: dict[str, Any]) -> Any:
+    """The method `name` with `values`, checked as those of params.yaml."""
+    hidden = {"task": tiny.rows_task(), "solver": None, "training": None}
+    return construct(METHODS[name], values, name, **hidden)
+
+
+def outside(bound: Bound) -> list[float]:
+    """Numbers that `bound` does not admit, the nearest whole ones."""
+    match bound:
+        case AtLeast(low):
+            return [int(np.ceil(low)) - 1]
+        case Above(low):
+            return [int(np.floor(low))]
+        case AtMost(high):
+            return [int(np.floor(high)) + 1]
+        case Below(high):
+            return [int(np.ceil(high))]
+        case Between(low, high):
+            return [int(np.ceil(low)) - 1, int(np.floor(high)) + 1]
+    raise AssertionError(bound)
+
+
+def drawn(setting: Setting) -> list[Any]:
+    """Values of a search: the ends of the space and some between, or all of its choices."""
+    entry = setting.space.entry()
+    if "choices" in entry:
+        return entry["choices"]
+    ends = [entry["low"], entry["high"]]
+    between = np.geomspace(*ends, 9) if entry.get("log") else np.linspace(*ends, 9)
+    return ends + [setting.type(value) for value in between[1:-1]]
+
+
+@pytest.mark.parametrize(("name", "setting"), EACH)
+def test_a_setting_holds_what_it_says(name: str, setting: Setting) -> None:
+    """It has a meaning of one line, and a default of its type, in its bounds and in its search space."""
+    assert setting.meaning.strip()
+    assert "\n" not in setting.meaning
+    check_value(setting.default, setting.type, setting.name)
+    setting.check_bounds(setting.default, setting.name)
+    entry = setting.space.entry() if setting.space else {}
+    if "choices" in entry:
+        # A name that is chosen by the data, such as "auto", is none of those that a search compares.
+        assert setting.default in entry["choices"] or get_origin(setting.type) is Literal
+    elif entry:
+        assert entry["low"] <= setting.default <= entry["high"]
+        assert entry["low"] > 0 or not entry.get("log")
+
+
+@pytest.mark.parametrize(("name", "setting"), EACH)
+def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -> None:
+    """In one line that names the key, the value and the bound or the choices."""
+    wrong = [(value, str(bound)) for bound in setting.bounds for value in outside(bound)]
+    if get_origin(setting.type) is Literal:
+        wrong.append(("nonsense", str(get_args(setting.type)[0])))
+    else:
+        wrong.append(("nonsense", {bool: "true or false", int: "whole number", float: "number"}[setting.type]))
+    for value, limit in wrong:
+        with pytest.raises(BadInput) as caught:
+            made(name, {setting.name: value})
+        line = str(caught.value)
+        assert all(word in line for word in (f"{name}.{setting.name}", str(value), limit)), line
+        assert "\n" not in line
+
+
+@pytest.mark.parametrize(("name", "setting"), [case for case in EACH if case.values[1].space])
+def test_what_a_space_holds_is_admitted(name: str, setting: Setting) -> None:
+    """By the checks of a run, whose method then has that value; and the space itself by those of a study."""
+    for value in drawn(setting):
+        assert getattr(made(name, {setting.name: value}), setting.name) == value
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_searched_in_its_settings_spaces_and_the_learning_rate(name: str) -> None:
+    derived = search_spaces.derived(name)
+    assert derived.keys() == {"train.lr"} | {setting.name for setting in METHODS[name].settings() if setting.space}
+    assert derived["train.lr"] == {"low": 0.003, "high": 0.3, "log": True}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_shows_the_settings_of_today(name: str) -> None:
+    """Stale: run `python -m tools.method_tables`. The list of where defaults come from names settings that exist."""
+    text = (method_tables.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert method_tables.filled(text, name) == text
+    listed = re.search(r"The defaults come from:\n\n((?:- .*\n)+)", text)
+    lines = listed[1].splitlines() if listed else []
+    names = {word for line in lines for word in re.findall(r"`(\w+)`", line.partition(": ")[0])}
+    assert names <= {setting.name for setting in METHODS[name].settings()}
+
+
+def test_a_page_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"docs/methods/ditto\.md: 0 tables.*<!-- settings: ditto -->"):
+        method_tables.filled("# Ditto\n", "ditto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upper:
+    """Settings of a class."""
+
+    rate: Annotated[float, AtLeast(0), LogSpace(0.1, 1), "step size"] = 0.5
+    size: Annotated[int, Between(1, 9), IntegerSpace(1, 3), "width"] = 2
+    odd: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lower(Upper):
+    """The same settings in a class below."""
+
+    rate: Annotated[float, LinearSpace(0, 2)] = 0.1
+    size: Annotated[int, NotSearched(), "height"] = 3
+    needed: Annotated[str, "a name"]
+
+
+def test_a_class_takes_over_what_it_does_not_say() -> None:
+    """Each of bounds, space and meaning by itself; a default is always its own."""
+    rate, size, odd, needed = describe(Lower)
+    assert rate == Setting("rate", float, 0.1, (AtLeast(0),), LinearSpace(0, 2), "step size")
+    assert size == Setting("size", int, 3, (Between(1, 9),), None, "height")
+    assert odd == Setting("odd", int, 1)
+    assert needed == Setting("needed", str, REQUIRED, (), None, "a name")
+    assert describe(Upper)[1].space == IntegerSpace(1, 3)
+
+
+def test_the_options_of_a_function_are_settings() -> None:
+    """Its keyword-only parameters; each number of a list is in the bounds."""
+
+    def build(shape: int, *, widths: Annotated[list[int], AtLeast(1), "widths"], keep: bool = True) -> None: ...
+
+    widths, keep = describe(build)
+    assert widths == Setting("widths", list[int], REQUIRED, (AtLeast(1),), None, "widths")
+    assert keep == Setting("keep", bool, True)
+    widths.check_bounds([1, 5], "model.widths")
+    with pytest.raises(BadInput, match=r"model\.widths: \[5, 0\].*at least 1"):
+        widths.check_bounds([5, 0], "model.widths")
+
+
+PLUGIN = '''
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.federation.registry import method
+from fedweave.settings import Choices, LogSpace, Weight
+
+
+@method("mine")
+@dataclass(frozen=True, kw_only=True)
+class Mine(SplitClient, GlobalModel):
+    """A method of somebody's own."""
+
+    pull: Annotated[Weight, LogSpace(0.1, 10), "strength of the pull"] = 1.0
+    steps: Annotated[int, Choices((1, 2)), "steps"] = 1
+    label = "Mine"
+'''
+
+
+def load(path: Path, monkeypatch: pytest.MonkeyPatch, text: str = PLUGIN) -> ModuleType:
+    """Write a file with a method and import it; the table is restored after the test."""
+    path.write_text(text)
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, path.stem, module)
+    monkeypatch.setitem(METHODS, "mine", METHODS.get("mine"))
+    METHODS.pop("mine") if METHODS["mine"] is None else None
+    found.loader.exec_module(module)
+    return module
+
+
+def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study can name it, change a value and a space of it, and every other value and space is the class's."""
+    load(tmp_path / "plugin.py", monkeypatch)
+    (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
+    study = {
+        "tasks": {"digits": {"methods": ["mine", "local"]}},
+        "methods": {"mine": {"steps": 2}},
+        "tune": {"trials": 2, "spaces": {"mine": {"pull": {"high": 5.0}}}},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(study))
+    content = catalogue.expand("own", tmp_path)
+    assert content["methods"] == {"local": {}, "mine": {"pull": 1.0, "steps": 2}}
+    rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
+    pull = {"low": 0.1, "high": 5.0, "log": True}
+    assert content["tune"]["spaces"] == {"local": rate, "mine": {**rate, "pull": pull, "steps": {"choices": [1, 2]}}}
+    run = assembly.check(spec.parse(content)).run("digits-mine")
+    assert assembly.hyperparameters(assembly.check_run(run, "params.yaml")) == {"pull": 1.0, "steps": 2}
+
+
+def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one is refused in a line with both files; a file read again replaces its own class."""
+    first, second = tmp_path / "one.py", tmp_path / "two.py"
+    load(first, monkeypatch)
+    again = load(first, monkeypatch)
+    assert METHODS["mine"] is again.Mine
+    with pytest.raises(BadInput) as caught:
+        load(second, monkeypatch)
+    assert all(word in str(caught.value) for word in ("method 'mine'", str(first), str(second), "rename"))
+    assert METHODS["mine"] is again.Mine
+    with pytest.raises(BadInput, match=r"'ditto' is defined twice, in .*methods/ditto\.py and in .*one\.py"):
+        register(METHODS, "method", "ditto", again.Mine)
+
+
+def test_what_is_no_method_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"method 'odd': .*Upper.* is no method"):
+        method("odd")(Upper)
+    assert "odd" not in METHODS
+
+
+def test_a_choice_is_written_as_a_study_writes_it() -> None:
+    """Each kind of space as the entry that `tune.spaces` takes."""
+    assert Choices((1, "x")).entry() == {"choices": [1, "x"]}
+    assert LogSpace(1, 10).entry() == {"low": 1.0, "high": 10.0, "log": True}
+    assert [type(value) for value in IntegerSpace(1, 10).entry().values()] == [int, int]
+    assert [type(value) for value in LinearSpace(1, 10).entry().values()] == [float, float]
+
+
+def test_the_command_line_lists_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a method or of a client model; nothing else has any."""
+    for what, name, words in (
+        ("methods", "fedaghn", ("server_sign", "literal", "0.03", "p0")),
+        ("models", "gcn", ("hidden", "128", "dropout", "0.99")),
+    ):
+        main.list_(what, name)
+        said = capsys.readouterr().out
+        assert [word for word in words if word not in said] == []
+    with pytest.raises(BadInput, match=r"fedweave list studies: 'quick'.*methods and models"):
+        main.list_("studies", "quick")

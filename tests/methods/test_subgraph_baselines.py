@@ -1,0 +1,226 @@
+"""Baselines of subgraph clients: FED-PUB's masks and similarities, FedSage+'s generators and mended graphs."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from naive import SEED, made, ran
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave.client.solvers import SGD
+from fedweave.families import mending
+from fedweave.federation.engine import Settings, begin, one_round, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.schedule import Training, viewers
+from fedweave.models.gcn import ordered
+from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
+from fedweave.tensors import dropout_keys, trees
+
+NODES = tiny.nodes_federation()
+
+
+def test_fed_pub_regularisers() -> None:
+    """Gradients are λ1 sign(m) and λ2 (w − θ̄) / ‖w − θ̄‖ per tensor from round 1 on; `detached` has none; small masks prune."""
+    federation = tiny.nodes_federation()
+    for round, detached in ((0, False), (1, False), (1, True)):
+        method = made("fedpub", "nodes", lam1=0.2, lam2=0.7, detached=detached)
+        data = viewers(federation, SEED, round).one(0)
+        g = torch.Generator().manual_seed(1)
+        anchor = method.task.init(3)
+        model = {
+            **{n: v + 0.1 * torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in anchor.items()},
+            **{f"mask/{n}": torch.randn(anchor[n].shape, generator=g, dtype=torch.float64) for n in method.matrices},
+        }
+        model = {n: v.requires_grad_() for n, v in model.items()}
+        full = method._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[0]
+        plain = made("fedpub", "nodes", detached=True)._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[0]
+        grads = torch.autograd.grad(full - plain, [*model.values()], allow_unused=True) if full.requires_grad else []
+        for (name, value), grad in zip(model.items(), grads, strict=True):
+            gap = None if name.startswith("mask/") else value - anchor[name]
+            expected = 0.2 * value.sign() if gap is None else 0.7 * gap / gap.norm() * (round > 0)
+            expected = torch.zeros_like(value) if detached else expected.detach()
+            torch.testing.assert_close(torch.zeros_like(value) if grad is None else grad, expected, atol=1e-9, rtol=1e-7)
+    pruned = method._pruned({"gcn1.weight": torch.ones(2)}, {"mask/gcn1.weight": torch.tensor([0.1, 0.3])})
+    assert pruned["gcn1.weight"].tolist() == pytest.approx([0.0, 0.3])
+
+
+def test_fed_pub_masks_do_not_decay() -> None:
+    """Weight decay changes the weights after one step and leaves the masks alone."""
+    after = {}
+    for decay in (0.0, 0.3):
+        plain = made("fedpub", "nodes", detached=True)
+        method = replace(plain, solver=SGD(lr=0.1, weight_decay=decay), training=Training(batch_size=0, epochs=1))
+        state = begin(method, NODES, SEED, Loop())
+        after[decay] = one_round(method, state, NODES, Settings(rounds=1, seed=SEED), Loop())[0]
+    for name, mask in after[0.0].clients["masks"].items():
+        assert not torch.equal(mask, torch.ones_like(mask))
+        torch.testing.assert_close(after[0.3].clients["masks"][name], mask, rtol=0, atol=0)
+    assert not torch.equal(after[0.3].server["models"]["gcn1.weight"], after[0.0].server["models"]["gcn1.weight"])
+
+
+def test_fed_pub_similarity() -> None:
+    """Rows are softmaxes of τ cos between embeddings of the clients seen; embeddings are proxy means of masked models."""
+    method = made("fedpub", "nodes", tau=4.0)
+    report = ran("fedpub", "nodes", tau=4.0)
+    server, e = report.state.server, report.state.server["fixed"]["embeddings"]
+    expected = torch.softmax(4.0 * F.cosine_similarity(e[:, None], e[None], dim=-1), -1)
+    torch.testing.assert_close(method.weights(server, torch.arange(5))[0], expected)
+    proxy = server["fixed"]["proxy"]
+    assert (proxy["edges"][0] // 10 == proxy["edges"][1] // 10).all()
+    mine = method.task.call(trees.at(report.models["post"], 2), (proxy["x"], proxy["edges"], proxy["weight"]), "embed").mean(0)
+    torch.testing.assert_close(e[2], mine)
+
+
+def adjacency(client: int) -> Tensor:
+    """Dense neighbours of a client's subgraph, without loops."""
+    v, e = int(NODES.extents["x"][client]), int(NODES.extents["edges"][client])
+    edges = NODES.own["edges"][client][:, :e]
+    dense = torch.zeros(v, v, dtype=torch.bool)
+    dense[edges[1], edges[0]] = True
+    return dense.fill_diagonal_(False)
+
+
+def test_impaired_subgraph() -> None:
+    """Half the validation nodes vanish with their edges; what is missing is counted and named as by loops over nodes."""
+    for i in range(tiny.CLIENTS):
+        data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
+        hidden, kept, missing, lost = mending.impair(data, 0.5, 3, dropout_keys.key(7, i))
+        rows = data.val[data.val >= 0]
+        assert int(hidden.sum()) == len(rows) // 2 == int(hidden[rows].sum())
+        left = torch.zeros_like(dense)
+        left[data.arrays["edges"][1][kept], data.arrays["edges"][0][kept]] = True
+        assert torch.equal(left, dense & ~hidden & ~hidden[:, None])
+        for v in (~hidden).nonzero()[:, 0].tolist():
+            gone = (dense[v] & hidden).nonzero()[:, 0].tolist()
+            named = lost[v][: min(3, len(gone))].tolist()
+            assert int(missing[v]) == len(gone)
+            assert {*named} <= {*gone}
+            assert len({*named}) == len(named)
+
+
+def test_bank_holds_neighbours() -> None:
+    """Every row of the bank has features of neighbours of one node, and draws differ between clients."""
+    for i in range(tiny.CLIENTS):
+        data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
+        for features in mending.bank(data, 12, 4, data.key):
+            who = [int((data.arrays["x"] == f).all(1).nonzero()[0]) for f in features]
+            assert dense[:, who].all(1).any()
+
+
+def slots(made_: Tensor, live: Tensor, everybody: bool) -> list[Slot]:
+    """Generated neighbours [V, S, D] by slot, with all nodes (as where clients are mapped) or only with those that have one."""
+    nodes = [torch.arange(len(live)) if everybody else live[:, s].nonzero()[:, 0] for s in range(live.shape[1])]
+    return [Slot(who, made_[who, s], live[who, s]) for s, who in enumerate(nodes)]
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_greedy_loss(everybody: bool) -> None:
+    """Nearest true neighbour per generated one and per choice of them, by loops, and the gradient by finite differences."""
+    g = torch.Generator().manual_seed(2)
+    made_ = torch.randn(6, 3, 4, generator=g, dtype=torch.float64).requires_grad_()
+    stock, places = torch.randn(9, 4, generator=g, dtype=torch.float64), torch.randint(9, (6, 2, 3), generator=g)
+    live, missing = torch.rand(6, 3, generator=g) < 0.6, torch.tensor([0, 1, 2, 3, 5, 3])
+    expected = torch.zeros(6, 2, dtype=torch.float64)
+    for b, m, s in itertools.product(range(6), range(2), range(3)):
+        if live[b, s] and missing[b]:
+            true = stock[places[b, m, : min(3, int(missing[b]))]]
+            expected[b, m] += (made_[b, s].detach() - true).square().mean(1).min()
+    cost = lambda made_: mending.greedy(slots(made_, live, everybody), stock, places, missing)  # noqa: E731
+    torch.testing.assert_close(cost(made_).detach(), expected)
+    assert torch.autograd.gradcheck(cost, made_)
+    assert not torch.autograd.grad(cost(made_).sum(), made_)[0][~live].any()
+
+
+def test_products_with_rows_are_the_same_mapped() -> None:
+    """Products of generated neighbours with rows of a stock, and their gradient, clients mapped and one by one."""
+    g = torch.Generator().manual_seed(3)
+    made_, stock = (torch.randn(3, n, 4, generator=g, dtype=torch.float64) for n in (5, 7))
+    places = torch.randint(7, (3, 5, 2), generator=g)
+    total = lambda made_, stock, places: mending._dots(made_, stock, places).sin().sum()  # noqa: E731
+    together = torch.func.vmap(torch.func.grad(total))(made_, stock, places)
+    for i in range(3):
+        alone = made_[i].clone().requires_grad_()
+        torch.testing.assert_close(torch.autograd.grad(total(alone, stock[i], places[i]), alone)[0], together[i])
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
+    """Slots of generated neighbours equal explicit new nodes joined both ways, by dense matrices."""
+    g = torch.Generator().manual_seed(0)
+    net = GraphSAGE(7, 5, 3).double()
+    x, dense = NODES.own["x"][0][:12], adjacency(0)
+    edges = ordered(dense.nonzero().T.flip(0))
+    made_, live = torch.randn(12, 2, 7, generator=g, dtype=torch.float64), torch.rand(12, 2, generator=g) < 0.5
+    found = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
+    where = live.nonzero()
+    a = torch.zeros(12 + len(where), 12 + len(where), dtype=torch.float64)
+    a[:12, :12] = dense.double()
+    for k, (v, _) in enumerate(where.tolist()):
+        a[v, 12 + k] = a[12 + k, v] = 1.0
+    h = torch.cat([x, made_[live]])
+    for conv, last in ((net.conv1, False), (net.conv2, True)):
+        mean = a @ h / a.sum(1, keepdim=True).clamp(min=1)
+        near, own = conv.weight.chunk(2, 1)
+        h = mean @ near + conv.bias + h @ own
+        h = h if last else F.relu(h)
+    torch.testing.assert_close(found, h[:12])
+
+
+def test_neighbours_are_generated_only_where_some_are_missing() -> None:
+    """As many as the degree says and S at most, with the values they have when everybody's are made (under `vmap`)."""
+    torch.manual_seed(0)
+    net = NeighbourGenerator(7, 6, 3, (5, 8)).double()
+    code, degree = torch.randn(9, 6, dtype=torch.float64), torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64)
+    few = net._slots(code, degree, dropout_keys.key(1))
+    every = torch.func.vmap(net._slots)(code[None], degree[None], dropout_keys.key(1)[None])
+    assert [slot.nodes.tolist() for slot in few] == [[2, 3, 4, 5, 7, 8], [4, 5, 7], [5, 7]]
+    for short, full in zip(few, every, strict=True):
+        assert short.live.all()
+        assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
+        torch.testing.assert_close(full.made[0][short.nodes], short.made)
+    assert not net._slots(code, torch.zeros(9))
+
+
+def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
+    """With inert neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
+    method = made(
+        "fedsage", "nodes", generator_rounds=0, inert=True, dropout=0.0, solver=tiny.SGD(lr=0.1), training=Training(batch_size=0, epochs=1)
+    )
+    start = begin(method, NODES, SEED, Loop()).server["classifier"]
+    after, _, _ = one_round(method, begin(method, NODES, SEED, Loop()), NODES, Settings(rounds=1, seed=SEED), Loop())
+    steps = []
+    for i in range(tiny.CLIENTS):
+        net = method.build("classifier").double()
+        net.load_state_dict(start)
+        dense, rows = adjacency(i), NODES.train[i][NODES.train[i] >= 0]
+        edges = ordered(dense.nonzero().T.flip(0))
+        logits = net(NODES.own["x"][i][: len(dense)], edges, torch.ones(edges.shape[1], dtype=torch.float64))
+        F.cross_entropy(logits[rows], NODES.own["y"][i][rows]).backward()
+        steps.append({n: p.detach() - 0.1 * p.grad for n, p in net.named_parameters()})
+    for name, value in after.server["classifier"].items():
+        torch.testing.assert_close(value, torch.stack([s[name] for s in steps]).mean(0))
+
+
+def test_fedsage_phases() -> None:
+    """Generators learn first and classifiers stay apart; then generators rest, classifiers are one, and graphs are mended."""
+    method = made("fedsage", "nodes", generator_rounds=3)
+    reports = list(run(method, NODES, Settings(rounds=5, seed=SEED), Loop()))
+    state = lambda r: reports[r].state.clients  # noqa: E731
+    spread = [float(torch.cat([v.flatten(1) for v in state(r)["classifier"].values()], 1).std(0).max()) for r in range(5)]
+    assert spread[1] > 1e-3
+    for a, b in zip(state(2)["generator"].values(), state(4)["generator"].values(), strict=True):
+        assert torch.equal(a, b)
+    assert any(not torch.equal(a, b) for a, b in zip(state(0)["generator"].values(), state(2)["generator"].values(), strict=True))
+    pre = reports[4].models["pre"]
+    assert all(torch.equal(v, v[:1].expand_as(v)) for v in pre["classifier"].values())
+    assert pre["mend"].all()
+    assert not reports[1].models["pre"]["mend"].any()
+    assert reports[0].bytes_up == 0 < reports[2].bytes_up
+    assert reports[0].bytes_down > reports[1].bytes_down > reports[3].bytes_down
+    longer = list(run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched()))
+    late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
+    assert not method.mended(late, viewers(NODES, SEED, 0).one(0)), "whoever has no generator mends nothing"
+    assert longer[-1].loss < 0.7 * longer[0].loss

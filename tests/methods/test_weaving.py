@@ -1,0 +1,198 @@
+"""FedAGHN, pFedLA, HeurpFedLA and pFedGAT: mixtures of the clients' models and how they are learned."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.client.solvers import pull_back
+from fedweave.client.task import RowClassification
+from fedweave.families import GeneratedModels
+from fedweave.federation.engine import Settings, State, begin, one_round, run
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.uploads import Wire
+from fedweave.models import build
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+from fedweave.threats.privacy import Privacy
+
+SETTINGS = Settings(rounds=3, seed=2)
+EVERYBODY = torch.arange(tiny.CLIENTS)
+
+
+def fixture(name: str, rounds: int = 2, kind: str = "rows", **overrides: object) -> tuple[GeneratedModels, Federation, State]:
+    """A method and its state after some rounds."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **overrides)
+    *_, report = run(method, federation, replace(SETTINGS, rounds=rounds), Loop())
+    return method, federation, report.state
+
+
+def noise(models: Tree, seed: int = 0) -> Tree:
+    """Random tensors of the shapes of `models`."""
+    g = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(value.shape, generator=g, dtype=value.dtype) for name, value in models.items()}
+
+
+def gradient(method: GeneratedModels, server: Tree, cotangent: Tree, ids: Tensor = EVERYBODY) -> Tree:
+    """What the server would step along."""
+    return pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda start: cotangent)[0]
+
+
+def per_layer(method: GeneratedModels, models: Tree) -> list[Tensor]:
+    """Every layer of stacked models, flattened: L times [N, P_l]."""
+    return [trees.flat({name: models[name] for name in names}) for names in method.task.layers.values()]
+
+
+def test_fedaghn_weights() -> None:
+    """Rows sum to one, the self weight is p / (1 + p), and before the first update the others share the rest equally."""
+    method, federation, state = fixture("fedaghn")
+    alpha, p = method.collaboration(state.server), state.server["phi"]["p"]
+    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
+    torch.testing.assert_close(alpha.diagonal(dim1=1, dim2=2), (p / (1 + p)).T)
+    first = method.collaboration(begin(method, federation, 0, Loop()).server)
+    others = ~torch.eye(tiny.CLIENTS, dtype=torch.bool)
+    torch.testing.assert_close(first[:, others], torch.full_like(first[:, others], 1 / 1.03 / (tiny.CLIENTS - 1)))
+
+
+def test_fedaghn_gradient_is_the_closed_form() -> None:
+    """Autograd equals ⟨∂θ̄/∂p, Δ⟩ and ⟨∂θ̄/∂q, Δ⟩ written out."""
+    method, _, state = fixture("fedaghn")
+    fixed, phi = state.server["fixed"], state.server["phi"]
+    delta = noise(fixed["models"])
+    found = gradient(method, state.server, delta)
+    others = ~torch.eye(tiny.CLIENTS, dtype=torch.bool)
+    for layer, (theta, d) in enumerate(zip(per_layer(method, fixed["models"]), per_layer(method, delta), strict=True)):
+        p, q, c = phi["p"][:, layer, None], phi["q"][:, layer, None], fixed["cosines"][layer]
+        weights = torch.exp(q * c) * others
+        s = weights / weights.sum(1, keepdim=True)
+        by_p = (theta - s @ theta) / (1 + p) ** 2
+        by_q = (s * (c - (s * c).sum(1, keepdim=True))) @ theta / (1 + p)
+        torch.testing.assert_close(found["p"][:, layer], (by_p * d).sum(1), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found["q"][:, layer], (by_q * d).sum(1), rtol=1e-9, atol=1e-12)
+
+
+def test_fedaghn_sign() -> None:
+    """On clients with planted groups the printed rule lowers the self weight, descent raises it."""
+    runs = {sign: fixture("fedaghn", 8, server_sign=sign, p0=0.2, server_lr=0.1) for sign in ("literal", "descent")}
+    p = {sign: state.server["phi"]["p"].mean() for sign, (_, _, state) in runs.items()}
+    assert p["literal"] < 0.2 < p["descent"]
+
+
+def test_fedaghn_ablations() -> None:
+    """Frozen scalars stay, an absent p puts oneself into the softmax, an absent q is 1, tied scalars sum their gradients."""
+    _, _, frozen = fixture("fedaghn", p="frozen", q="frozen")
+    assert (frozen.server["phi"]["p"] == 0.03).all()
+    assert (frozen.server["phi"]["q"] == 0.5).all()
+    method, _, state = fixture("fedaghn", p="absent", q="absent")
+    torch.testing.assert_close(method.collaboration(state.server), state.server["fixed"]["cosines"].softmax(-1))
+    tied, _, state = fixture("fedaghn", rounds=1, tied=True)
+    free = replace(tied, tied=False)
+    wide = {**state.server, "phi": {name: value.expand(-1, len(tied.task.layers)) for name, value in state.server["phi"].items()}}
+    cotangent = noise(state.server["fixed"]["models"])
+    narrow, each = gradient(tied, state.server, cotangent), gradient(free, wide, cotangent)
+    torch.testing.assert_close(narrow, {name: value.sum(1, keepdim=True) for name, value in each.items()})
+
+
+def test_fedaghn_without_an_update_is_similar_to_nobody() -> None:
+    """A zero update has cosine 0 with everybody, not NaN."""
+    method, _, state = fixture("fedaghn")
+    zero = trees.tree_map(torch.zeros_like, state.server["fixed"]["models"])
+    after = method.remember(state.server["fixed"], EVERYBODY, zero, {"model": zero})
+    assert (after["cosines"] == 0).all()
+
+
+def test_pfedla_gradient_is_the_closed_form() -> None:
+    """The gradient of a logit is α_j ⟨θ_j − θ̄_i, cotangent⟩ per layer; logits and biases of the heads have the same gradient."""
+    method, _, state = fixture("pfedla")
+    models = state.server["fixed"]["models"]
+    cotangent, alpha = noise(models), method.collaboration(state.server)
+    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
+    found = gradient(method, state.server, cotangent)["network"]["heads.bias"].unflatten(1, (-1, tiny.CLIENTS))
+    for layer, (theta, d) in enumerate(zip(per_layer(method, models), per_layer(method, cotangent), strict=True)):
+        mixed = alpha[layer] @ theta
+        expected = alpha[layer] * (d @ theta.T - (d * mixed).sum(1, keepdim=True))
+        torch.testing.assert_close(found[:, layer], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"relu_norm": True}, {"tied": True}])
+def test_pfedla_touches_participants_only(overrides: dict) -> None:
+    """Vectors, networks and models of absent clients keep their bits; rows of weights are mixtures."""
+    method, federation, state = fixture("pfedla", **overrides)
+    after, _, _ = one_round(method, state, federation, Settings(rounds=3, seed=5, participation=2), Loop())
+    alpha = method.collaboration(after.server)
+    assert (alpha >= 0).all()
+    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
+    changed = torch.zeros(tiny.CLIENTS, dtype=torch.bool)
+    for a, b in zip(trees.tree_leaves(state.server), trees.tree_leaves(after.server), strict=True):
+        changed |= (a != b).flatten(1).any(1)
+    assert changed.sum() == 2
+
+
+def test_heurpfedla_keeps_layers() -> None:
+    """A retained layer is bit for bit what the client last sent, teaches its head nothing, and is not counted."""
+    method, _, state = fixture("heurpfedla", kind="images", retain=2)
+    (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
+    mixed = method.generate(state.server["phi"], state.server["fixed"], EVERYBODY)
+    taught = gradient(method, state.server, noise(models))["network"]["heads.bias"].unflatten(1, (-1, tiny.CLIENTS)).abs().sum(-1)
+    sent = 0
+    for layer, (name, names) in enumerate(method.task.layers.items()):
+        stays = own["retained"][:, layer]
+        assert not (stays.any() and set(names) <= set(method.task.norms)), name
+        assert (taught[stays, layer] == 0).all()
+        assert (taught[~stays, layer] > 0).all()
+        for n in names:
+            assert torch.equal(mixed[n][stays], models[n][stays])
+            sent += 4 * int((~stays).sum()) * models[n][0].numel()
+    assert (own["retained"].sum(1) == 2).all()
+    assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()])
+def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
+    """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    last = {}
+    for name, wire, options in (("heurpfedla", Wire(Privacy(clip=0.1, noise=1.0)), {"retain": 99}), ("local", Wire(), {})):
+        settings = Settings(rounds=3, seed=2, participation=3, wire=wire)
+        *_, last[name] = run(tiny.method(name, task, "rows", **options), federation, settings, executor)
+    assert torch.equal(last["heurpfedla"].scores["pre"]["test"], last["local"].scores["pre"]["test"])
+    torch.testing.assert_close(*(trees.flat(report.models["pre"]) for report in last.values()), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("shape", "norm", "retained", "mib"),
+    [
+        ((1, 28, 28), False, (), 491.08),
+        ((1, 28, 28), False, ("fc3",), 488.65),
+        ((1, 28, 28), False, ("fc1", "fc3"), 312.52),
+        ((3, 32, 32), True, (), 693.96),
+        ((3, 32, 32), True, ("fc1",), 418.96),
+        ((3, 32, 32), True, ("fc1", "conv2"), 382.24),
+        ((3, 32, 32), True, ("fc1", "conv2", "fc3"), 379.81),
+    ],
+)
+def test_heurpfedla_wire_is_the_papers(shape: tuple[int, ...], norm: bool, retained: tuple[str, ...], mib: float) -> None:
+    """The paper's communication table, 750 client rounds of its EMNIST and CIFAR-10 models."""
+    task = RowClassification(lambda: build("lenet16", shape, 10, batch_norm=norm))
+    method = tiny.method("heurpfedla", task, "rows")
+    layers = {name.rpartition(".")[2]: i for i, name in enumerate(task.layers)}
+    mask = torch.zeros(1, len(layers), dtype=torch.bool)
+    mask[0, [layers[name] for name in retained]] = True
+    model = {name: torch.zeros(1, *size) for name, size in task.shapes().items()}
+    down, up = method.traffic({}, {**model, "retained": mask}, {"model": model}, 1)
+    assert 750 * (down + up) / 2**20 == pytest.approx(mib, abs=0.02)
+
+
+def test_direct_matrix_steps_along_inner_products() -> None:
+    """∂L/∂R_ij = ⟨g_i, θ_j⟩, and rows stay mixtures."""
+    method, _, state = fixture("direct_matrix", server_lr=0.5)
+    models = state.server["fixed"]["models"]
+    g = noise(models)
+    torch.testing.assert_close(gradient(method, state.server, g)["matrix"], trees.flat(g) @ trees.flat(models).T)
+    matrix = state.server["phi"]["matrix"]
+    assert (matrix >= 0).all()
+    torch.testing.assert_close(matrix.sum(1), torch.ones_like(matrix[0]))

@@ -1,0 +1,113 @@
+"""The two UIs as a person sees them: real servers on free ports, real runs, pages rendered by headless Chromium."""
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from servers import Project, answers, free_port, process, study, until
+
+from fedweave.pipelines.ui import page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(900), pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+
+
+class Site(NamedTuple):
+    """Where the two UIs are, whose folder they show, and a scratch folder for the browser."""
+
+    mlflow: str
+    prefect: str
+    project: Project
+    scratch: Path
+
+    def page(self, address: str, *words: str) -> str:
+        """The DOM of a page once `words` stand in it; a loaded machine may need a second look."""
+        for attempt in range(3):
+            profile = self.scratch / f"profile-{attempt}-{len(list(self.scratch.iterdir()))}"
+            command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", address]
+            dom = unescape(subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout)
+            if all(word in dom for word in words):
+                return dom
+        missing = [word for word in words if word not in dom]
+        pytest.fail(f"{address}: {missing} not in the page, which says: {dom[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """`make ui` started in the background as a shell would, with SIGINT ignored, and a flow that reproduced a study on it."""
+    base = tmp_path_factory.mktemp("browser")
+    project = Project(base / "project", study(["digits-fedavg"]))
+    mlflow, prefect = free_port(), free_port()
+    env = {**project.env, "MLFLOW_PORT": str(mlflow), "PREFECT_PORT": str(prefect)}
+    script = f"trap '' INT; exec {sys.executable} -m fedweave.pipelines.ui"
+    log = base / "ui.log"
+    with process(["/bin/sh", "-c", script], project.folder, env, log) as ui:
+        assert until(lambda: "Ctrl-C ends both" in log.read_text(), 180), log.read_text()
+        api = f"http://127.0.0.1:{prefect}"
+        ports = {"MLFLOW_PORT": str(mlflow), "PREFECT_API_URL": f"{api}/api"}
+        project.python("fedweave.pipelines.scheduling.flows", "--retries", "0", **ports)
+        yield Site(f"http://127.0.0.1:{mlflow}", api, project, base)
+        os.kill(ui.pid, signal.SIGTERM)
+        assert ui.wait(40) == 128 + signal.SIGTERM, log.read_text()
+    assert not any(taken(port) for port in (mlflow, prefect))
+
+
+def taken(port: int) -> bool:
+    """Whether a server still listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def only(file: Path, question: str) -> str:
+    """The one cell that a database answers."""
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as base:
+        return str(base.execute(question).fetchone()[0])
+
+
+def artifact(site: Site, key: str) -> str:
+    """The address of an artifact's page."""
+    made = only(site.project.folder / ".prefect" / "prefect.db", f"select id from artifact where key = '{key}'")
+    return f"{site.prefect}/artifacts/artifact/{made}"
+
+
+def test_prefect_shows_the_flow_run_and_its_stages(site: Site) -> None:
+    """Under a port of its own, the page still finds its server."""
+    base = site.project.folder / ".prefect" / "prefect.db"
+    run, task = only(base, "select id from flow_run"), only(base, "select id from task_run where name = 'train@digits-fedavg'")
+    assert "Can't connect" not in site.page(f"{site.prefect}/runs", "small", "Completed")
+    site.page(f"{site.prefect}/runs/flow-run/{run}", "small", "reproduce", "Completed")
+    site.page(f"{site.prefect}/runs/task-run/{task}", "train@digits-fedavg", "Completed", "gpu")
+
+
+def test_prefect_shows_leaderboard_figures_and_ways_to_mlflow(site: Site) -> None:
+    site.page(artifact(site, "leaderboard"), "FedAvg", "accuracy", "worst10")
+    figures = site.page(artifact(site, "figures"), "data:image/svg+xml;base64,", "data:image/png;base64,")
+    assert figures.count("<img ") >= 3
+    links = site.page(artifact(site, "runs"), "digits-fedavg", f"{site.mlflow}/#/experiments/")
+    address = links.partition(f'href="{site.mlflow}')[2].partition('"')[0]
+    site.page(site.mlflow + address, "digits-fedavg", "accuracy")
+
+
+def test_mlflow_shows_the_runs_beside_the_models_of_training(site: Site) -> None:
+    """MLflow has two faces; links lead to the one for training, whose menu has runs and models and no prompts."""
+    base = site.project.folder / "mlflow.db"
+    experiment = only(base, "select experiment_id from experiments where name = 'small'")
+    assert answers(f"{site.mlflow}/health")
+    shown = site.page(f"{site.mlflow}/{page(experiment)}", "small", "digits-fedavg", f"/experiments/{experiment}/models")
+    assert "/prompts" not in shown
+    note = only(base, "select value from experiment_tags where key = 'mlflow.note.content'")
+    comparison = note.partition("](")[2].partition(")")[0]
+    assert comparison.startswith(page(experiment))
+    assert "/prompts" not in site.page(f"{site.mlflow}/{comparison}", "small", "digits-fedavg")

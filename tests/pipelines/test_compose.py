@@ -1,0 +1,159 @@
+"""compose.yaml and Dockerfile, read as Docker would: pinned, unprivileged, watched, and every command is one that exists."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE, POSTGRES, GPU = (ROOT / name for name in ("compose.yaml", "compose.postgres.yaml", "compose.gpu.yaml"))
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+MODULES = {"prefect": "prefect", "mlflow": "mlflow", "fedweave": "fedweave.pipelines.commands.main"}
+
+
+def plain(value: Any) -> Any:
+    """`value` with ${NAME:-default} replaced by the default."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [plain(entry) for entry in value]
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) if isinstance(value, str) else value
+
+
+def merged(*files: Path) -> dict[str, Any]:
+    """The files laid over each other: services by name, their mappings by key."""
+    whole: dict[str, Any] = {"services": {}, "volumes": {}, "configs": {}}
+    for content in (plain(yaml.safe_load(file.read_text())) for file in files):
+        for name, service in content.get("services", {}).items():
+            known = whole["services"].setdefault(name, {})
+            for key, value in service.items():
+                known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+        for part in ("volumes", "configs"):
+            whole[part] |= content.get(part) or {}
+    return whole
+
+
+EVERYTHING = merged(BASE, POSTGRES, GPU)
+SERVICES = EVERYTHING["services"]
+
+
+@cache
+def usage(module: str, *words: str) -> str:
+    """What a command says of its options."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-m", module, *words, "--help"], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
+def commands(service: dict[str, Any]) -> list[list[str]]:
+    """The commands of a service, those of a shell line one by one."""
+    given = service.get("command") or []
+    words = shlex.split(given) if isinstance(given, str) else given
+    parts = [shlex.split(part) for part in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words] * bool(words)
+    return [part[1:] if part[0] == "exec" else part for part in parts]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_pinned_unprivileged_and_watched(name: str) -> None:
+    service = SERVICES[name]
+    image, _, tag = service["image"].partition(":")
+    assert "build" in service if image == "fedweave" else re.match(r"\d+\.\d+", tag)
+    assert service["user"].split(":")[0] not in ("", "root", "0")
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service["restart"] == "unless-stopped"
+    probe = service["healthcheck"]
+    assert probe["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries", "start_period"} <= {*probe}
+    patience = {name: int(probe[name].removesuffix("s")) for name in ("timeout", "start_period")}
+    # Beside trainings that filled the cores, probes took 16 seconds and MLflow 231 to start.
+    assert image == "postgres" or (patience["timeout"] >= 30 and patience["start_period"] >= 300)
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    for other, wanted in service.get("depends_on", {}).items():
+        assert wanted == {"condition": "service_healthy"}
+        assert "healthcheck" in SERVICES[other]
+
+
+@pytest.mark.parametrize(("name", "words"), [(name, words) for name in SERVICES for words in commands(SERVICES[name])])
+def test_a_command_exists_with_all_its_options(name: str, words: list[str]) -> None:
+    path = [word for word in words[1:3] if not word.startswith("-") and word.isalpha()]
+    options = [word for word in words if word.startswith("--")]
+    said = usage(MODULES[words[0]], *path)
+    assert [option for option in options if option not in said] == []
+
+
+def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
+    """A volume inherits the owner of the image's folder; one that the image lacks would be root's."""
+    (made,) = (line.partition("mkdir -p ")[2].split() for line in DOCKERFILE if "core.no_scm" in line)
+    for service in SERVICES.values():
+        for volume, target in (entry.split(":") for entry in service.get("volumes", [])):
+            assert volume in EVERYTHING["volumes"]
+            assert service["image"].startswith("postgres") or target.removeprefix("/fedweave/") in made
+        assert {entry["source"] for entry in service.get("configs", [])} <= {*EVERYTHING["configs"]}
+
+
+def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> None:
+    """Prefect writes its UI's pages into its own package unless told where, and leaves the UI out where it may not."""
+    published = {f"http://{port.rpartition(':')[0]}" for service in SERVICES.values() for port in service.get("ports", [])}
+    for service in SERVICES.values():
+        volumes = [entry.partition(":")[2] for entry in service.get("volumes", [])]
+        given = service.get("environment", {})
+        paths = [value.removeprefix("sqlite:///") for value in given.values() if value.removeprefix("sqlite:///").startswith("/fedweave")]
+        assert [path for path in paths if not any(Path(path).is_relative_to(volume) for volume in volumes)] == []
+        assert {given[name] for name in given if name.endswith("_UI_URL")} <= published
+    assert {"PREFECT_HOME", "PREFECT_UI_STATIC_DIRECTORY"} <= {*SERVICES["prefect"]["environment"]}
+    assert {"PREFECT_UI_URL", "MLFLOW_UI_URL"} <= {*SERVICES["worker"]["environment"]}
+
+
+def test_variables_are_ones_that_the_programs_read() -> None:
+    """A misspelt variable would be passed over in silence."""
+    from mlflow.cli import cli
+    from prefect.settings import Settings
+
+    known = {name.upper() for name in _names(Settings)}
+    given = {name for service in SERVICES.values() for name in service.get("environment", {}) if name.startswith("PREFECT_")}
+    assert given <= known
+    assert "MLFLOW_BACKEND_STORE_URI" in {option.envvar for option in cli.commands["server"].params}
+
+
+def _names(model: Any) -> list[str]:
+    """Every environment variable of Prefect's settings."""
+    found = [f"{model.model_config.get('env_prefix', '')}{name}" for name in model.model_fields]
+    for field in model.model_fields.values():
+        found += [choice for choice in getattr(field.validation_alias, "choices", ()) if isinstance(choice, str)]
+        found += _names(field.annotation) if hasattr(field.annotation, "model_fields") else []
+    return found
+
+
+def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
+    (python,) = (line.partition("=")[2] for line in DOCKERFILE if line.startswith("ARG PYTHON"))
+    assert re.fullmatch(r"\d+\.\d+\.\d+-slim-\w+", python)
+    assert all(line.split()[1] == "python:${PYTHON}" for line in DOCKERFILE if line.startswith("FROM"))
+    assert not DOCKERFILE[0].startswith("# syntax"), "a second image to pull, for a syntax that every builder knows"
+    assert any(re.search(r"pip install \S+ uv==\d+\.\d+\.\d+", line) for line in DOCKERFILE)
+    last = DOCKERFILE[max(i for i, line in enumerate(DOCKERFILE) if line.startswith("FROM")) :]
+    order = [line.split()[0] for line in last if line.split()[:1] and line.split()[0] in ("USER", "HEALTHCHECK", "CMD")]
+    assert order == ["USER", "HEALTHCHECK", "CMD"]
+    assert "USER fedweave" in last
+
+
+def test_the_dependencies_are_built_from_what_names_them() -> None:
+    """Anything else beside them would have every edit of it fetch them all again."""
+    first = next(line for line in DOCKERFILE if line.startswith("COPY"))
+    assert first.split()[1:-1] == ["pyproject.toml", "constraints.txt"]
+
+
+def test_what_the_image_copies_is_in_its_context() -> None:
+    """.dockerignore lets everything through that a build or a run needs, and nothing that is not in the repository."""
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert all((ROOT / name).exists() or name == ".dvc/plots" for name in allowed)
+    copied = [word for line in DOCKERFILE if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
+    assert {*copied} - {"."} <= {*allowed}
+    assert {"dvc.yaml", "params.yaml", "prefect.yaml", "pipelines", "src", "studies", ".env"} <= {*allowed}

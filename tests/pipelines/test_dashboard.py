@@ -1,0 +1,89 @@
+"""Optuna's dashboard shows the searches of the study: those that run, and those whose journal is elsewhere."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from optuna.trial import TrialState
+
+from fedweave.errors import BadInput
+from fedweave.pipelines import paths
+from fedweave.pipelines.searching import dashboard
+from fedweave.pipelines.stages import tune
+from fedweave.runs import assembly
+from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
+
+
+def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None:
+    """A project with a finished search of `trials` trials of one round."""
+    if not Path("params.yaml").is_file():
+        prepare(folder, monkeypatch)
+    content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}, "tune": {**STUDY["tune"], "trials": trials, "share": 0.01, "seeds": [1000]}}
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    tune.main("toy")
+
+
+def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    searched(tmp_path, monkeypatch, 2)
+    mirror = dashboard.Mirror(assembly.load())
+    assert mirror.follow() == mirror.follow() == 1
+    (study,) = mirror.storage.get_all_studies()
+    assert study.study_name == RUN
+    assert mirror.storage.get_all_trials(study._study_id)[0].params == DECLARED
+    searched(tmp_path, monkeypatch, 4)
+    mirror.follow()
+    assert len(mirror.storage.get_all_trials(study._study_id)) == 4
+
+
+def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    searched(tmp_path, monkeypatch, 3)
+    study = assembly.load()
+    live, _ = dashboard.Mirror(study)._ended(RUN)
+    shutil.rmtree(paths.STATE)
+    kept, maximize = dashboard.Mirror(study)._ended(RUN)
+    assert maximize
+    assert [(t.params, t.values, t.intermediate_values) for t in kept] == [(t.params, t.values, t.intermediate_values) for t in live]
+    assert {t.state for t in kept} <= {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    searched(tmp_path, monkeypatch, 2)
+    with socket.socket() as probe:
+        probe.bind((dashboard.HOST, 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)], stdout=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                with urlopen(f"http://{dashboard.HOST}:{port}/api/studies", timeout=5) as answer:
+                    found = json.load(answer)
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        assert [study["study_name"] for study in found["study_summaries"]] == [RUN]
+        with pytest.raises(BadInput, match=f"--port {port + 1}"):
+            dashboard.main(port)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_without_a_search_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    with pytest.raises(BadInput, match="dvc repro tune"):
+        dashboard.main()

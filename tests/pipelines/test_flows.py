@@ -1,0 +1,189 @@
+"""Processes that end with their parent, DVC's graph as a plan, and the Prefect flow over it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import toy_project
+from dvc.repo import Repo
+from servers import alive, process, until
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.processes import Children
+from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
+
+# One process for all tests that need the server, so that it is started once.
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A DVC project of four stages that has run none of them, as the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    toy_project.make(tmp_path)
+    return tmp_path
+
+
+def reproduce(*targets: str) -> None:
+    """`dvc repro` in this process."""
+    with Repo(os.curdir) as repo:
+        repo.reproduce(list(targets) or None)
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs all tests")
+def test_tests_of_a_group_share_a_process(request: pytest.FixtureRequest) -> None:
+    """Else each process would start servers of its own."""
+    assert request.node.nodeid.endswith("@prefect")
+
+
+def test_plan_of_a_fresh_project_is_the_whole_graph_in_order(project: Path) -> None:
+    plan = stale_stages()
+    assert {stage.name for stage in plan} == {"make@a", "make@b", "join", "aside"}
+    assert [stage for stage in plan if stage.name == "join"] == [StaleStage("join", ("make@a", "make@b"), False)]
+    names = [stage.name for stage in plan]
+    assert all(names.index(need) < names.index(stage.name) for stage in plan for need in stage.needs)
+    assert {stage.name for stage in plan if stage.gpu} == {"make@a", "make@b"}
+
+
+def test_plan_holds_what_changed_and_what_stands_below_it(project: Path) -> None:
+    reproduce()
+    assert stale_stages() == []
+    Path("made-a.txt").unlink()
+    assert stale_stages() == [StaleStage("make@a", (), True), StaleStage("join", ("make@a",), False)]
+    Path("params.yaml").write_text("names: [a, b]\nsize: 2\nstudy: toy\n")
+    assert {stage.name for stage in stale_stages(["make@b"])} == {"make@b"}
+    assert {stage.name for stage in stale_stages(["make"])} == {"make@a", "make@b"}
+    with pytest.raises(BadInput, match="targets: 'mak' is unknown; did you mean 'make'"):
+        stale_stages(["mak"])
+
+
+def test_leaving_the_block_ends_the_whole_process_group() -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    nested = f"import subprocess; p = subprocess.Popen({sleeper!r}); print(p.pid, flush=True); p.wait()"
+    with Children().child([sys.executable, "-c", nested]) as process:
+        assert process.stdout is not None
+        pids = [process.pid, int(process.stdout.readline())]
+        assert all(map(alive, pids))
+    assert until(lambda: not any(map(alive, pids)))
+
+
+def test_whoever_was_told_to_end_starts_nothing_more() -> None:
+    children = Children()
+    with children.child([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        children.end()
+        assert process.returncode == -signal.SIGTERM
+    with pytest.raises(InterruptedError), children.child([sys.executable, "-c", "pass"]):
+        pass
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    program = f"""
+import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
+from fedweave.pipelines.processes import Children
+with Children().child([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    print(process.pid, flush=True)
+    process.wait()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    assert until(lambda: not alive(pid))
+
+
+@pytest.mark.parametrize(("raised", "code"), [("BadInput('params.yaml: no')", 2), ("ArithmeticError('inf')", 3)])
+def test_a_stage_says_one_line_and_exits(raised: str, code: int) -> None:
+    program = f"""
+import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
+from fedweave.errors import BadInput
+from fedweave.pipelines.processes import stage
+def main():
+    raise {raised}
+stage(main, ArithmeticError)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.usefixtures("reporting")
+def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path) -> None:
+    from fedweave.pipelines.scheduling.flows import reproduce as flow
+
+    assert flow(parallel=2, retries=0) == "4 stages brought up to date"
+    assert Path("joined.txt").read_text().startswith("joined.txt")
+    assert stale_stages() == []
+    assert flow(parallel=2, retries=0) == "0 stages brought up to date"
+
+
+@pytest.mark.usefixtures("reporting")
+def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) -> None:
+    from fedweave.pipelines.scheduling.flows import reproduce as flow
+
+    Path("fail").touch()
+    with pytest.raises(RuntimeError, match=r"1 of 4 stages failed, 1 did not run: .*told to fail"):
+        flow(parallel=2, retries=0)
+    assert Path("made-a.txt").exists()
+    assert not Path("joined.txt").exists()
+    Path("fail").unlink()
+    assert flow(parallel=2, retries=0) == "2 stages brought up to date"
+
+
+@pytest.mark.usefixtures("reporting")
+def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 is bad input: five more tries would end as the first."""
+    from fedweave.pipelines.scheduling.flows import reproduce as flow
+
+    Path("refuse").touch()
+    with pytest.raises(RuntimeError, match=r"1 of 1 stages failed.*told to refuse"):
+        flow(targets=["make@b"], retries=5)
+    assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one to itself; the others see what they saw before."""
+    from fedweave.pipelines.scheduling.flows import reproduce as flow
+
+    monkeypatch.setenv("FEDWEAVE_LOANS", str(project / "loans"))
+    monkeypatch.setenv("FEDWEAVE_GPUS", "4,7")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    Path("hold").touch()
+
+    def release() -> None:
+        until(lambda: len(list(Path("pids").iterdir())) == 3)
+        Path("hold").unlink()
+
+    watcher = threading.Thread(target=release)
+    watcher.start()
+    flow(parallel=3, retries=0)
+    watcher.join()
+    gpus = dict(toy_project.seen())
+    assert {gpus["made-a.txt"], gpus["made-b.txt"]} == {"4", "7"}
+    assert gpus["joined.txt"] == gpus["aside.txt"] == "none"
+
+
+@pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
+def test_a_stopped_flow_leaves_no_stage_behind(project: Path, reporting: str, number: signal.Signals, shell: str) -> None:
+    Path("hold").touch()
+    environment = {"SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", "--parallel", "2"]
+    with process(command, project, environment, project / "flow.log") as flow:
+        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+        pids = [int(path.name) for path in Path("pids").iterdir()]
+        flow.send_signal(number)
+        flow.wait(60)
+        assert until(lambda: not any(map(alive, pids)))
+    Path("hold").unlink()
+    time.sleep(0.3)
+    assert not list(Path().glob("made-*.txt"))

@@ -1,0 +1,59 @@
+"""The flow over real training: a killed stage goes on from its checkpoint, and Ray packs stages."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import toy_project
+from servers import ROOT, Project, running, until
+
+from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
+
+RUN = "digits-fedavg_ft"
+
+
+def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: str, dealt: Project) -> None:
+    """Killed once in mid-training; no round is trained twice, and the result is the uninterrupted one to the bit."""
+    project = dealt.copy(tmp_path / "project")
+    results = project.folder / "results" / "small" / "runs" / RUN
+    log = tmp_path / "project-flows.log"
+    arguments = ("--targets", f"train@{RUN}", "--retries", "1")
+    with project.background("fedweave.pipelines.scheduling.flows", *arguments, PREFECT_API_URL=prefect_api) as flow:
+        assert until(lambda: "round 20/60" in log.read_text(), 120), log.read_text()
+        checkpoints = project.folder / ".fedweave" / "checkpoints"
+        assert until(lambda: any(int(path.stem.rpartition("-")[2]) >= 20 for path in checkpoints.rglob("[!.]*-0-*.pt")))
+        (training,) = running("fedweave.pipelines.stages.train", project.folder)
+        os.kill(training, signal.SIGKILL)
+        assert flow.wait(120) == 0, log.read_text()
+    said = log.read_text()
+    assert "Retry 1/1" in said
+    assert [said.count(f"round {number}/60") for number in (20, 40, 60)] == [1, 1, 1]
+    kept = tmp_path / "kept"
+    shutil.copytree(results, kept)
+    project.python("dvc", "repro", "-s", "-f", f"train@{RUN}")
+    assert (results / "evaluations.parquet").read_bytes() == (kept / "evaluations.parquet").read_bytes()
+    models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, kept)]
+    torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.usefixtures("reporting")
+def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the one GPU each; on a single core the stage that waits for them lets them go first."""
+    pytest.importorskip("prefect_ray", reason="needs the extra: pip install -c constraints.txt -e '.[ray]'")
+    from fedweave.pipelines.scheduling.flows import reproduce
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWEAVE_GPUS", "5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    toy_project.make(tmp_path)
+    assert reproduce(where="ray", parallel=1, retries=0, share=0.5) == "4 stages brought up to date"
+    gpus = dict(toy_project.seen())
+    assert gpus["made-a.txt"] == gpus["made-b.txt"] == "5"
+    assert stale_stages() == []

@@ -1,0 +1,152 @@
+"""The pipeline in a temporary copy of the project: whole, idle when nothing changed, and re-run only where something did."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from fedweave.pipelines import paths
+from fedweave.pipelines.launching import forkserver
+from fedweave.pipelines.stages import train
+from tests import trained
+from tests.servers import ROOT, Project
+from tests.small_project import params, part, repro
+
+# One process runs them all: they share a project and change it in turn.
+pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A reproduced small study."""
+    made = Project(tmp_path_factory.mktemp("project"), params())
+    ran = repro(made)
+    assert {
+        "download@digits",
+        "partition@digits-graph",
+        "tune@digits",
+        "train@digits-ditto",
+        "evaluate",
+        "ablate@pull",
+        "ablate@clients",
+        "report",
+    } <= {*ran}
+    return made
+
+
+def test_results_are_there(project: Project) -> None:
+    """Leaderboard, report, MLflow's database, and what tuning found."""
+    results = project.folder / "results" / "small"
+    board = pd.read_csv(results / "leaderboard.csv")
+    assert ",".join(board.columns) == (
+        "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,bytes_up,bytes_down,seconds,published_mean,published_std"
+    )
+    assert len(board) == 3
+    assert board["seeds"].eq(2).all()
+    assert board["published_mean"].isna().all()
+    assert "Ditto" in (results / "report.html").read_text()
+    record = json.loads((results / "tuned" / "digits" / "trials" / "digits-ditto.json").read_text())
+    assert len(record["trials"]) == 2
+    assert record["trials"][0]["params"] == {"lam": 1.0}
+    assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {"run": "digits-ditto", "best": record["best"]}
+    assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(results / "runs" / "digits-ditto" / "system.csv")}
+    assert "Ditto" in (results / "leaderboard.txt").read_text()
+    assert (project.folder / "mlflow.db").is_file()
+    assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
+
+
+def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> None:
+    """What equals it is not trained again; other clients are another deal of the rows and are not paired."""
+    results = project.folder / "results" / "small"
+    board = pd.read_csv(results / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
+    pull = pd.read_csv(results / "ablations" / "pull" / "table.csv").set_index("variant")
+    assert [*pull.index] == ["as declared", "none", "strong"]
+    assert pull.loc["as declared", "mean"] == pytest.approx(board["digits", "Ditto"])
+    assert pull.loc[["none", "strong"], "p_adjusted"].between(0, 1).all()
+    values = pd.read_csv(results / "ablations" / "pull" / "values.csv").groupby("variant")["value"].mean()
+    assert values.to_dict() == pytest.approx(pull["mean"].to_dict())
+    clients = pd.read_csv(results / "ablations" / "clients" / "table.csv").set_index("variant")
+    assert clients["declared"].to_dict() == {"clients = 5": 0, "clients = 10": 1}
+    assert clients.loc["clients = 10", "mean"] == pytest.approx(board["digits", "FedAvg"])
+    assert clients["p_adjusted"].isna().all()
+    assert pd.read_csv(results / "ablations" / "clients" / "values.csv").groupby("variant")["client"].nunique().to_dict() == {
+        "clients = 5": 5, "clients = 10": 10,
+    }  # fmt: skip
+    assert (results / "ablations" / "clients" / "plot.svg").is_file()
+
+
+def test_second_time_runs_nothing(project: Project) -> None:
+    """Nothing changed, nothing runs."""
+    assert repro(project) == []
+
+
+def test_a_methods_block_and_file_are_its_own(project: Project) -> None:
+    """Editing Ditto trains Ditto again and not FedAvg; going back runs nothing, because DVC remembers."""
+    file = project.folder / "src" / "fedweave" / "methods" / "ditto.py"
+    before = file.read_text()
+    file.write_text(before + "# changed\n")
+    ran = repro(project)
+    assert [stage for stage in ran if stage.startswith("train@")] == ["train@digits-ditto"]
+    file.write_text(before)
+    assert repro(project) == []
+
+
+def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
+    """Another study is computed once; the first one comes back from the run cache."""
+    (project.folder / "params.yaml").write_text(part("other", lam=3.0))
+    assert "train@digits-ditto" in repro(project)
+    (project.folder / "params.yaml").write_text(params())
+    assert [stage for stage in repro(project) if not stage.startswith("tune@")] == []
+
+
+def test_bad_input_stops_before_work(project: Project) -> None:
+    """One line that names the key; no stage is taken for done."""
+    (project.folder / "params.yaml").write_text(params(searched="lamm"))
+    done = project.python("dvc", "repro", check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode
+    assert "lamm" in printed
+    assert "Traceback" not in printed
+    (project.folder / "params.yaml").write_text(params())
+
+
+def test_progress_counts_the_rounds_of_all_the_stages_of_a_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SHN trains a plain hypernetwork first: three rounds, and three more."""
+    monkeypatch.chdir(tmp_path)
+    run = trained.study("images", {"shn": {"k": 1}}, seeds=[0]).run("blobs-shn")
+    train.train(run, (trained.dataset("images"), trained.partition("images")), "toy")
+    assert re.findall(r"round (\d+)/(\d+)", capsys.readouterr().out) == [("2", "6"), ("4", "6"), ("6", "6")]
+
+
+def test_every_stage_is_a_child_of_dvc_itself() -> None:
+    """A shell in between would outlive DVC, and the stage with it. Quotes keep a name one word."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name, stage in stages.items():
+        argument = re.escape({"do": " '${key}'"}.get(next(iter(stage.keys() & {"do"}), ""), ""))
+        argument = argument.replace("key", "(key|item)")
+        assert re.fullmatch(f"exec python -IS pipelines/launching/launcher.py {name}{argument}", stage.get("do", stage)["cmd"])
+    assert {*stages} == {*forkserver.STAGES}
+
+
+@pytest.mark.parametrize("stage", ["tune", "train"])
+def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
+    """No shared code can change without the stages that use it knowing, and what only reads results retrains nothing."""
+    code = (
+        f"import sys, fedweave.pipelines.stages.{stage}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    imported = {Path(file) for file in printed.split()}
+    shared = {*paths.shared_sources()}
+    assert {file for file in imported - shared if file.parent.name != "methods"} == set()
+    assert shared & {*(ROOT / "src/fedweave/methods").glob("*"), *(ROOT / "src/fedweave/report").glob("*")} == set()
+    for name in ("tune", "train"):
+        assert "results/${study}/sources.csv" in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]["do"]["deps"]

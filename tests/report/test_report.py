@@ -1,0 +1,324 @@
+"""Results folders with made-up numbers: tables against NumPy, the printed columns, and the page that shows them."""
+
+import json
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave import report, results
+from fedweave.errors import BadInput
+from fedweave.pipelines.stages import leaderboard
+from fedweave.results import verdicts
+from fedweave.results.tables import matrix, values
+from fedweave.runs import selection
+from tests.fake_results import write_run, write_study
+
+METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
+TASKS = {"blobs": {"note": "blobs from a lossy copy"}, "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("made") / "results" / "toy", TASKS, METHODS, rounds=8)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return report.build(folder).read_text(encoding="utf-8")
+
+
+def one(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object) -> Path:
+    """A study with a single run; returns the run's folder."""
+    return write_run(tmp_path / "results" / "s", "t", label, 0.0, block, (0, 1), 8, rounds, np.random.default_rng(0))
+
+
+def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> None:
+    board = results.tables(results.load_study(folder)).board
+    assert [*board.columns[2:]] == results.COLUMNS
+    for run, row in board.set_index("run").iterrows():
+        table = pd.read_parquet(folder / "runs" / run / "evaluations.parquet").query("point == 'post'")
+        table = table.sort_values(["split", "seed", "round", "client"])
+        test, val = table["value"].to_numpy().reshape(2, 3, 8, 12)  # splits, seeds, rounds, clients
+        higher = row["metric"] == "accuracy"
+        rounds = val.mean(-1).argmax(-1) if higher else val.mean(-1).argmin(-1)
+        scores = test[np.arange(3), rounds]
+        worst = scores.min(1) if higher else scores.max(1)
+        got = row[["mean", "std", "client_std", "worst10"]].to_numpy(dtype=float)
+        expected = [scores.mean(), scores.mean(1).std(ddof=1), scores.std(1).mean(), worst.mean()]
+        np.testing.assert_allclose(got, expected, rtol=1e-9)
+    log = pd.read_csv(folder / "runs" / "blobs-fedaghn" / "rounds.csv")
+    row = board.set_index("run").loc["blobs-fedaghn"]
+    assert row["bytes_down"] == log["bytes_down"].sum() / 3
+    assert row["seconds"] == pytest.approx(log["seconds"].sum() / 3)
+
+
+def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
+    board = results.tables(results.load_study(folder)).board
+    assert board[board["task"] == "blobs"]["mean"].is_monotonic_decreasing
+    assert board[board["task"] == "sensors"]["mean"].is_monotonic_increasing
+    rows = list(results.leaderboard_rows(board[results.COLUMNS]))
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"] * 2
+    assert {row["published"] for row in rows} == {results.EMPTY}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
+    """As many clients as seeds, and both numbered from 0."""
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False)
+    study = results.load_study(folder)
+    (found,) = values([*study.runs], results.clients(study)).values()
+    np.testing.assert_array_equal(found, matrix(results.clients(study), study.runs[0].name))
+
+
+def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
+    """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores stay twelve."""
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
+    apart = results.tables(results.load_study(folder))
+    for file in folder.glob("runs/*/run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 3 for c in range(12)]}))
+    study = results.load_study(folder)
+    joined = results.tables(study)
+    found = values([*study.runs], joined.clients)
+    for run in study.runs:
+        expected = matrix(joined.clients, run.name).to_numpy().reshape(3, 4, 3).mean(2)
+        np.testing.assert_allclose(found[run.label], expected)
+    scores = ["method", "mean", "std", "client_std", "worst10", "gain", "loss"]
+    pd.testing.assert_frame_equal(apart.board[scores], joined.board[scores])
+    assert (apart.significance["better"] == "FedAGHN").all()
+    assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
+    assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
+    assert "with 4 for 12 the test cannot call anything significant" in verdicts.blind(study.runs, found)
+    assert verdicts.blind(study.runs[:1], found) == ""
+
+
+@pytest.mark.parametrize(("clients", "told"), [(5, "With 5 clients the test cannot"), (6, "")])
+def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, told: str
+) -> None:
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False)
+    results.write(folder)
+    monkeypatch.chdir(tmp_path)
+    leaderboard.main("toy")
+    text = report.build(folder).read_text(encoding="utf-8")
+    for shown in (capsys.readouterr().out, text):
+        assert ("cannot call anything significant" in shown) == bool(told)
+        assert told in shown
+
+
+def test_the_terminal_shows_what_is_in_brackets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Variants and controls are told apart by them."""
+    names = {"FedAvg": -9.0, "FedAvg [fast]": 0.0, "FedAvg [/]": -20.0}
+    folder = write_study(tmp_path / "results" / "toy", methods=names, extras=False)
+    results.write(folder)
+    monkeypatch.chdir(tmp_path)
+    leaderboard.main("toy")
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+
+
+@pytest.mark.parametrize("select", ["best_val_round", "per_client_best_val", "last"])
+def test_test_values_do_not_move_the_selected_round(tmp_path: Path, select: str) -> None:
+    run = one(tmp_path, select=select)
+    before = results.clients(results.load_study(run.parents[1]))
+    table = pd.read_parquet(run / "evaluations.parquet")
+    test = table["split"] == "test"
+    table.loc[test, "value"] = np.random.default_rng(3).uniform(0, 100, test.sum())
+    table.to_parquet(run / "evaluations.parquet", index=False)
+    after = results.clients(results.load_study(run.parents[1]))
+    assert (before["round"] == after["round"]).all()
+    assert (before["value"] != after["value"]).any()
+    leaky = results.clients(results.load_study(run.parents[1]), selection.LEAKY)
+    per_seed = table[test & (table["point"] == "post")].groupby(["seed", "round"])["value"].mean().groupby("seed").idxmax()
+    assert leaky.groupby("seed")["round"].first().to_dict() == dict(per_seed.tolist())
+
+
+def test_selection_on_test_is_never_a_headline(tmp_path: Path) -> None:
+    run = one(tmp_path, select="best_test_round")
+    with pytest.raises(BadInput, match=r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"):
+        results.load_study(run.parents[1])
+
+
+def test_files_of_the_evaluate_stage(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "toy"
+    shutil.copytree(folder, copy)
+    made = results.write(copy)
+    assert pd.read_csv(copy / "leaderboard.csv").columns.tolist() == results.COLUMNS
+    assert set(made.significance["family"]) == {"leader", "controls", "pairs"}
+    assert len(made.significance.query("family == 'pairs'")) == 2 * 10
+    stored = json.loads((copy / "metrics" / "blobs-fedaghn.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert set(stored) == {"accuracy", "std", "worst10", "seconds", "mib"}
+    for name in ("clients", "curves", "significance", "best_test_round"):
+        assert len(pd.read_csv(copy / f"{name}.csv")) > 0
+
+
+def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> None:
+    for label in ("FedAvg", "Local"):
+        one(tmp_path, label=label, metric="mse")
+    run = tmp_path / "results" / "s" / "runs" / "t-fedavg"
+    table = pd.read_parquet(run / "evaluations.parquet").query("seed == 0").assign(value=np.nan)
+    table.to_parquet(run / "evaluations.parquet", index=False)
+    board = results.tables(results.load_study(tmp_path / "results" / "s")).board
+    assert board["method"].tolist() == ["Local", "FedAvg"]
+    assert board["mean"].isna().tolist() == [False, True]
+    assert board["std"].isna().tolist() == [False, True]
+    numbers = results.dvc_metrics(board)["t-fedavg"]
+    assert (numbers["mse"], numbers["std"]) == (None, None)
+    assert "diverged" in report.build(tmp_path / "results" / "s").read_text()
+
+
+def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
+    run = one(tmp_path)
+    table = pd.read_parquet(run / "evaluations.parquet")
+    table.loc[table["client"] == 3, "value"] = np.nan
+    table.to_parquet(run / "evaluations.parquet", index=False)
+    study = results.load_study(run.parents[1])
+    assert sorted(results.clients(study)["client"].unique()) == [0, 1, 2, 4, 5, 6, 7]
+    assert np.isfinite(results.tables(study).board["mean"]).all()
+
+
+def test_runs_that_share_a_label_stay_apart(tmp_path: Path) -> None:
+    first = one(tmp_path)
+    second = first.with_name("t-other")
+    shutil.copytree(first, second)
+    info = json.loads((second / "run.json").read_text()) | {"run": "t-other"}
+    (second / "run.json").write_text(json.dumps(info))
+    (first.parent / "t-half").mkdir()
+    study = results.load_study(first.parents[1])
+    assert {run.label for run in study.runs} == {"FedAMP [t-fedamp]", "FedAMP [t-other]"}
+    assert study.unfinished == ("t-half",)
+
+
+def test_broken_folders_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no finished run; train one first"):
+        results.load_study(tmp_path)
+    run = one(tmp_path)
+    table = pd.read_parquet(run / "evaluations.parquet")
+    pd.concat([table, table[:1]]).to_parquet(run / "evaluations.parquet")
+    with pytest.raises(BadInput, match=r"evaluations\.parquet: two rows for one seed, round, point, split, client"):
+        results.load_run(run)
+    table[table["point"] == "pre"].to_parquet(run / "evaluations.parquet")
+    with pytest.raises(BadInput, match="point: 'post' was not evaluated; choices: pre"):
+        results.clients(results.load_study(run.parents[1]))
+    (run / "rounds.csv").unlink()
+    with pytest.raises(BadInput, match=r"rounds\.csv: missing"):
+        results.load_run(run)
+    (run / "run.json").write_text("{}")
+    (run / "rounds.csv").write_text("")
+    with pytest.raises(BadInput, match=r"run\.json: no run, task"):
+        results.load_run(run)
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, its ids and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.ids, self.words, self.tags = [], [], [], Counter()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "srcset", "poster")]
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_page_is_self_contained_and_its_references_resolve(page: str) -> None:
+    found = Page(page)
+    assert found.links
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in found.links)
+    assert not any(word in page for word in ("url(http", "@import", "fetch(", "XMLHttpRequest"))
+    assert found.tags["link"] == found.tags["iframe"] == found.tags["base"] == 0
+    assert max(Counter(found.ids).values()) == 1
+    referred = {link[1:] for link in found.links if link.startswith("#")} | {p.split(")")[0] for p in page.split("url(#")[1:]}
+    assert referred <= set(found.ids)
+
+
+def test_page_shows_every_method_task_and_figure(page: str) -> None:
+    words = Page(page).words
+    for method in METHODS:
+        assert sum(word == method for word in words) >= 2 * 3  # leaderboard, curves and clients of both tasks
+    for text in ("blobs · blobs", "metr-la · natural", "Who learns from whom", "Tuning", "Ablations", "frozen p, q", "Environment"):
+        assert any(text in word for word in words)
+    assert "blobs from a lossy copy" in page
+    # Per task: two graphs with names; over rounds FedAMP's, which has one for all layers; over rounds and layers FedAGHN's.
+    assert Page(page).tags["image"] == 2 * (2 + 5 + 5 + 4)
+
+
+def test_page_shows_a_control_that_does_as_well(page: str) -> None:
+    assert "blobs: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL FedAvg-FT" in page
+    assert "not significantly different from FedAvg-FT" in page
+    assert 'class="tie"' in page
+
+
+def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
+    board = pd.DataFrame({"method": [f"m{i}" for i in range(9)], "mean": 50.0, "std": 1.0, "metric": "accuracy"})
+    told = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
+    assert told.endswith("not significantly different from m1, m2, m3, m4, m5 or 3 others.")
+
+
+def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
+    assert report.build(folder).read_text(encoding="utf-8") == page
+
+
+def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(folder: Path, page: str, tmp_path: Path) -> None:
+    copy = tmp_path / "results" / "toy"
+    shutil.copytree(folder, copy)
+    partitions = folder.parents[1] / "data" / "partitions"
+    written, study = results.write(copy, partitions), results.load_study(copy)
+    for name, table in results.current(study)._asdict().items():
+        assert table is not getattr(written, name)
+        pd.testing.assert_frame_equal(table, getattr(written, name).replace({None: np.nan}), check_dtype=False, rtol=0, atol=0)
+    assert report.build(copy, partitions).read_text(encoding="utf-8") == page
+    run = copy / "runs" / "blobs-fedavg" / "evaluations.parquet"
+    table = pd.read_parquet(run)
+    table.assign(value=table["value"] / 2).to_parquet(run, index=False)
+    assert not results.current(results.load_study(copy)).board["mean"].equals(written.board["mean"])
+
+
+def test_page_needs_no_optional_file_and_escapes_names(tmp_path: Path) -> None:
+    label = "<script>alert('$x_1$')</script> & co"
+    run = one(tmp_path, label=label, note="<img src=x onerror=alert(1)>")
+    text = report.build(run.parents[1]).read_text(encoding="utf-8")
+    assert Page(text).tags["script"] == 1
+    assert Page(text).tags["img"] == 0
+    assert sum(word == label for word in Page(text).words) >= 3  # whole, as text: in the table and in figures
+    for section in ("Tuning", "Ablations", "Labels", "Who learns from whom"):
+        assert f"<h2>{section}</h2>" not in text
+        assert f"<h3>{section}</h3>" not in text
+
+
+def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
+    run = one(tmp_path, label="FedAMP")
+    np.savez(run / "collaboration-0.npz", rounds=[1], weights=np.ones((2, 1, 3, 3)), layers=["a"])
+    with pytest.raises(BadInput, match=r"collaboration-0\.npz: weights \(2, 1, 3, 3\)"):
+        report.build(run.parents[1])
+    (run / "collaboration-0.npz").unlink()
+    (run.parents[1] / "ablations" / "x").mkdir(parents=True)
+    (run.parents[1] / "ablations" / "x" / "table.csv").write_text("variant,mean\nx,1\n")
+    with pytest.raises(BadInput, match=r"table\.csv: damaged \(ValueError: no column ablation, run, task"):
+        report.build(run.parents[1])
+    shutil.rmtree(run.parents[1] / "ablations")
+    (run.parents[1] / "tuned" / "t" / "trials").mkdir(parents=True)
+    (run.parents[1] / "tuned" / "t" / "trials" / "t-x.json").write_text('{"trials": []}')
+    with pytest.raises(BadInput, match=r"t-x\.json: damaged"):
+        report.build(run.parents[1])
+
+
+def test_what_happened_to_uploads_is_told(tmp_path: Path) -> None:
+    run = one(tmp_path)
+    for facts, told in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
+        info = json.loads((run / "run.json").read_text()) | facts
+        (run / "run.json").write_text(json.dumps(info))
+        text = report.build(run.parents[1]).read_text(encoding="utf-8")
+        assert ("Broken uploads that the server dropped: FedAMP 3." in text) == told
+        assert ("FedAMP ε = 2.5 at δ = 1e-05" in text) == told

@@ -1,0 +1,68 @@
+"""What the report says of results that params.yaml, or a search, no longer speaks of as they are."""
+
+from pathlib import Path
+
+import pytest
+
+from fedweave import report, results
+from fedweave.pipelines import paths
+from fedweave.pipelines.commands import studies
+from fedweave.pipelines.stages import leaderboard, train
+from fedweave.pipelines.stages import report as stage
+from tests.fake_results import write_study
+from tests.pipelines.test_tune import RUN, STUDY, prepare
+
+OTHER = "toy-plain"
+
+
+def write_params(**changes: object) -> None:
+    content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN], OTHER: {"task": "toy", "method": "fedavg"}}, "tune": {"trials": 0}, **changes}
+    Path("params.yaml").write_text(studies.dump(content))
+
+
+def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose block changed, all of them for other seeds; none as they were trained."""
+    prepare(tmp_path, monkeypatch)
+    write_params()
+    folder = paths.RESULTS / "toy"
+    for key in (RUN, OTHER):
+        file = paths.tuned("toy", "toy", key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'{{"run": "{key}", "best": {{}}}}')
+        train.main(key)
+    results.write(folder)
+
+    def said() -> tuple[list[str], str, str]:
+        stage.main()
+        return leaderboard.stale(results.load_study(folder)), capsys.readouterr().out, (folder / "report.html").read_text()
+
+    stale, told, page = said()
+    assert stale == []
+    assert "other settings" not in told + page
+    write_params(methods={"fedprox": {"mu": 0.5}})
+    stale, told, page = said()
+    assert stale == [RUN]
+    assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro" in told
+    assert f"Trained with other settings than params.yaml has now: {RUN}." in page
+    write_params(seeds=[0, 1])
+    assert leaderboard.stale(results.load_study(folder)) == [RUN, OTHER]
+    write_params()
+    paths.tuned("toy", "toy", OTHER).write_text('{"best": {"train.lr": 0.01}}')
+    assert leaderboard.stale(results.load_study(folder)) == [OTHER]
+    Path("params.yaml").write_text("study: other")
+    assert leaderboard.stale(results.load_study(folder)) == []
+
+
+def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
+    """Where others had some."""
+    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4)
+    tuned = folder / "tuned" / "blobs"
+    for name in ("blobs-local", "blobs-fedaghn"):
+        (tuned / f"{name}.json").write_text("{}")
+    (tuned / "trials" / "blobs-local.json").unlink(missing_ok=True)
+    assert "they keep their declared values: blobs-local.</p>" in report.build(folder).read_text()
+    for trials in (tuned / "trials").glob("*.json"):
+        trials.unlink()
+    assert "No trial" not in report.build(folder).read_text()

@@ -1,0 +1,240 @@
+"""Tests and intervals against enumeration, hand calculation, published tables and simulation."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from fedweave.errors import BadInput
+from fedweave.plots import cliques_of, spread
+from fedweave.results import statistics
+
+RNG = np.random.default_rng(1)
+
+
+def test_signed_rank_is_the_exact_test_over_all_sign_flips() -> None:
+    for _ in range(10):
+        a, b = RNG.normal(size=(2, 8))
+        difference = a - b
+        rank = np.argsort(np.argsort(np.abs(difference))) + 1
+        sums = np.array([np.dot(rank, signs) for signs in product((0, 1), repeat=8)])
+        seen = np.dot(rank, difference > 0)
+        tail = min(np.mean(sums <= seen), np.mean(sums >= seen))
+        assert statistics.signed_rank(a, b) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_signed_rank_on_means_over_seeds_equals_scipy() -> None:
+    first, second = RNG.normal(0.3, 1, size=(3, 40)), RNG.normal(size=(3, 40))
+    (found,) = statistics.against({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
+    assert found.p == pytest.approx(wilcoxon(first.mean(0), second.mean(0)).pvalue, rel=1e-12)
+    assert found.p == found.p_adjusted
+    assert found.difference == pytest.approx((first - second).mean())
+
+
+def test_equal_scores_give_one_and_nan_gives_nan() -> None:
+    assert statistics.signed_rank(np.ones(9), np.ones(9)) == 1.0
+    assert np.isnan(statistics.signed_rank(np.array([1.0, np.nan]), np.zeros(2)))
+
+
+def test_holm_by_hand() -> None:
+    np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(statistics.holm([0.6, 0.5]), [1.0, 1.0])
+    np.testing.assert_allclose(statistics.holm([0.01, np.nan, 0.02]), [0.02, np.nan, 0.02])
+
+
+def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Raw and corrected p of a leader against the methods that lie `differences` [N, K] below it."""
+    values = {"leader": np.zeros((1, len(differences)))} | {f"m{k}": -column[None] for k, column in enumerate(differences.T)}
+    found = statistics.against(values, [("leader", name) for name in values if name != "leader"], True)
+    return np.array([c.p for c in found]), np.array([c.p_adjusted for c in found])
+
+
+def test_step_down_is_the_maximum_over_all_sign_flips() -> None:
+    """By the definition: the largest statistic among the tests not yet rejected, over every way to turn clients round."""
+    differences = RNG.normal(0.6, 1, size=(6, 4))
+    student = lambda d: np.abs(d.mean(0) / d.std(0, ddof=1))  # noqa: E731
+    seen = student(differences)
+    order = np.argsort(-seen)
+    expected, floor = np.empty(4), 0.0
+    for place, k in enumerate(order):
+        left = order[place:]
+        hits = [student(np.array(signs)[:, None] * differences[:, left]).max() >= seen[k] - 1e-9 for signs in product((-1, 1), repeat=6)]
+        expected[k] = floor = max(floor, float(np.mean(hits)))
+    np.testing.assert_allclose(statistics.step_down(differences), expected)
+
+
+@pytest.mark.parametrize("clients", [10, 20])  # all flips, and drawn ones
+def test_corrected_tests_keep_the_family_wise_error(clients: int) -> None:
+    """Six methods that do not differ, all measured against the same one."""
+    wrong = 0
+    for _ in range(300):
+        control, *others = RNG.normal(size=(7, clients))
+        wrong += (statistics.step_down(np.stack([control - other for other in others], 1)) < 0.05).any()
+    assert wrong / 300 < 0.09  # 0.05 and three standard errors
+
+
+def test_corrected_p_lies_between_the_raw_one_and_holms() -> None:
+    """Ten clients: thirty methods below the leader for every client are told apart, which Holm's 30 · 2 / 1024 never could."""
+    differences = np.abs(RNG.normal(5, 1, size=(10, 30)))
+    p, adjusted = many(differences)
+    np.testing.assert_allclose(p, 2 / 1024)
+    np.testing.assert_allclose(adjusted, 2 / 1024)
+    assert (statistics.holm(p) > 0.05).all()
+    p, adjusted = many(RNG.normal(0.5, 1, size=(10, 30)))
+    assert (adjusted >= p).all()
+    assert adjusted.mean() < statistics.holm(p).mean()
+
+
+def test_a_diverged_method_is_no_test() -> None:
+    differences = RNG.normal(1, 1, size=(8, 3))
+    broken = np.column_stack([differences, np.full(8, np.nan)])
+    np.testing.assert_array_equal(statistics.step_down(broken), [*statistics.step_down(differences), np.nan])
+    assert np.isnan(statistics.step_down(broken[:, 3:])).all()
+
+
+def test_better_only_where_the_test_says_so() -> None:
+    base = RNG.normal(70, 8, size=(3, 12))
+    values = {"good": base + 3, "plain": base, "twin": base + RNG.normal(0, 0.5, size=base.shape)}
+    found = {(c.method, c.other): c for c in statistics.all_pairs(values, higher_is_better=True)}
+    assert found["good", "plain"].better == "good"
+    assert found["plain", "twin"].better == ""
+    assert found["good", "plain"].low > 0
+    assert statistics.against(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
+    led = statistics.of_leader(list(found.values()), statistics.leader(values, True))
+    assert [(c.method, c.other, c.better) for c in led] == [("good", "plain", "good"), ("good", "twin", "good")]
+    turned = statistics.of_leader(list(found.values()), "plain")[0]
+    assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
+    assert turned.difference == -found["good", "plain"].difference
+    assert (turned.low, turned.high) == (-found["good", "plain"].high, -found["good", "plain"].low)
+
+
+def test_the_best_of_equals_is_not_better() -> None:
+    """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a twentieth of studies."""
+    wrong = 0
+    for _ in range(100):
+        scores = RNG.normal(size=10)[None, None] + RNG.normal(size=(8, 3, 10))
+        values = {f"m{i}": of for i, of in enumerate(scores)}
+        pairs = statistics.all_pairs(values, True)
+        wrong += any(c.better for c in statistics.of_leader(pairs, statistics.leader(values, True)))
+    assert wrong <= 8  # 0.05 of 100 and 1.5 standard errors; corrected over the leader's tests alone 10 and more
+
+
+def test_nobody_is_better_against_the_ranks() -> None:
+    """Worse for ninety clients by a little and better for ten by much: the test is certain, and of the opposite."""
+    gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
+    (found,) = statistics.against({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
+    assert found.p < 1e-6 < found.low
+    assert found.better == ""
+
+
+def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice() -> None:
+    """Every client gains on average, but only because of a seed; the interval over seeds holds zero."""
+    base = RNG.normal(70, 1, size=(2, 30))
+    other = base + np.array([[9.0], [-2.0]]) + RNG.normal(0, 0.1, size=(2, 30))
+    (found,) = statistics.against({"a": other, "b": base}, [("a", "b")], True)
+    assert found.p_adjusted < 1e-6
+    assert found.low < 0 < found.high
+    assert found.better == ""
+
+
+def test_too_few_clients_can_never_be_significant() -> None:
+    values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
+    assert statistics.all_pairs(values, True)[0].better == ""
+
+
+def test_leader_skips_methods_without_a_score() -> None:
+    values = {"broken": np.full((1, 4), np.nan), "a": np.ones((1, 4)), "b": np.full((1, 4), 2.0)}
+    assert statistics.leader(values, True) == "b"
+    assert statistics.leader(values, False) == "a"
+    assert statistics.leader({"broken": values["broken"]}, True) is None
+    assert {c.other: c.better for c in statistics.of_leader(statistics.all_pairs(values, True), "b")}["broken"] == ""
+    assert statistics.of_leader(statistics.all_pairs(values, True), None) == []
+
+
+def test_different_clients_cannot_be_paired() -> None:
+    with pytest.raises(BadInput, match="pass the common ones"):
+        statistics.against({"a": np.ones((1, 4)), "b": np.ones((1, 5))}, [("a", "b")], True)
+
+
+def test_bootstrap_is_seeded_and_has_the_width_of_the_theory() -> None:
+    values = RNG.normal(size=(1, 400))
+    low, high = statistics.bootstrap(values)
+    assert (low, high) == statistics.bootstrap(values)
+    assert (low, high) != statistics.bootstrap(values, seed=1)
+    assert low < values.mean() < high
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
+    np.testing.assert_allclose(statistics.bootstrap(np.full((3, 5), 7.0)), (7.0, 7.0))
+
+
+def test_bootstrap_feels_seeds_as_well_as_clients() -> None:
+    clients = RNG.normal(size=(1, 30))
+    seeds = np.array([[-5.0], [0.0], [5.0]])
+    narrow, wide = statistics.bootstrap(np.repeat(clients, 3, axis=0)), statistics.bootstrap(clients + seeds)
+    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
+
+
+def test_ranks_share_ties_and_follow_the_direction() -> None:
+    table = np.array([[90.0, 80.0, 80.0], [0.1, 0.3, 0.2]])
+    np.testing.assert_array_equal(statistics.ranks(table, [True, False]), [[1, 2.5, 2.5], [1, 3, 2]])
+
+
+@pytest.mark.parametrize(("methods", "q"), [(3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (10, 3.164)])
+def test_nemenyi_critical_values_of_the_table(methods: int, q: float) -> None:
+    """Table 5(a) of Demsar (2006)."""
+    found = statistics.ranking([str(m) for m in range(methods)], RNG.normal(size=(14, methods)), [True] * 14)
+    assert found.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
+
+
+def test_the_tests_written_out_equal_scipys() -> None:
+    """Ties and all."""
+    from scipy.stats import friedmanchisquare, studentized_range, ttest_rel
+
+    for count in (3, 7, 31):
+        assert statistics.studentized_range(count) == pytest.approx(studentized_range.ppf(0.95, count, np.inf), rel=1e-6)
+        scores = RNG.integers(0, 4, size=(12, count))
+        assert statistics.friedman(statistics.ranks(scores, [True] * 12)) == pytest.approx(friedmanchisquare(*scores.T).pvalue)
+    assert statistics.friedman(np.full((4, 3), 2.0)) == 1.0
+    first, second = RNG.normal(0.5, 1, size=(5, 8)), RNG.normal(size=(5, 8))
+    assert statistics.over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
+
+
+def test_seeds_are_tested_beside_clients_and_corrected() -> None:
+    """One seed says nothing; a difference that every seed shares to the digit is certain; clients alone decide who is better."""
+    base = RNG.normal(70, 8, size=(4, 12))
+    noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
+    pairs = statistics.all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
+    found = {(c.method, c.other): c for c in pairs}
+    assert found["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
+    assert found["b", "c"].p_seeds > 0.1
+    assert found["b", "c"].better == "c"
+    np.testing.assert_allclose([c.p_seeds_adjusted for c in pairs], statistics.holm([c.p_seeds for c in pairs]))
+    assert np.isnan(statistics.all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
+
+
+def test_friedman_by_its_formula() -> None:
+    scores = RNG.normal(size=(9, 4)) + np.arange(4) * 0.5
+    found = statistics.ranking(list("abcd"), scores, [True] * 9)
+    statistic = 12 * 9 / (4 * 5) * (np.sum(found.ranks**2) - 4 * 25 / 4)
+    from scipy.stats import chi2
+
+    assert found.p == pytest.approx(chi2.sf(statistic, 3))
+    with pytest.raises(BadInput, match="2 x 3 finite cells"):
+        statistics.ranking(["a", "b"], scores[:, :2], [True] * 9)
+
+
+def test_cliques_are_the_longest_runs_within_the_difference() -> None:
+    assert cliques_of(np.array([1.0, 1.4, 2.0, 3.5, 3.6]), 1.0) == [(0, 2), (3, 4)]
+    assert cliques_of(np.array([1.0, 2.0, 3.0]), 0.5) == []
+    assert cliques_of(np.array([1.0, 1.8, 2.6, 3.4]), 1.6) == [(0, 2), (1, 3)]
+
+
+def test_labels_are_moved_apart_in_order_and_inside() -> None:
+    for _ in range(50):
+        wanted = RNG.uniform(0, 10, size=8)
+        placed = spread(wanted, 0.9, 0, 10)
+        assert (np.diff(np.sort(placed)) > 0.9 - 1e-9).all()
+        assert (np.argsort(placed) == np.argsort(wanted)).all()
+        assert placed.min() >= -1e-9
+        assert placed.max() <= 10 + 1e-9
+    np.testing.assert_allclose(spread([1.0, 5.0, 9.0], 1, 0, 10), [1, 5, 9])

@@ -1,0 +1,182 @@
+"""The same study gives the same numbers: the same bits on one machine, and within a stated tolerance for other threads and executors."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave import data
+from fedweave.errors import BadInput
+from fedweave.federation import engine
+from fedweave.federation.executors import Loop
+from fedweave.runs import archive, assembly, repetition
+from fedweave.runs.repetition import Bench, History
+from fedweave.study import spec
+from fedweave.tensors.trees import tree_leaves
+from tests.study.test_spec import good
+
+ROOT = Path(__file__).resolve().parents[2]
+# float32 weights after the rounds below, relative to their scale. Another order of additions moves the last bits of a sum; a
+# server's Adam makes a step of its learning rate out of the sign of a gradient of that size.
+TOLERANCE = 1e-3
+RUNS = {"digits-fedaghn": "digits", "digits-fedavg_ft": "digits", "digits-pfedhn": "digits", "graph-fedsheafhn": "graph"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Whatever a test sets, the next one finds one thread."""
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
+def bench(key: str, **train: Any) -> Bench:
+    """A short run on the digits or their graph."""
+    content = good()
+    for name in RUNS.values():
+        content["tasks"][name]["train"] |= {"rounds": 2, "epochs": 1, **train}
+    content["runs"] = {name: {"task": task, "method": name.partition("-")[2]} for name, task in RUNS.items()}
+    content["methods"] = {"pfedhn": {"server_lr": 0.01}}
+    run = assembly.check(spec.parse(content)).run(key)
+    dataset = data.load(run.task.dataset, "unused")
+    return repetition.prepare(run, dataset, data.partition(dataset, **run.task.partition))
+
+
+def digest(history: History) -> str:
+    """Everything a repetition found but for its times."""
+    content = hashlib.sha256()
+    for leaf in tree_leaves(
+        (history.scores, history.diagnostics, history.graphs, history.kept, [row[:3] + row[4:] for row in history.ledger])
+    ):
+        content.update(leaf.contiguous().numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode())
+    return content.hexdigest()
+
+
+def assert_near(a: History, b: History) -> None:
+    """Kept models within the tolerance of their scale."""
+    for x, y in zip(tree_leaves(a.kept["models"]), tree_leaves(b.kept["models"]), strict=True):
+        assert (x - y).abs().max() <= TOLERANCE * y.abs().max().clamp(min=1.0)
+
+
+@pytest.mark.parametrize("key", RUNS)
+def test_the_same_run_twice_is_the_same_bits(key: str) -> None:
+    """Scores, diagnostics, graphs and models."""
+    made = bench(key)
+    assert digest(repetition.perform(made, 0)) == digest(repetition.perform(made, 0))
+    assert digest(repetition.perform(made, 0)) != digest(repetition.perform(made, 1))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [[50, 60, 70], [60, 60, 60], [60, 50, 70]],  # means tie: the earliest
+        [[NAN, 60, 70], [10, 20, 30], [20, 20, 30]],  # a first round that cannot be chosen
+        [[50, NAN, 70], [60, NAN, 50], [70, NAN, 60]],  # a client without validation rows
+        [[NAN, 1, 1], [1, NAN, 1], [1, 1, NAN], [0, 0, 0]],
+        [[1, 2], [3, 1], [2, 2, 2], [4, 1, 3]],  # one joins
+    ],
+)
+def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
+    """After the last round: for every client the model of the round that `metrics.select` chooses."""
+    *_, (history, expected) = recorded(rule, rounds)
+    np.testing.assert_array_equal(history.kept["models"]["w"][:, 0], expected)
+
+
+@pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
+@pytest.mark.parametrize("absent", [0, 1])
+def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) -> None:
+    """After each of many rounds with ties, missing values and a newcomer: reported models are kept, and few rows are looked at again."""
+    rng = np.random.default_rng(absent)
+    values = rng.integers(0, 40, (120, 7)) / 7
+    values[rng.uniform(size=values.shape) < 0.02] = np.nan
+    values[:, :absent] = np.nan  # who has no validation rows
+    rounds = [row.tolist() if r >= 60 else row[:-1].tolist() for r, row in enumerate(values)]
+    for history, expected in recorded(rule, rounds):
+        np.testing.assert_array_equal(history.kept["models"]["w"][:, 0], expected)
+        assert len(history.kept["rows"]) <= 2 * len(expected)
+
+
+def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
+    """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is reported of each client."""
+    made = bench("digits-fedavg_ft")
+    made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
+    history, state = History(), engine.begin(made.method, made.federation, 0, Loop())
+    for r, values in enumerate(rounds, start=1):
+        scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
+        models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
+        history = repetition.record(history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made)
+        try:
+            yield history, 1.0 + repetition.chosen(history, made)
+        except BadInput:  # nothing can be reported yet
+            yield history, np.full(len(values), float(r))
+
+
+def test_the_order_of_stages_does_not_matter() -> None:
+    """What ran before leaves nothing behind: no generator, no default, no cache."""
+    forth = {key: digest(repetition.perform(bench(key), 0)) for key in RUNS}
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    back = {key: digest(repetition.perform(bench(key), 0)) for key in reversed(RUNS)}
+    assert forth == back
+
+
+def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
+    """As one after the other in one process."""
+    made = bench("digits-fedaghn")
+    together = repetition.perform_all(made, tmp_path)
+    torch.set_num_threads(1)
+    assert {seed: digest(history) for seed, history in together.items()} == {s: digest(repetition.perform(made, s)) for s in made.run.seeds}
+
+
+@pytest.mark.parametrize("key", RUNS)
+def test_threads_stay_within_the_tolerance(key: str) -> None:
+    """One against two."""
+    made = bench(key)
+    one = repetition.perform(made, 0)
+    torch.set_num_threads(2)
+    assert_near(repetition.perform(made, 0), one)
+
+
+@pytest.mark.parametrize("key", [key for key in RUNS if key != "digits-pfedhn"])
+def test_executors_stay_within_the_tolerance(key: str) -> None:
+    """One client after the other against all at once and in chunks, in the precision that studies run in."""
+    one = repetition.perform(bench(key, executor="loop"), 0)
+    for chunk in (0, 3):
+        other = repetition.perform(bench(key, executor="batched", chunk=chunk), 0)
+        assert_near(other, one)
+        found, wanted = (archive.selected(bench(key), history) for history in (other, one))
+        assert np.abs(found - wanted).max() <= 100 / 20  # one test row of the smallest client
+
+
+PROGRAM = """
+import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
+import torch; torch.set_num_threads(1)
+from fedweave import experiment
+from tests.runs.test_determinism import bench, digest
+print(digest(experiment.perform(bench("digits-fedaghn"), 0)))
+"""
+
+
+def test_another_process_and_hash_seed_give_the_same_bits() -> None:
+    """No result hangs on the order of a set."""
+    program = PROGRAM.format(src=str(ROOT / "src"), root=str(ROOT), tests=str(ROOT / "tests"))
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        for seed in ("1", "2")
+    ]
+    said = {process.communicate()[0].strip() for process in running}
+    assert said == {digest(repetition.perform(bench("digits-fedaghn"), 0))}

@@ -1,0 +1,181 @@
+"""Numbers about the server that are logged beside the scores, and what a run keeps of it."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave import data
+from fedweave.data import Dataset
+from fedweave.families.hypernetworks import applied
+from fedweave.federation.collaboration import complete_graph, dirichlet_energy, given, portrayed, smoothness
+from fedweave.federation.engine import Settings, diagnose, run
+from fedweave.federation.executors import Loop
+from fedweave.runs import archive, assembly, repetition
+from fedweave.server_networks import GCNEncoder, build_sheaf
+from fedweave.server_networks.sheaf import reverse_of
+from fedweave.study import spec
+from tests.study.test_spec import good
+
+N = 6
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    """Reproducible normal numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_dirichlet_energy_is_the_laplacian_form() -> None:
+    """½ tr(xᵀ (D − A) x); it vanishes exactly where neighbours agree, and scales with the square."""
+    edges, x = given(tiny.ring(N), N), numbers(N, 3)
+    adjacency = torch.zeros(N, N, dtype=torch.float64).index_put((edges[0], edges[1]), torch.ones((), dtype=torch.float64))
+    laplacian = torch.diag(adjacency.sum(1)) - adjacency
+    torch.testing.assert_close(dirichlet_energy(x, edges), 0.5 * torch.trace(x.T @ laplacian @ x))
+    assert dirichlet_energy(torch.ones(N, 3), edges) == 0
+    assert dirichlet_energy(torch.tensor([[1.0], [1.0], [2.0], [2.0]]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])) == 0
+    first, scaled = smoothness(x, edges), smoothness(3 * x, edges)
+    torch.testing.assert_close(scaled["Dirichlet energy"], 9 * first["Dirichlet energy"])
+    torch.testing.assert_close(scaled["Dirichlet quotient"], first["Dirichlet quotient"])
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
+    """Features that agree along every edge, D^{1/2} of a section, have none; constants have some, unless all maps are the identity."""
+    edges = complete_graph(N)
+    frames = torch.linalg.qr(numbers(N, 2, 2)).Q
+    degree = N - 1 + augmented
+    maps = frames[edges[0]].mT.contiguous()  # F_v = O_vᵀ, so that x_v = O_v c is a section
+    sheaf = build_sheaf(edges, reverse_of(edges, N), maps, N, orthogonal=True, augmented=augmented)
+    section = math.sqrt(degree) * frames @ numbers(2, 4, seed=1)
+    assert sheaf.energy(section) < 1e-20
+    constant = numbers(1, 2, 4, seed=2).expand(N, -1, -1)
+    assert sheaf.energy(constant) > 1e-3
+    trivial = build_sheaf(edges, reverse_of(edges, N), torch.eye(2, dtype=torch.float64).expand(edges.shape[1], -1, -1), N, orthogonal=True)
+    assert trivial.energy(constant).abs() < 1e-12
+
+
+def test_graph_convolutions_over_smooth() -> None:
+    """The quotient falls to nothing with depth: what the energies are there to show."""
+    edges, x = given(tiny.ring(8), 8), numbers(8, 5)
+    torch.manual_seed(0)
+    deep = [smoothness(GCNEncoder(5, 5, width=16, depth=depth).double()(x, edges), edges)["Dirichlet quotient"] for depth in (1, 4, 32)]
+    assert deep[0] > 3 * deep[1] > 30 * deep[2]
+
+
+def test_numbers_of_a_graph() -> None:
+    """Identity and uniform weights are the two ends; signed weights count by their size."""
+    group = torch.tensor([0, 0, 0, 1, 1, 1])
+    alone = portrayed(torch.eye(N).expand(4, -1, -1), group)
+    assert [float(v) for v in alone.values()] == [1.0, 0.0, 1.0]
+    even = portrayed(torch.full((2, N, N), 1 / N), group)
+    torch.testing.assert_close(torch.stack([*even.values()]), torch.tensor([1 / N, math.log(N), 0.5]))
+    assert "weight within groups" not in portrayed(torch.eye(N)[None])
+    signed = torch.eye(N)[None] * 3.0 - torch.ones(N, N)
+    assert 0 < portrayed(signed)["self weight"] < 1
+    assert torch.isfinite(torch.stack([*portrayed(signed).values()])).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")]
+)
+def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
+    """A vector per client; energies are those of the vectors on the method's own graph; graph numbers stand beside them."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **({"dropout": 0.0} if name == "fedsheafhn" else {}))
+    reports = list(run(method, federation, Settings(rounds=2, seed=2, every=2), Loop()))
+    report = reports[-1]
+    vectors = method.portrait(report.state.server)
+    assert len(vectors) == tiny.CLIENTS
+    assert {n: v for r in reports[:-1] for n, v in r.diagnostics.items()} == {}
+    assert report.diagnostics == diagnose(method, report.state.server, federation.group)
+    assert ("self weight" in report.diagnostics) == (method.collaboration(report.state.server) is not None)
+    if name == "pfedhn":
+        assert report.diagnostics == {}
+        return
+    edges = report.state.server["fixed"].get("edges", complete_graph(tiny.CLIENTS))
+    assert report.diagnostics["Dirichlet energy"] == pytest.approx(float(dirichlet_energy(vectors, edges)), rel=1e-12)
+    if kind == "rows":
+        models = method.generate(report.state.server["phi"], report.state.server["fixed"], torch.arange(tiny.CLIENTS))
+        made = applied(method._network(vectors.shape[1]), report.state.server["phi"]["hyper"], vectors)
+        assert all(torch.equal(models[n], made[n]) for n in models)
+    assert ("sheaf energy" in report.diagnostics) == (name == "shn")
+
+
+def test_sheaf_energy_is_that_of_the_last_layer() -> None:
+    """The features that leave the diffusion, in the sheaf of its last layer."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method("shn", task, "rows")
+    *_, report = run(method, federation, Settings(rounds=2, seed=2), Loop())
+    fixed, phi = report.state.server["fixed"], report.state.server["phi"]
+    encoder = method.encoder(fixed["x"].shape[1]).double()
+    encoder.load_state_dict(phi["encoder"])
+    *_, (sheaf, features) = encoder.steps(fixed["x"], fixed["edges"])
+    assert report.diagnostics["sheaf energy"] == pytest.approx(float(sheaf.energy(features).detach()), rel=1e-12)
+    assert report.diagnostics["sheaf energy"] > 0
+
+
+def bench(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.Bench:
+    """A run of digits-like blobs in the computer's memory."""
+    g = np.random.default_rng(0)
+    y = np.arange(600) % 10
+    x = np.clip(g.normal(0.5, 0.2, (600, 1, 8, 8)) + 0.1 * (y % 2)[:, None, None, None], 0, 1).astype(np.float32)
+    blobs = Dataset(name="digits", kind="images", x=x, y=y, classes=10)
+    content = good()
+    content["tasks"]["digits"] |= {"partition": {"clients": 5, "seed": 1, **partition}, "model": {"name": "mlp", "hidden": 8}}
+    content["tasks"]["digits"]["train"]["rounds"] = rounds
+    content["runs"] = {"digits-it": {"task": "digits", "method": method, "set": settings}}
+    chosen = spec.parse(content).run("digits-it")
+    return repetition.prepare(chosen, blobs, data.partition(blobs, **chosen.task.partition))
+
+
+def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
+    """diagnostics.csv is what the reports said; graphs of every round where they are small; groups beside them."""
+    made = bench("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
+    history = repetition.perform(made, 0)
+    archive.write(tmp_path, made, {0: history})
+    info = json.loads((tmp_path / "run.json").read_text())
+    assert info["client_names"] == [f"client {i}" for i in range(made.federation.clients)]
+    assert (info["group"], info["group_names"]) == (made.federation.group.tolist(), None)
+    named = replace(made, names=tuple("abcdefghij"), group_names=tuple("vwxyz"))
+    archive.write(tmp_path / "named", named, {0: history})
+    info = json.loads((tmp_path / "named" / "run.json").read_text())
+    assert (info["client_names"], info["group_names"]) == ([*"abcdefghij"], [*"vwxyz"])
+    with (tmp_path / "diagnostics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["name"] for row in rows} == {
+        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups"
+    }  # fmt: skip
+    assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
+    with np.load(tmp_path / "collaboration-0.npz") as kept:
+        assert kept["rounds"].tolist() == [3, 4, 5]
+        assert kept["group"].tolist() == [0, 1, 2, 3, 4]
+    with np.load(tmp_path / "portrait-0.npz") as kept:
+        assert (int(kept["round"]), len(kept["vectors"])) == (5, 5)
+    assert not json.loads((tmp_path / "run.json").read_text())["leaks"]
+
+
+def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
+    made = bench("fedaghn", {"name": "iid"}, rounds=12)
+    layers = len(made.method.task.layers)
+    monkeypatch.setattr(repetition, "CELLS", 25 * layers * 4)
+    assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
+    monkeypatch.setattr(repetition, "CELLS", 1)
+    assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
+
+
+def test_labels_say_what_leaks() -> None:
+    """Test feedback is in the label and in the record, and newcomers and liars are listed."""
+    leaky, plain = (bench("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
+    assert ("leaky" in archive.label(leaky), "leaky" in archive.label(plain)) == (True, False)
+    assert (leaky.method.leaks, plain.method.leaks) == (True, False)
+    late = bench("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
+    assert assembly.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
+    assert assembly.cohorts(plain.run, plain.federation) == {}

@@ -1,0 +1,231 @@
+"""Killed at any moment and failing at every write, a training stage gives the same bits in the end and is never taken for done."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from fedweave import data
+from fedweave.data.base import save_dataset, save_partition
+from fedweave.files import atomic_path, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.stages import train
+from fedweave.tensors.random_streams import stream
+from tests.study.test_spec import good
+
+# One worker for all of it: what it forks must have the cores that the timing of the kills was measured with.
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
+
+KEY = "digits-ditto"
+KILLS = 20
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of a few digits whose next stage is `train`: a checkpoint every round, two repetitions."""
+    monkeypatch.chdir(tmp_path)
+    write_params([0])
+    whole = data.load("digits", "unused")
+    dataset = replace(whole, x=whole.x[:300], y=whole.labels[:300])
+    save_dataset(paths.FEATURES / "digits", dataset)
+    save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
+    write_atomic(paths.tuned("small", "digits", KEY), '{"best": {}}')
+    train.main(KEY)  # once in this process, so that those it forks have everything imported
+    cleared(checkpoints=True)
+    write_params([0, 1])
+    return tmp_path
+
+
+def write_params(seeds: list[int]) -> None:
+    """The study: Ditto with one epoch a round."""
+    content = good()
+    task = content["tasks"]["digits"]
+    task["train"] |= {"rounds": 4, "epochs": 1, "checkpoint": 1}
+    task |= {"partition": {"name": "iid", "clients": 4, "seed": 0}, "model": {"name": "mlp", "hidden": 8}}
+    content |= {"seeds": seeds, "methods": {"ditto": {"personal_epochs": 1}, "fedavg": {}}}
+    Path("params.yaml").write_text(_dumped(content))
+
+
+def _dumped(content: dict[str, Any]) -> str:
+    from fedweave.pipelines.commands.studies import dump
+
+    return dump(content)
+
+
+def stage(before: Callable[[], None] = lambda: None) -> int:
+    """Start the training stage in a process of its own, in a session of its own; returns its number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    with suppress(BaseException):
+        os.setsid()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        before()
+        train.main(KEY)
+        code = 0
+    os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Wait for a process; its exit code, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def orphans(session: int) -> list[str]:
+    """Processes of a session that still run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(entry.parent.name)
+    return found
+
+
+def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
+    """Everything a finished run says but for how long it took, as comparable values."""
+    folder = paths.run("small", KEY)
+    rounds = pd.read_csv(folder / "rounds.csv").drop(columns="seconds")
+    models = {seed: torch.load(folder / f"models-{seed}.pt", weights_only=True) for seed in seeds}
+    return {
+        "files": sorted(path.name for path in folder.iterdir()),
+        "run": (folder / "run.json").read_bytes(),
+        "rounds": rounds.to_csv(),
+        "evaluations": pd.read_parquet(folder / "evaluations.parquet").to_csv(float_format="%.17g"),
+        "diagnostics": (folder / "diagnostics.csv").read_bytes(),
+        "models": {f"{s}/{n}": v.numpy().tobytes() for s, kept in models.items() for n, v in kept["models"].items()},
+        "picked": {seed: kept["round"] for seed, kept in models.items()},
+    }
+
+
+def finished() -> bool:
+    """Whether the run would be taken for done."""
+    return (paths.run("small", KEY) / "run.json").is_file()
+
+
+def cleared(checkpoints: bool = False) -> None:
+    """What DVC does before a stage; with `checkpoints` also what it does not."""
+    shutil.rmtree(paths.run("small", KEY), ignore_errors=True)
+    if checkpoints:
+        shutil.rmtree(paths.STATE, ignore_errors=True)
+
+
+def test_killed_at_any_moment(project: Path) -> None:
+    """Twenty times, at random; whoever was killed left no process, no result that looks whole, and nothing to mend."""
+    assert ended(stage()) == 0
+    cleared(checkpoints=True)
+    begun = time.monotonic()
+    assert ended(stage()) == 0
+    span = time.monotonic() - begun
+    wanted = results()
+    generator, killed = stream(7), 0
+    for number in range(KILLS):
+        if number % 4 == 0:  # then four kills of one and the same run, each going on where the last one got to
+            cleared()
+        child = stage()
+        time.sleep(generator.uniform(0.05, 0.8) * span)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        killed += ended(child) == -signal.SIGKILL
+        end = time.monotonic() + 5
+        while (left := orphans(child)) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert left == []
+        if finished():
+            assert results() == wanted
+        if number % 4 == 3:
+            assert ended(stage()) == 0
+            assert results() == wanted
+            assert [*(paths.STATE / "checkpoints").rglob("*.*")] == []
+    assert killed >= KILLS // 4
+
+
+def failing(at: int, how: str, taken: Any) -> Callable[[], None]:
+    """Let the `at`-th durable step of a process (a sync or a rename) fail, by an error or the end of the process; count in `taken`."""
+
+    def before() -> None:
+        taken.value = 0
+
+        def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*args: Any) -> Any:
+                taken.value += 1
+                if taken.value - 1 == at:
+                    if how == "power cut":
+                        os._exit(77)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return real(*args)
+
+            return step
+
+        os.fsync, os.replace = wrapped(os.fsync), wrapped(os.replace)
+
+    return before
+
+
+def test_failing_at_every_write(project: Path) -> None:
+    """A full disk and a power cut in turn at every sync and rename, twice: not taken for done, and in the end the same bits."""
+    write_params([0])  # one repetition runs in one process, so that its steps have one order
+    taken = multiprocessing.get_context("fork").Value("i", 0)
+    assert ended(stage(failing(10**9, "", taken))) == 0
+    wanted, total = results([0]), taken.value
+    assert total > 20
+    for at in range(total):
+        how = ("power cut", "full disk")[at % 2]
+        cleared(checkpoints=True)
+        assert ended(stage(failing(at, how, taken))) == (77 if how == "power cut" else 1)
+        assert not finished() or at >= total - 2  # but for the last rename, and the sync that follows it
+        cleared()
+        again = ended(stage(failing(at, how, taken)))  # goes on from a checkpoint, so it may end before it is hit
+        assert again or results([0]) == wanted
+        if again:
+            assert ended(stage()) == 0
+            assert results([0]) == wanted
+
+
+def test_content_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync of the file, rename, sync of the folder: in this order a power cut leaves the old file or the new one."""
+    seen: list[str] = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(handle: int) -> None:
+        seen.append("folder" if Path(f"/proc/self/fd/{handle}").resolve().is_dir() else "file")
+        real_fsync(handle)
+
+    def rename(source: Any, target: Any) -> None:
+        seen.append("rename")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", rename)
+    write_atomic(tmp_path / "a", "content")
+    assert seen == ["file", "rename", "folder"]
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Path:
+    """A file whose next version was being written when its writer failed."""
+    write_atomic(tmp_path / "a", "old")
+    with suppress(KeyboardInterrupt), atomic_path(tmp_path / "a") as temporary:
+        temporary.write_text("new, but only ha")
+        raise KeyboardInterrupt
+    return tmp_path
+
+
+def test_an_interrupted_write_leaves_the_old_file(interrupted: Path) -> None:
+    """And nothing else."""
+    assert [path.name for path in interrupted.iterdir()] == ["a"]
+    assert (interrupted / "a").read_text() == "old"

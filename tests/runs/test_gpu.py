@@ -1,0 +1,119 @@
+"""On a GPU: one client after the other, all at once, in chunks, compiled, and in a memory that is too small, as on the CPU."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from benchmarks.workloads import Workload, images, sensors, subgraphs
+from fedweave.federation.engine import Settings, begin, evaluate, one_round, run
+from fedweave.federation.executors import Batched, Executor, Loop, exact
+from fedweave.tensors.trees import tree_leaves
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+DEVICE = "cuda"
+METHODS = {"rows": "fedaghn", "images": "fedavg", "nodes": "fedsheafhn", "series": "pfedme"}
+SMALL = {
+    "mlp": lambda: images("mlp", 6, shape=(32,), samples=40),
+    "lenet16": lambda: images("lenet16", 6, samples=70),
+    "resnet18": lambda: images("resnet18", 4, samples=64),
+    "gcn": lambda: subgraphs(clients=4, nodes=160, features=100),
+    "gru": lambda: sensors(clients=4, length=2000, steps=3),
+}
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    """As `prepare` sets a GPU up; cached memory goes back afterwards."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
+    exact(DEVICE)
+    yield
+    cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
+    torch.cuda.empty_cache()
+
+
+def trained(work: Workload, executor: Executor, device: str = DEVICE) -> list[Tensor]:
+    """State and scores after a round of FedAvg, on the CPU."""
+    federation, method, settings = work.federation.to(device), work.method(), Settings(rounds=1)
+    state = one_round(method, begin(method, federation, 0, executor), federation, settings, executor)[0]
+    scores = evaluate(method, state, federation, settings, executor)[0]
+    return [leaf.cpu() for leaf in tree_leaves((state, scores)) if isinstance(leaf, Tensor)]
+
+
+def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Equal up to rounding, leaf by leaf."""
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_executors_agree(kind: str) -> None:
+    """Ragged clients, one of them away, in double precision: loop, batched and chunks of two give the same."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method, there = tiny.method(METHODS[kind], task, kind), federation.to(DEVICE)
+    found = []
+    for executor in (Loop(), Batched(), Batched(2)):
+        *_, report = run(method, there, Settings(rounds=2, seed=4, participation=0.8), executor)
+        found.append([leaf.cpu() for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, Tensor)])
+    close(found[1], found[0], 1e-9)
+    close(found[2], found[0], 1e-9)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_gpu_computes_what_a_cpu_does(name: str) -> None:
+    """Float32, the papers' models, ResNet-18 among them: the difference is rounding, with TF32 it would be a hundred times that."""
+    work = SMALL[name]()
+    close(trained(work, Batched()), trained(work, Loop(), "cpu"), 1e-3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
+def test_the_same_bits_twice(name: str) -> None:
+    """A repeated run changes nothing."""
+    work = SMALL[name]()
+    assert all(torch.equal(a, b) for a, b in zip(trained(work, Batched()), trained(work, Batched()), strict=True))
+
+
+@pytest.mark.parametrize("name", ["mlp", "gru"])
+def test_compiled_steps(name: str) -> None:
+    """Fused programs change rounding alone."""
+    work = SMALL[name]()
+    close(trained(work, Batched(compiled=True)), trained(work, Batched()), 1e-4)
+
+
+@pytest.mark.parametrize("how", ["tf32", "bfloat16"])
+def test_rounded_products(how: str) -> None:
+    """Less than full precision is in effect when asked for, and changes rounding alone."""
+    work = SMALL["lenet16"]()
+    expected = trained(work, Batched())
+    exact(DEVICE, how == "tf32")
+    half = replace(work, task=replace(work.task, products=torch.bfloat16 if how == "bfloat16" else None))
+    found = trained(half, Batched())
+    assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], found[:-4], strict=True))
+    close(found[:-4], expected[:-4], 2e-2)
+
+
+def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
+    """ResNet-18, eight clients at once, in a memory between what chunks of two and of eight need: said, gone on, same result."""
+    work = images("resnet18", 8, samples=64)
+    results, peaks = {}, {}
+    for chunk in (8, 2):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        results[chunk] = trained(work, Batched(chunk))
+        peaks[chunk] = torch.cuda.max_memory_reserved()
+    assert peaks[8] > 1.2 * peaks[2]
+    executor, whole = Batched(), torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((peaks[2] + peaks[8]) / 2 / whole)
+    try:
+        with pytest.warns(UserWarning, match="8 clients at once do not fit"):
+            found = trained(work, executor)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert executor.fitted[0] < 8
+    close(found, results[2], 1e-3)

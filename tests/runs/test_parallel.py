@@ -1,0 +1,69 @@
+"""A process and its machine: memory that is kept, cores that are shared."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from fedweave.runs import parallel
+
+PROGRAM = """
+import resource, sys
+sys.path.insert(0, {src!r})
+from fedweave import parallel
+import torch
+if {keep}:
+    parallel.keep_memory()
+def faults(times):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(times):
+        torch.ones(2**24)  # 64 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(40)
+print(faults(10) * resource.getpagesize() / 2**20)
+"""
+
+
+def touched_anew(keep: bool) -> float:
+    """MiB that the kernel had to hand out for ten tensors of 64 MiB, one after the other, once there had been forty."""
+    program = PROGRAM.format(src=str(Path(parallel.__file__).parents[1]), keep=keep)
+    return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_large_tensors_reuse_the_memory_of_those_before_them() -> None:
+    assert touched_anew(keep=True) < 64 < touched_anew(keep=False)
+
+
+@pytest.mark.parametrize("available", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("repetitions", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("width", [1, 1000])
+def test_repetitions_and_threads_fill_the_cores_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, available: int, repetitions: int, width: int
+) -> None:
+    """More processes than cores only for what would be a second wave shorter than the first; threads for large models alone."""
+    monkeypatch.setattr(parallel, "cores", lambda: available)
+    template = nn.Linear(width, width)
+    workers, threads = parallel.share(template, repetitions, "cpu")
+    assert 1 <= workers <= repetitions
+    assert workers < 2 * available
+    assert workers >= min(available, repetitions)
+    assert threads == 1 or workers * threads <= available
+    assert threads == 1 or width == 1000
+    assert parallel.share(template, repetitions, "cuda") == (1, available)
+
+
+def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four copies of all clients' parameters each; threads do not depend on it, nor does anything go below one repetition."""
+    monkeypatch.setattr(parallel, "cores", lambda: 8)
+    network = nn.Linear(1000, 1000)
+    need = 4 * 4 * 20 * 1001 * 1000
+    for memory, expected in ((0, 1), (need - 1, 1), (2 * need, 2), (3 * need - 1, 2), (100 * need, 8)):
+        monkeypatch.setattr(parallel, "memory", lambda memory=memory: memory)
+        assert parallel.share(network, 16, "cpu", 20) == (expected, 1)
+        assert parallel.share(network, 4, "cpu", 20) == (min(expected, 4), 2)
+    monkeypatch.undo()
+    assert parallel.memory() > 2**28

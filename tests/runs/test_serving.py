@@ -1,0 +1,92 @@
+"""A run's models outside the federation score what the run says they score."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedweave.errors import BadInput
+from fedweave.runs import serving
+from tests import trained
+
+# One of each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate, mended graphs.
+CASES = {
+    "images": {"local": {}, "knn_per": {}, "fedrod": {}, "fedcp": {}},
+    "graph": {"fedavg_ft": {}, "fedsage": {"wide": 8, "generator_rounds": 1}, "fedsheafhn": {"enrol_epochs": 1}},
+    "series": {"fedavg": {}},
+}
+
+
+def stored(run: Path, seed: int) -> pd.Series:
+    """The test scores of the clients in the round whose models are kept."""
+    point = json.loads((run / "run.json").read_text())["point"]
+    kept = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
+    table = pd.read_parquet(run / "evaluations.parquet").set_index(["seed", "round", "point", "split", "client"])["value"].sort_index()
+    return table.loc[seed, kept, point, "test"]
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, whole, dealt = trained.train(kind, CASES[kind]), trained.dataset(kind), trained.partition(kind)
+    for run in sorted((folder / "runs").iterdir()):
+        packed = tmp_path / run.name
+        packed.mkdir()
+        example = serving.pack(run, packed)
+        deployed = serving.load(packed)
+        assert np.isfinite(deployed.answer(example)).all()
+        for seed in (0, 1):
+            for client, value in stored(run, seed).items():
+                assert score(deployed, whole, dealt, client, seed) == pytest.approx(value, rel=1e-5), (run.name, seed, client)
+
+
+def score(deployed: serving.Deployed, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int) -> float:
+    """Accuracy or MSE on the client's test rows, from the inputs that a user would send."""
+    rows = dealt.test[client]
+    if whole.kind == "series":
+        window = np.stack([[whole.x.ravel()[r : r + 7], whole.time[r % 60 : r % 60 + 7]] for r in rows]).transpose(0, 2, 1)
+        hidden = window.copy()
+        hidden[:, 4:, 0] = 0  # what is to be forecast
+        return float(np.square(deployed.answer(hidden, client, seed) - window[:, 4:, 0]).mean())
+    if whole.kind == "graph":
+        nodes = dealt.nodes[client]
+        return 100.0 * float((deployed.answer(whole.x[nodes], client, seed)[rows].argmax(1) == whole.y[nodes][rows]).mean())
+    return 100.0 * float((deployed.answer(whole.x[rows], client, seed).argmax(1) == whole.y[rows]).mean())
+
+
+def test_clients_differ_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained.train("images", {"local": {}}, (0, 3)) / "runs" / "blobs-local"
+    example = serving.pack(run, tmp_path)
+    deployed = serving.load(tmp_path)
+    assert np.array_equal(deployed.answer(example), deployed.answer(example, 0, 0))
+    assert not np.allclose(deployed.answer(example, 0), deployed.answer(example, 1))
+    assert not np.allclose(deployed.answer(example, 0, 0), deployed.answer(example, 0, 3))
+    with pytest.raises(BadInput, match=r"client: 3 is not one of 0 \.\. 2"):
+        deployed.answer(example, 3)
+    with pytest.raises(BadInput, match="seed: 1 was not trained; choices: 0, 3"):
+        deployed.answer(example, 0, 1)
+
+
+def test_a_run_may_keep_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate.models: false` leaves out the models and changes no number."""
+    monkeypatch.chdir(tmp_path)
+    run, tables = Path("results/toy/runs/blobs-local"), []
+    for models in (True, False):
+        trained.train("images", {"local": {}}, models=models)
+        tables.append(pd.read_parquet(run / "evaluations.parquet"))
+        assert any(run.glob("models-*.pt")) == models
+    pd.testing.assert_frame_equal(*tables)
+    assert serving.pack(run, tmp_path) is None
+
+
+def test_without_models_or_data_there_is_nothing_to_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained.train("images", {"local": {}}) / "runs" / "blobs-local"
+    assert serving.pack(run, tmp_path, tmp_path / "elsewhere") is None
+    for file in run.glob("models-*.pt"):
+        file.unlink()
+    assert serving.pack(run, tmp_path) is None

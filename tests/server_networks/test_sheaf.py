@@ -1,0 +1,309 @@
+"""Sheaf Laplacians against dense coboundaries, and the invariants of diffusion."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.federation import collaboration
+from fedweave.server_networks.maps import MAPS, inverse_root
+from fedweave.server_networks.sheaf import Sheaf, SheafDiffusion, build_sheaf, reverse_of
+from fedweave.tensors import dropout_keys
+
+N, CHANNELS = 7, 4
+ORTHOGONAL = [name for name, kind in MAPS.items() if kind.orthogonal]
+# Client 6 is isolated.
+EDGES = collaboration.given(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
+REVERSE = reverse_of(EDGES, N)
+SHUFFLED = EDGES[:, torch.randperm(EDGES.shape[1], generator=torch.Generator().manual_seed(5))]
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def sheaf_of(maps: str, stalk: int, weighted: bool = False, edges: Tensor = EDGES, **options: bool) -> Sheaf:
+    kind, reverse, e = MAPS[maps], reverse_of(edges, N), edges.shape[1]
+    built = kind.build(torch.tanh(numbers(e, kind.size(stalk))), stalk)
+    one_way = torch.sigmoid(numbers(e, 1, seed=1))
+    weight = one_way * one_way[reverse] if weighted else None
+    return build_sheaf(edges, reverse, built, N, weight=weight, orthogonal=kind.orthogonal, **options)
+
+
+def coboundary(sheaf: Sheaf) -> Tensor:
+    """delta [|E| S, N S], one block row per undirected edge, by hand."""
+    maps = sheaf.maps if sheaf.maps.ndim == 3 else torch.diag_embed(sheaf.maps)
+    s, rows = maps.shape[-1], []
+    place = {(int(v), int(u)): i for i, (v, u) in enumerate(sheaf.edges.T)}
+    for (v, u), i in place.items():
+        if v < u:
+            row = torch.zeros(s, N, s, dtype=maps.dtype)
+            row[:, v], row[:, u] = maps[i], -maps[place[u, v]]
+            rows.append(row.flatten(1))
+    return torch.cat(rows)
+
+
+def network(seed: int = 0, f_in: int = 3, f_out: int = 2, **options: object) -> SheafDiffusion:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = SheafDiffusion(f_in, f_out, **{"stalk": 2, "channels": CHANNELS, "depth": 2, **options}).double()
+        with torch.no_grad():
+            for p in module.parameters():
+                p.add_(0.2 * torch.randn_like(p))
+    return module
+
+
+@pytest.mark.parametrize("maps", ORTHOGONAL)
+@pytest.mark.parametrize("stalk", [2, 3, 5])
+def test_maps_are_orthogonal(maps: str, stalk: int) -> None:
+    f = MAPS[maps].build(3.0 * numbers(50, MAPS[maps].size(stalk)), stalk)
+    torch.testing.assert_close(f.mT @ f, torch.eye(stalk, dtype=f.dtype).expand_as(f), rtol=0, atol=1e-10)
+    expected = (-1.0) ** stalk if maps == "householder" else 1.0
+    torch.testing.assert_close(torch.linalg.det(f), torch.full((50,), expected, dtype=f.dtype))
+    assert (f[0] - f[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("maps", ORTHOGONAL)
+def test_maps_are_differentiable(maps: str) -> None:
+    values = numbers(3, MAPS[maps].size(3)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: MAPS[maps].build(v, 3), values)
+
+
+def test_householder_is_the_product_of_its_reflectors() -> None:
+    values = numbers(1, 3)[0]
+    columns = torch.eye(3, dtype=values.dtype)
+    columns[1, 0], columns[2, 0], columns[2, 1] = values
+    q = torch.eye(3, dtype=values.dtype)
+    for v in columns.T:
+        q = q @ (torch.eye(3, dtype=v.dtype) - 2.0 * torch.outer(v, v) / (v @ v))
+    torch.testing.assert_close(MAPS["householder"].build(values[None], 3)[0], q)
+
+
+def test_inverse_root_and_its_derivative_at_equal_eigenvalues() -> None:
+    a = numbers(4, 3, 3)
+    positive = a @ a.mT + torch.eye(3)
+    root = inverse_root(positive)
+    torch.testing.assert_close(root @ positive @ root, torch.eye(3).double().expand(4, 3, 3))
+
+    def symmetric(x: Tensor) -> Tensor:
+        return inverse_root(x @ x.mT + torch.eye(3))
+
+    assert torch.autograd.gradcheck(symmetric, a.requires_grad_())
+    assert torch.autograd.gradcheck(symmetric, torch.zeros(1, 3, 3, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("edges", [EDGES, SHUFFLED])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("maps", MAPS)
+def test_sparse_laplacian_is_the_dense_one(maps: str, weighted: bool, edges: Tensor) -> None:
+    """L = delta^T delta, and both normalisations by its diagonal blocks."""
+    s = 3
+    raw = sheaf_of(maps, s, weighted, edges, normalised=False)
+    delta = coboundary(raw)
+    dense = delta.T @ delta
+    torch.testing.assert_close(raw.dense(), dense)
+    blocks = torch.stack([dense.view(N, s, N, s)[v, :, v] for v in range(N)])
+    for augmented in (True, False):
+        diagonal = blocks + torch.eye(s) if augmented else blocks
+        values, vectors = torch.linalg.eigh(diagonal)
+        inverse = torch.where(values > 1e-9, values, torch.inf).rsqrt()
+        root = torch.block_diag(*(vectors * inverse[:, None]) @ vectors.mT)
+        normalised = sheaf_of(maps, s, weighted, edges, augmented=augmented)
+        torch.testing.assert_close(normalised.dense(), root @ dense @ root)
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+@pytest.mark.parametrize("maps", MAPS)
+def test_laplacian_is_symmetric_with_spectrum_in_0_2(maps: str, augmented: bool) -> None:
+    matrix = sheaf_of(maps, 3, augmented=augmented).dense()
+    torch.testing.assert_close(matrix, matrix.T)
+    spectrum = torch.linalg.eigvalsh(matrix)
+    assert -1e-10 <= spectrum.min()
+    assert spectrum.max() <= 2.0 + 1e-10
+    assert spectrum.max() > 0.5
+
+
+def test_augmented_blocks_of_orthogonal_maps() -> None:
+    """Delta_vv = deg / (deg + 1) and Delta_vu = -F_v^T F_u / sqrt((deg_v + 1)(deg_u + 1))."""
+    sheaf = sheaf_of("householder", 2)
+    matrix, degree = sheaf.dense().view(N, 2, N, 2), torch.bincount(EDGES[0], minlength=N).double()
+    for v in range(N):
+        torch.testing.assert_close(matrix[v, :, v], degree[v] / (degree[v] + 1) * torch.eye(2).double())
+    for i, (v, u) in enumerate(EDGES.T):
+        block = -sheaf.maps[i].T @ sheaf.maps[REVERSE[i]] / ((degree[v] + 1) * (degree[u] + 1)).sqrt()
+        torch.testing.assert_close(matrix[v, :, u], block)
+
+
+def test_unit_maps_of_one_dimension_give_the_graph_laplacian() -> None:
+    ones = torch.ones(EDGES.shape[1], 1, dtype=torch.float64)
+    adjacency = torch.zeros(N, N, dtype=torch.float64).index_put((EDGES[0], EDGES[1]), ones[0])
+    laplacian = adjacency.sum(1).diag() - adjacency
+    torch.testing.assert_close(build_sheaf(EDGES, REVERSE, ones, N, normalised=False).dense(), laplacian)
+    scale = (adjacency.sum(1) + 1).rsqrt()
+    normalised = build_sheaf(EDGES, REVERSE, ones, N).dense()
+    torch.testing.assert_close(normalised, scale[:, None] * laplacian * scale)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("maps", MAPS)
+def test_energy_sums_disagreement_over_edges(maps: str, weighted: bool) -> None:
+    sheaf, x = sheaf_of(maps, 3, weighted), numbers(N, 3, CHANNELS, seed=2)
+    root = sheaf.root if sheaf.root.ndim == 3 else torch.diag_embed(sheaf.root.expand(N, 3))
+    disagreement = coboundary(sheaf) @ (root @ x).flatten(0, 1)
+    torch.testing.assert_close(sheaf.energy(x), 0.5 * disagreement.square().sum())
+
+
+def test_linear_diffusion_decreases_the_energy() -> None:
+    sheaf, x = sheaf_of("cayley", 3), numbers(N, 3, CHANNELS, seed=2)
+    before = sheaf.energy(x)
+    for _ in range(5):
+        x = x - sheaf.laplacian(x)
+        after = sheaf.energy(x)
+        assert after < before
+        before = after
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+@pytest.mark.parametrize("maps", MAPS)
+def test_isolated_client_keeps_its_features(maps: str, augmented: bool) -> None:
+    module = network(maps=maps, augmented=augmented, use_eps=False)
+    x = numbers(N, 3)
+    lifted = torch.nn.functional.elu(module.lift(x))
+    *_, (_, h) = module.steps(x, EDGES)
+    torch.testing.assert_close(h[6].flatten(), lifted[6], rtol=0, atol=0)
+    assert (h[0].flatten() - lifted[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("maps", MAPS)
+def test_order_of_clients_and_of_edges_is_irrelevant(maps: str) -> None:
+    module, x = network(maps=maps, edge_weights=True), numbers(N, 3)
+    permutation = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    expected = module(x, EDGES)
+    torch.testing.assert_close(module(x, SHUFFLED), expected)
+    # Client v moves to position place[v].
+    place = torch.empty_like(permutation).scatter(0, permutation, torch.arange(N))
+    torch.testing.assert_close(module(x[permutation], place[EDGES]), expected[permutation])
+
+
+@pytest.mark.parametrize("options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}])
+def test_gradient_against_finite_differences(options: dict) -> None:
+    module, x = network(**options), numbers(N, 3).requires_grad_()
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x, EDGES))
+
+    assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
+
+
+@pytest.mark.parametrize("maps", MAPS)
+def test_without_edges_no_client_sees_another(maps: str) -> None:
+    module, x = network(maps=maps), numbers(N, 3)
+
+    def cross(edges: Tensor) -> Tensor:
+        jacobian = torch.autograd.functional.jacobian(lambda x: module(x, edges), x).movedim(2, 1).abs().sum((2, 3))
+        return jacobian.fill_diagonal_(0.0)
+
+    assert torch.equal(cross(collaboration.knn_graph(x, 0)), torch.zeros(N, N).double())
+    assert (cross(EDGES)[EDGES[0], EDGES[1]] > 0).all()
+    # Two layers reach two hops (0 - 2 - 3). Degrees of learned lengths add one hop per layer (3 - 4).
+    assert cross(EDGES)[0, 3] > 0
+    assert (cross(EDGES)[0, 4] == 0) == MAPS[maps].orthogonal
+
+
+def test_layer_follows_its_equation() -> None:
+    """(1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2) with dense matrices."""
+    module, x = network(depth=1, stalk=3), numbers(N, 3)
+    layer, h = module.layers[0], torch.nn.functional.elu(module.lift(x)).view(N, 3, CHANNELS)
+    ((sheaf, after),) = module.steps(x, EDGES)
+    product = sheaf.dense() @ torch.kron(torch.eye(N).double(), layer.left) @ h.flatten(0, 1) @ layer.right
+    keep = (1 + torch.tanh(layer.eps)).repeat(N, 1)
+    expected = keep * h.flatten(0, 1) - torch.nn.functional.elu(product)
+    torch.testing.assert_close(after.flatten(0, 1), expected)
+
+
+def test_maps_read_both_ends_in_order() -> None:
+    module, x = network(depth=1), numbers(N, 3)
+    h, learner = torch.nn.functional.elu(module.lift(x)), module.learners[0]
+    ((sheaf, _),) = module.steps(x, EDGES)
+    v, u = EDGES
+    values = torch.tanh(learner.phi(torch.cat([h[v], h[u]], dim=1)))
+    torch.testing.assert_close(sheaf.maps, MAPS["householder"].build(values, 2))
+
+
+def test_identity_at_the_start() -> None:
+    module = SheafDiffusion(3, 2, stalk=3, channels=CHANNELS)
+    layer = module.layers[0]
+    assert torch.equal(layer.left, torch.eye(3))
+    assert torch.equal(layer.eps, torch.zeros(3, 1))
+    torch.testing.assert_close(layer.right @ layer.right.T, torch.eye(CHANNELS))
+
+
+def test_shared_maps_are_learned_once() -> None:
+    module, x = network(shared_maps=True, depth=4, stalk=1), numbers(N, 3)
+    sheaves = [sheaf for sheaf, _ in module.steps(x, EDGES)]
+    assert len(module.learners) == 1
+    assert all(sheaf is sheaves[0] for sheaf in sheaves)
+    own = [sheaf.maps for sheaf, _ in network(depth=2).steps(x, EDGES)]
+    assert not torch.equal(*own)
+
+
+def test_dropout_by_key() -> None:
+    module, x = network(dropout=0.5), numbers(N, 3)
+    first, again, other = (module(x, EDGES, key=dropout_keys.key(i)) for i in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(module(x, EDGES), network(dropout=0.0)(x, EDGES))
+
+
+def test_every_dropout_has_its_own_pattern() -> None:
+    """After the lift, before W_1 of each layer, and before the maps of every layer but the first."""
+    module, x, key = network(dropout=0.5), numbers(N, 3), dropout_keys.key(1)
+
+    def drop(h: Tensor, salt: int) -> Tensor:
+        return dropout_keys.dropout(h, 0.5, key, salt=salt)
+
+    h = drop(torch.nn.functional.elu(module.lift(x)), 0).view(N, 2, CHANNELS)
+    first = module.layers[0](h, drop(h, 1), module.learners[0](h.flatten(1), EDGES, REVERSE))
+    seen = drop(first, 2).flatten(1)
+    second = module.layers[1](first, drop(first, 3), module.learners[1](seen, EDGES, REVERSE))
+    torch.testing.assert_close(module(x, EDGES, key=key), module.out(second.flatten(1)))
+
+
+def test_energies_follow_the_layers() -> None:
+    module, x = network(depth=3), numbers(N, 3)
+    energies = module.energies(x, EDGES)
+    steps = list(module.steps(x, EDGES))
+    assert energies.shape == (3,)
+    torch.testing.assert_close(energies[1], steps[1][0].energy(steps[1][1]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_fresh_deep_diffusion_grows_unless_edges_have_weights_or_channels_stay_apart(seed: int) -> None:
+    """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer (docs/methods/shn.md)."""
+    x = numbers(100, 26, seed=seed)
+    edges = collaboration.knn_graph(x, 3)
+
+    def growth(**options: bool) -> float:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            first, *_, last = (h.norm() for _, h in SheafDiffusion(26, 26, depth=64, **options).double().steps(x, edges))
+        return float(last / first)
+
+    assert growth() > 1e6
+    assert growth(edge_weights=True) < 1e3
+    assert growth(right=False) < 1.0
+
+
+def test_self_loops_are_ignored_and_one_way_edges_refused() -> None:
+    module, x = network(), numbers(N, 3)
+    loops = torch.arange(N).expand(2, -1)
+    assert torch.equal(module(x, torch.cat([EDGES, loops], 1)), module(x, EDGES))
+    with pytest.raises(BadInput, match="one direction"):
+        module(x, EDGES[:, 1:])
+
+
+@pytest.mark.parametrize("options", [{"maps": "euler"}, {"act": "relu"}, {"depth": 0}])
+def test_bad_options_are_refused(options: dict) -> None:
+    with pytest.raises(BadInput):
+        network(**options)

@@ -1,0 +1,69 @@
+"""Search spaces: refused when params.yaml is read, not when the first trial wants a value."""
+
+from typing import Any
+
+import pytest
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.searching import search
+from fedweave.runs import assembly
+from fedweave.study import catalogue, spec
+from tests.study.test_bad_input import ROOT, line
+from tests.study.test_spec import altered
+
+# path in the file, bad value -> words that the message must contain.
+BAD: list[tuple[str, Any, list[str]]] = [
+    ("tune/spaces", {"ditto": {"lamm": {"low": 1, "high": 2}}}, ["spaces.ditto", "'lamm'", "did you mean 'lam'"]),
+    ("tune/spaces", {"ditto": {"lr": {"low": 1, "high": 2}}}, ["spaces.ditto", "'lr'", "did you mean 'train.lr'"]),
+    ("tune/spaces", {"ditto": {"train.rounds": {"low": 1, "high": 2}}}, ["spaces.ditto", "'train.rounds'", "unknown"]),
+    ("tune/spaces", {"ditto": {"lam": 3}}, ["spaces.ditto.lam", "3", "low and high", "choices"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1}}}, ["spaces.ditto.lam.high", "missing"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "hihg": 2}}}, ["spaces.ditto.lam.hihg", "did you mean 'high'"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": "x"}}}, ["spaces.ditto.lam.high", "'x'", "number"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 3, "high": 2}}}, ["spaces.ditto.lam", "low 3", "high 2", "swap"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 0, "high": 2, "log": True}}}, ["spaces.ditto.lam", "log", "low is 0"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "log": True, "step": 1}}}, ["spaces.ditto.lam", "step 1", "log"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "step": -1}}}, ["spaces.ditto.lam", "step -1", "above 0"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": -1, "high": 2}}}, ["spaces.ditto.lam", "-1", "at least 0"]),
+    ("tune/spaces", {"ditto": {"personal_epochs": {"low": 0.5, "high": 2}}}, ["spaces.ditto.personal_epochs", "0.5", "whole"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": []}}}, ["spaces.ditto.lam.choices", "[]", "at least one"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": [[1]]}}}, ["spaces.ditto.lam.choices", "[[1]]"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": 1}}}, ["spaces.ditto.lam.choices", "1", "list"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": [1, "x"]}}}, ["spaces.ditto.lam", "'x'", "number"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "choices": [1]}}}, ["spaces.ditto.lam", "either", "choices"]),
+    ("tune", {"trials": 2, "sampler": "grid", "spaces": {"ditto": {"lam": {"low": 1, "high": 2}}}}, ["spaces.ditto.lam", "grid", "tpe"]),
+    ("tune", {"trials": 2, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}}, ["train.clip", "None", "runs.digits-ditto"]),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"train.momentum": {"low": 0.1, "high": 0.9, "log": True}}}},
+        ["spaces.ditto.train.momentum", "0.0", "runs.digits-ditto", "without tuning"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[str(v)[:70] for _, v, _ in BAD])
+def test_bad_spaces(path: str, value: Any, words: list[str]) -> None:
+    """One line that names the entry."""
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(altered(path, value)))
+    line(caught, words)
+
+
+def test_what_is_not_searched_needs_no_declared_value() -> None:
+    """Without trials a range need not hold it."""
+    assembly.check(spec.parse(altered("tune", {"trials": 0, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}})))
+
+
+@pytest.mark.parametrize("name", ["quick", "fedaghn/sweep", "shn/search"])
+def test_what_is_let_through_is_a_space(name: str) -> None:
+    """For every run of a study that searches."""
+    study = assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies")))
+    assert [key for key in study.runs if not search.distributions(study, key)] == []
+
+
+def test_a_fraction_as_step_makes_a_range_of_fractions() -> None:
+    """Whatever its ends look like."""
+    content = altered("tune", {"trials": 1, "spaces": {"ditto": {"lam": {"low": 1, "high": 2, "step": 0.5}}}})
+    study = spec.parse({**content, "methods": {"ditto": {"lam": 1}}})
+    found = search.distributions(study, "digits-ditto")["lam"]
+    assert (found.low, found.high, found.step) == (1.0, 2.0, 0.5)

@@ -1,0 +1,221 @@
+"""The catalogue covers what the papers print, and a study may take over others."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedweave.errors import BadInput
+from fedweave.methods import METHODS
+from fedweave.results import published
+from fedweave.study import catalogue, spec
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = {
+    "fedaghn": ["fig4", "fig5", "app_fig1", "app_fig2"],
+    "pfedgat": ["fig2", "fig3", "fig4"],
+    "pfedla": ["fig1", "fig5", "fig6", "fig7"],
+    "shn": ["fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11"],
+    "fedsheafhn": ["fig2", "fig3", "fig4", "fig5"],
+}
+STUDIES = {name: catalogue.expand(name, ROOT / "studies") for name in catalogue.studies(ROOT / "studies")}
+
+
+def columns(name: str) -> list[published.Reference]:
+    """The printed columns that a study's tasks name."""
+    tasks = STUDIES[name]["tasks"].values()
+    return [published.reference(task["published"], task["dataset"], task["setting"]) for task in tasks if task.get("published")]
+
+
+def test_every_figure_is_a_study() -> None:
+    """One file per figure that has numbers behind it."""
+    assert [f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in STUDIES] == []
+
+
+@pytest.mark.parametrize("paper", published.PAPERS)
+def test_every_printed_column_has_a_study(paper: str) -> None:
+    """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of their own."""
+    covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
+               for name in STUDIES for r in columns(name) if r.paper == paper}  # fmt: skip
+    printed = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting) for r in published.rows(paper)}
+    assert {column for column in printed - covered if column[2] != "avg"} == set()
+
+
+def test_tables_are_named_as_printed() -> None:
+    """A study called after a table lies beside that table, unless it is reduced."""
+    for name in STUDIES:
+        paper, _, table = name.rpartition("/")
+        if table.startswith(("table", "app_table")) and not table.endswith("-reduced"):
+            wanted = {"app_table1": "appendix_table1", "app_table2": "appendix_table2", "table3b": "table3b_gnn_on_collab_graph"}
+            assert {(r.paper, r.table) for r in columns(name)} == {(paper, wanted.get(table, table))}, name
+
+
+def test_reduced_studies_claim_no_full_budget() -> None:
+    """What is reduced is never printed beside a paper's number."""
+    assert [name for name in STUDIES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
+
+
+def write(folder: Path, **files: str) -> None:
+    """A folder of studies over a base of two tasks."""
+    base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\n"
+    for name, text in {"base": base, **files}.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
+    """Named tasks only, with the study's own changes on top; without names all of them."""
+    tasks = "tasks:\n  a: {methods: [fedprox, local]}\n  b: {methods: [fedprox]}\n"
+    files = {
+        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{fedprox: {{mu: 2.0}}}}\nablate: {{part: {{run: a-fedprox, variants: {{}}}}}}\n",
+        "two": "about: two\nlike: one\ntasks: {a: {methods: [local], train: {epochs: 3}}}\n",
+        "more": "tasks: {c: {base: a, methods: [local]}}\n",
+    }
+    write(tmp_path, **files, all="like: one\n", other="like: [one, more]\n")
+    two = catalogue.expand("two", tmp_path)
+    assert (two["about"], two["seeds"], two["ablate"]) == ("two", [5], {})
+    assert two["runs"] == {"a-local": {"task": "a", "method": "local"}}
+    assert two["tasks"] == {"a": {"dataset": "d", "train": {"rounds": 9, "epochs": 3}}}
+    assert catalogue.expand("all", tmp_path)["methods"] == {"fedprox": {"mu": 2.0}, "local": {}}
+    assert [*catalogue.expand("all", tmp_path)["runs"]] == ["a-fedprox", "a-local", "b-fedprox"]
+    assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
+
+
+def test_a_part_of_a_study_computes_what_the_whole_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it was entered."""
+    from fedweave.pipelines.commands import studies
+
+    whole = STUDIES["fedsheafhn/table1"]
+    part = studies.chosen("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
+    assert [*part["runs"]] == ["cora-disjoint10-local", "cora-disjoint10-fedpub-detached"]
+    assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (["cora-disjoint10"], ["cora"], ["fedpub", "local"])
+    for run in part["runs"]:
+        assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
+    assert studies.chosen("zoo", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
+    assert studies.chosen("zoo", ["digits-graph"], None)["ablate"] == {}
+    monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
+    for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
+        studies.use("fedsheafhn/table1", *words)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.endswith("reproduce it with: dvc repro") for line in said] == [True] * 3
+    spec.PARAMS.write_text(spec.PARAMS.read_text().replace("rounds: 100", "rounds: 101", 1))
+    with pytest.raises(BadInput, match="save it as"):
+        studies.use("quick")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "methods", "named"),
+    [
+        (["cora"], [], "--task.*cora-disjoint10"),
+        ([], ["fedavgg"], "--method.*fedavg"),
+        (["digits"], ["fedsage"], "--method: fedsage not in digits"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str], named: str) -> None:
+    from fedweave.pipelines.commands import studies
+
+    with pytest.raises(BadInput, match=named):
+        studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "zoo", tasks, methods)
+
+
+def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Whatever the width of a terminal, no line is cut."""
+    from fedweave.pipelines.commands import studies
+
+    studies.show("pfedgat/recipe")
+    (tmp_path / "params.yaml").write_text(capsys.readouterr().out)
+    assert spec.read_yaml(tmp_path / "params.yaml") == STUDIES["pfedgat/recipe"]
+
+
+def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
+    """In one line that names it."""
+    write(tmp_path, one="like: nothing\n")
+    with pytest.raises(BadInput, match=r"studies/one\.yaml: like: 'nothing' is unknown"):
+        catalogue.expand("one", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"one": "like: two\n", "two": "about: nothing\n"}, ["studies/two.yaml: tasks", "missing"]),
+        ({"one": "like: one\n"}, ["studies/one.yaml: like", "one -> one"]),
+        ({"one": "like: two\n", "two": "like: [one]\n"}, ["studies/two.yaml: like", "one -> two -> one"]),
+        ({"one": "like: 3\n"}, ["studies/one.yaml: like: 3", "list of names"]),
+        ({"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks: ['a']", "not a block"]),
+        ({"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks.a: 'b'"]),
+    ],
+)
+def test_like_what_cannot_be_taken_over_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
+    """In one line that names the file and the way there."""
+    write(tmp_path, **files)
+    with pytest.raises(BadInput) as caught:
+        catalogue.expand("one", tmp_path)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_study_turns_a_range_into_choices(tmp_path: Path) -> None:
+    """Nothing of the range is left; a range that is only moved keeps the rest."""
+    spaces = "tune: {trials: 1, spaces: {fedprox: {mu: {choices: [0.1]}, train.lr: {high: 0.1}}}}\n"
+    folder = written(tmp_path, f"{spaces}tasks: {{digits: {{methods: [fedprox]}}}}\n")
+    found = catalogue.expand("mine", folder)["tune"]["spaces"]["fedprox"]
+    assert found == {"mu": {"choices": [0.1]}, "train.lr": {"low": 0.003, "high": 0.1, "log": True}}
+
+
+def test_figures_draw_from_the_runs_of_their_tables() -> None:
+    """Where a figure is a table drawn, its computations are the table's own."""
+    for figure, tables in {"shn/fig4": ("shn/table2", "shn/table3", "shn/table4"), "fedsheafhn/fig3": ("fedsheafhn/table2",)}.items():
+        prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
+        study = spec.parse(STUDIES[figure], figure)
+        assert {study.run(key).fingerprint() for key in study.runs} <= prints
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A folder of studies with the project's base and one study, `mine`."""
+    (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sedes: [4]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml", "sedes", "did you mean 'seeds'"]),
+        ("methods: {fedavgg: {mu: 3}}\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "did you mean 'fedavg'"]),
+        ("tasks: {digits: {methods: [{fast: {method: fedavg, sett: {train.lr: 1}}}]}}", ["tasks.digits.methods", "did you mean 'set'"]),
+        ("tasks: {digits: {methods: fedavg}}", ["tasks.digits.methods", "list"]),
+        ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
+        ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
+        ("about: nothing", ["studies/mine.yaml: tasks", "missing"]),
+        ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "method, set"]),
+        ("tasks: {digits: {methods: [{}]}}", ["tasks.digits.methods", "{}", "one variant"]),
+        ("tasks: {digits: {methods: [{a: {method: local}, b: {method: fedavg}}]}}", ["tasks.digits.methods", "'b'", "one variant"]),
+        ("tune: {spaces: {fedavgg: {}}}\ntasks: {digits: {methods: [fedavg]}}", ["mine.yaml: tune.spaces", "did you mean 'fedavg'"]),
+        ("tune: 3\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: tune: 3", "not a block"]),
+        ("methods: [fedavg]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "not a block"]),
+    ],
+)
+def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    """What would be left out without a word, or break, is one line."""
+    with pytest.raises(BadInput) as caught:
+        catalogue.expand("mine", written(tmp_path, text))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
+    """The way out that `study use` names when params.yaml was edited."""
+    whole = catalogue.expand("quick", ROOT / "studies") | {"seeds": [7]}
+    folder = written(tmp_path, yaml.safe_dump(whole, sort_keys=False))
+    assert catalogue.expand("mine", folder) == whole | {"study": "mine"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
+    """As the class has it, unless the study says otherwise; and it says nothing that is so anyway."""
+    own = catalogue.overlay(name, ROOT / "studies").get("methods", {})
+    for method, block in STUDIES[name]["methods"].items():
+        defaults = {setting.name: setting.default for setting in METHODS[method].settings()}
+        assert block == {**defaults, **own.get(method, {})}
+        assert block.keys() - {"train", "evaluate"} == defaults.keys()
+        assert [key for key, value in own.get(method, {}).items() if key in defaults and value == defaults[key]] == []

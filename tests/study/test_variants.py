@@ -1,0 +1,83 @@
+"""What an ablation declares becomes variants of a run, and the committed ones cover every kind that there is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedweave import plots
+from fedweave.errors import BadInput
+from fedweave.report import extras
+from fedweave.runs import assembly
+from fedweave.study import catalogue, spec, variants
+from tests.fake_results import write_study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
+    found = variants.expand({"run": "r", "grid": {"train.epochs": [1, 2], "p": ["trained", "absent"]}}, "x")
+    assert found == {
+        "run": "r",
+        "variants": {
+            "epochs = 1, p = trained": {"train.epochs": 1, "p": "trained"},
+            "epochs = 1, p = absent": {"train.epochs": 1, "p": "absent"},
+            "epochs = 2, p = trained": {"train.epochs": 2, "p": "trained"},
+            "epochs = 2, p = absent": {"train.epochs": 2, "p": "absent"},
+        },
+    }
+    assert variants.expand(found, "x") == found
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        None, {}, {"run": "r"}, {"grid": {"k": [1, 2]}}, {"run": "r", "grid": {}}, {"run": "r", "grid": {"k": [1]}},
+        {"run": "r", "grid": {"k": 3}}, {"run": "r", "variants": {}}, {"run": "r", "variants": {"a": 1}},
+        {"run": "r", "variants": {"a": {}}, "grid": {"k": [1, 2]}},
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_in_one_line(block: Any) -> None:
+    with pytest.raises(BadInput, match=r"^params.yaml: ablate.x.*give `run`, and either `variants`.*or `grid`") as caught:
+        variants.expand(block, "params.yaml: ablate.x")
+    assert "\n" not in str(caught.value)
+
+
+def study() -> spec.Study:
+    return spec.parse(catalogue.expand("ablations", ROOT / "studies"))
+
+
+def test_settings_reach_method_training_and_task() -> None:
+    declared = study().run("digits-fedaghn")
+    settings = {"p": "absent", "train.epochs": 4, "partition.beta": 9.0, "model.batch_norm": False}
+    run = assembly.varied(study(), "digits-fedaghn", {"q0": 3.0}, settings)
+    assert (run.options["p"], run.options["q0"], run.train.epochs) == ("absent", 3.0, 4)
+    assert run.task.partition == {**declared.task.partition, "beta": 9.0}
+    assert run.task.model == {**declared.task.model, "batch_norm": False}
+    assert run.fingerprint() != declared.fingerprint()
+    other = assembly.varied(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
+    assert other.task.partition == {"name": "shards", "classes": 2, "clients": 10, "seed": declared.task.partition["seed"]}
+    assert assembly.varied(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
+
+
+def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
+    checked = assembly.check(study())
+    settings = [variant for block in checked.ablate.values() for variant in block["variants"].values()]
+    declared = [item for variant in settings for item in variant.items()]
+    wanted = [
+        ("p", "absent"), ("q", "absent"), ("p", "frozen"), ("tied", True), ("gnn", "gcn"), ("attention", "none"), ("refresh", 0),
+        ("depth", 8), ("k", 5), ("tau", 0.4), ("stalk", 2), ("train.participation", 0.2), ("train.epochs", 4), ("partition.clients", 20),
+        ("partition.beta", 0.1),
+    ]  # fmt: skip
+    assert [item for item in wanted if item not in declared] == []
+    assert any(len(variant) > 1 for variant in settings)
+
+
+def test_what_is_drawn_follows_from_what_was_declared(tmp_path: Path) -> None:
+    table = extras.ablations(write_study(tmp_path / "results" / "toy", seeds=(0,), clients=4, rounds=2))
+    parts = dict([*table.groupby("ablation")])
+    assert plots.factors_of(parts["depth"]) == {"depth": [1, 3, 5]}
+    assert plots.factors_of(parts["roles"]) == {"p": ["trained", "frozen"], "q": ["trained", "absent"]}
+    assert plots.factors_of(parts["attention"]) == {}
+    assert [">depth<" in plots.ablation(parts[name]) for name in ("depth", "roles", "attention")] == [True, False, False]
+    assert ">without p<" in plots.ablation(parts["attention"])

@@ -1,0 +1,183 @@
+"""Clients that lie about their data, and federations that stop learning when newcomers join."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.federation.engine import Report, Settings, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.federation import Federation
+from fedweave.runs import assembly
+from fedweave.study import spec
+from fedweave.tensors import trees
+from fedweave.threats.attacks import Attack, liars
+from tests.study.test_spec import good
+
+SETTINGS = Settings(rounds=4, seed=2)
+METHODS = ("fedsheafhn", "fedpub")
+
+
+def federation(kind: str = "gaussian", scale: float = 20.0, share: float = 0.4, seed: int = 1) -> Federation:
+    """The toy's subgraphs, some of them lying."""
+    return replace(tiny.nodes_federation(), attack=Attack(kind, scale, liars(tiny.CLIENTS, share, seed)))
+
+
+def reports(name: str, clients: Federation, settings: Settings = SETTINGS, **overrides: object) -> list[Report]:
+    """Every round of a toy run."""
+    return list(run(tiny.method(name, tiny.nodes_task(), "nodes", **overrides), clients, settings, Loop()))
+
+
+def assert_equal(a: object, b: object) -> None:
+    """The same bits in every leaf."""
+    for x, y in zip(trees.tree_leaves(a), trees.tree_leaves(b), strict=True):
+        assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
+
+
+def told(name: str, report: Report) -> Tensor:
+    """The embeddings that the server holds."""
+    return report.state.server["fixed"]["x" if name == "fedsheafhn" else "embeddings"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nobody_lying_is_the_clean_run(name: str) -> None:
+    """A share of 0 changes no bit of any state."""
+    clean, attacked = reports(name, tiny.nodes_federation()), reports(name, federation(share=0.0))
+    for a, b in zip(clean, attacked, strict=True):
+        assert_equal(tuple(a.state), tuple(b.state))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", ["constant", "gaussian"])
+def test_liars_replace_embeddings_and_nothing_else(name: str, kind: str) -> None:
+    """What liars tell is a number or noise; in the first round everybody else, and every model, is as without an attack."""
+    lying = federation(kind)
+    clean, attacked = (reports(name, clients)[0] for clients in (tiny.nodes_federation(), lying))
+    rows, honest = told(name, attacked), told(name, clean)
+    assert torch.equal(rows[~lying.attack.liars], honest[~lying.attack.liars])
+    assert lying.attack.liars.sum() == 2
+    for row in rows[lying.attack.liars]:
+        assert (row == row[0]).all() == (kind == "constant")
+    assert not torch.equal(rows[lying.attack.liars], honest[lying.attack.liars])
+    if name == "fedpub":  # its first mixture is made before anybody has told anything
+        assert_equal(attacked.models["post"], clean.models["post"])
+
+
+def test_the_wire_does_not_notice() -> None:
+    """A lie is as long as the truth."""
+    for name in METHODS:
+        both = (reports(name, clients) for clients in (tiny.nodes_federation(), federation()))
+        clean, attacked = ([(r.bytes_down, r.bytes_up) for r in found] for found in both)
+        assert clean == attacked
+
+
+def test_every_told_embedding_is_replaced() -> None:
+    """On joining and in every refresh; a lie is drawn anew each time."""
+    lying = federation()
+    held = [told("fedsheafhn", r)[lying.attack.liars] for r in reports("fedsheafhn", lying, Settings(rounds=5, seed=2))]
+    changed = [not torch.equal(a, b) for a, b in pairwise(held)]
+    assert changed == [False, True, False, True]
+    assert all(rows.std() > 5 for rows in held)
+
+
+def test_lies_follow_their_law() -> None:
+    """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, the same for the same client and round."""
+    everybody = Attack("gaussian", 5.0, torch.ones(40, dtype=torch.bool))
+    where, honest = torch.arange(40), {"embedding": torch.zeros(40, 100, dtype=torch.float64), "model": torch.ones(40)}
+    rounds = [everybody.corrupted(honest, where, where, 0, r) for r in (1, 1, 2)]
+    assert torch.equal(rounds[0]["embedding"], rounds[1]["embedding"])
+    assert not torch.equal(rounds[0]["embedding"], rounds[2]["embedding"])
+    assert abs(rounds[0]["embedding"].std() - 5.0) < 0.25
+    assert rounds[0]["model"] is honest["model"]
+    same = replace(everybody, kind="constant").corrupted(honest, where, where, 0, 1)["embedding"]
+    assert torch.equal(same, same[:, :1].expand_as(same))
+    assert 3.0 < same[:, 0].std() < 7.5
+    few = everybody.corrupted(trees.take(honest, where[7:9]), where[7:9], where[7:9], 0, 1)["embedding"]
+    assert torch.equal(few, rounds[0]["embedding"][7:9])
+
+
+def test_more_liars_contain_the_fewer() -> None:
+    """Shares are rounded, and nested, so that curves over the share compare like with like."""
+    chosen = [liars(20, share, 666) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    assert [int(c.sum()) for c in chosen] == [0, 4, 8, 12, 16, 20]
+    assert all((b | ~a).all() for a, b in pairwise(chosen))
+    assert not torch.equal(liars(20, 0.4, 1), liars(20, 0.4, 2))
+
+
+def test_executors_and_newcomers_know_the_liars() -> None:
+    """Mapped and one by one agree; a liar that joins late lies too, and the present ones stay the same."""
+    lying = federation(share=0.6, seed=3)
+    settings = Settings(rounds=4, seed=1, newcomers=2, join_round=2)
+    method = tiny.method("fedsheafhn", tiny.nodes_task(), "nodes", refresh=0)
+    clean, *ends = (
+        list(run(method, clients, settings, executor))
+        for clients, executor in ((replace(lying, attack=None), Loop()), (lying, Loop()), (lying, Batched(2)))
+    )
+    for a, b in zip(*(trees.tree_leaves(tuple(e[-1].state)) for e in ends), strict=True):
+        if isinstance(a, Tensor):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+    for r in (0, -1):
+        present = len(told("fedsheafhn", clean[r]))
+        replaced = (told("fedsheafhn", ends[0][r]) != told("fedsheafhn", clean[r])).any(1)
+        assert torch.equal(replaced, lying.attack.liars[:present])
+    assert lying.attack.liars[3:].any()
+    assert not lying.attack.liars[3:].all()
+
+
+@pytest.mark.parametrize("name", ["fedsheafhn", "fedavg_ft", "pfedgraph", "shn"])
+def test_a_frozen_server_learns_nothing_once_newcomers_joined(name: str) -> None:
+    """Up to the join everything is as without freezing; then the server keeps its bits and clients still train."""
+    settings = Settings(rounds=4, seed=1, newcomers=2, join_round=3)
+    kind = "nodes" if name == "fedsheafhn" else "rows"
+    task, clients = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **({"stage1_rounds": 1} if name == "shn" else {}))
+    free, frozen = (list(run(method, clients, replace(settings, freeze=freeze), Loop())) for freeze in (False, True))
+    joined = 3 + sum(stage.rounds for stage in method.stages(4)[:-1])  # rounds of a warm-up come first
+    before = [r for r in frozen if r.round <= joined]
+    for a, b in zip(free, before, strict=False):
+        assert_equal(tuple(a.state), tuple(b.state))
+    after = [r.state.server for r in frozen if r.round > joined]
+    for one, two in pairwise(after):
+        assert_equal(one, two)
+    moved = next(r.state.server for r in free if r.round > joined)
+    assert any(not torch.equal(a, b) for a, b in zip(trees.tree_leaves(after[0]), trees.tree_leaves(moved), strict=True))
+    assert frozen[-1].scores["post"]["test"].shape == (tiny.CLIENTS,)
+    assert float(frozen[-1].loss) == float(frozen[-1].loss)
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        ({"kind": "gaussian", "scale": 5, "share": 1.5}, ["attack.share", "1.5"]),
+        ({"kind": "sybil", "scale": 5, "share": 0.5}, ["attack.kind", "sybil"]),
+        ({"kind": "gaussian", "share": 0.5}, ["attack.scale", "missing"]),
+        ({"kind": "gaussian", "scale": 5, "share": 0.5}, ["attack", "ditto", "fedpub"]),
+    ],
+)
+def test_impossible_attacks_are_refused(attack: dict, words: list[str]) -> None:
+    """In one line that says what to change; an attack on embeddings needs a method that has some."""
+    content = good()
+    content["tasks"]["digits"]["attack"] = attack
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(content))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_leaking_variants_cannot_be_ablations_and_freezing_needs_newcomers() -> None:
+    """An ablation is a comparison, and a leaking run is in none."""
+    content = good()
+    content["runs"]["digits-pfedgat"] = {"task": "digits", "method": "pfedgat", "set": {"gat_split": "test"}}
+    study = assembly.check(spec.parse(content))
+    assert study.run("digits-pfedgat").options == {"gat_split": "test"}
+    content["runs"]["digits-pfedgat"] = {"task": "digits", "method": "pfedgat"}
+    content["ablate"] = {"feedback": {"run": "digits-pfedgat", "variants": {"test rows": {"gat_split": "test"}}}}
+    with pytest.raises(BadInput, match="trains on test rows"):
+        assembly.check(spec.parse(content))
+    content = good()
+    content["tasks"]["digits"]["train"]["freeze"] = True
+    with pytest.raises(BadInput, match=r"train\.freeze"):
+        assembly.check(spec.parse(content))

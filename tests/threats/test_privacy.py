@@ -1,0 +1,115 @@
+"""Differential privacy of uploads: the exact ε, the law of the noise, and every method under it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from fedweave.federation.engine import Settings, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.uploads import Wire, finite
+from fedweave.methods import METHODS
+from fedweave.tensors import trees
+from fedweave.threats.privacy import Privacy, epsilon
+
+PRIVATE = Wire(privacy=Privacy(clip=1.0, noise=0.5))
+
+
+def divergence(mu: float, value: float) -> float:
+    """δ of N(μ, 1) from N(0, 1) at ε by numerical integration."""
+    lost = lambda x: max(0.0, norm.pdf(x, mu) - math.exp(value) * norm.pdf(x))  # noqa: E731
+    crossing = value / mu + mu / 2
+    return quad(lost, crossing, crossing + 40, limit=400, epsabs=1e-14)[0]
+
+
+@pytest.mark.parametrize(("noise", "releases", "delta"), [(1.0, 1, 1e-5), (2.0, 50, 1e-5), (0.7, 3, 1e-6), (30.0, 2000, 1e-4)])
+def test_epsilon_is_exact(noise: float, releases: int, delta: float) -> None:
+    """It is where the integral of the privacy loss meets δ, and lies below what Rényi accounting gives."""
+    found = epsilon(noise, releases, delta)
+    mu = math.sqrt(releases) / noise
+    assert divergence(mu, found) == pytest.approx(delta, rel=1e-3)
+    orders = np.linspace(1.01, 500, 200_000)
+    renyi = orders * mu**2 / 2 + np.log((orders - 1) / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+    assert 0 < found <= renyi.min()
+    assert found > 0.8 * renyi.min()
+
+
+def test_epsilon_knows_its_limits() -> None:
+    """Nothing sent costs nothing, more costs more, more noise costs less."""
+    assert epsilon(1.0, 0, 1e-5) == 0.0
+    assert epsilon(1e6, 1, 0.4) == 0.0
+    assert epsilon(1.0, 1, 1e-5) == pytest.approx(4.3767, abs=1e-3)
+    assert epsilon(1.0, 2, 1e-5) > epsilon(1.0, 1, 1e-5) > epsilon(2.0, 1, 1e-5)
+    assert math.isfinite(epsilon(1e-3, 10_000, 1e-15))
+
+
+def test_noise_has_its_law_and_updates_their_bound() -> None:
+    """Clipped around what was sent; z C √parts for two parts; another client, round or seed draws anew."""
+    ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "told": torch.zeros(50, 30)}
+    far = trees.tree_map(lambda t: t + 100.0, still)
+    private = Privacy(clip=2.0, noise=1.5)
+    sent = private.protected(far, still, ids, 3, 7)
+    quiet = replace(private, noise=0.0).protected(far, still, ids, 3, 7)
+    for part in (quiet["model"]["w"], quiet["told"]):
+        assert torch.allclose(part.norm(dim=1), torch.full((50,), 2.0), atol=1e-5)
+    noise = torch.cat([(sent["model"]["w"] - quiet["model"]["w"]).flatten(), (sent["told"] - quiet["told"]).flatten()])
+    assert noise.std() == pytest.approx(1.5 * 2.0 * math.sqrt(2), rel=0.02)
+    assert abs(noise.mean()) < 0.1
+    rest = [private.protected(far, still, ids, *key)["told"] for key in ((3, 7), (3, 8), (4, 7))]
+    assert torch.equal(rest[0], sent["told"])
+    assert not torch.equal(rest[0], rest[1])
+    assert not torch.equal(rest[0], rest[2])
+    some = private.protected(trees.take(far, ids[8:10]), trees.take(still, ids[8:10]), ids[8:10], 3, 7)
+    assert torch.equal(some["told"], sent["told"][8:10])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_it(name: str) -> None:
+    """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
+    kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **({"stage1_rounds": 1} if "stage1_rounds" in METHODS[name].__dataclass_fields__ else {}))
+    settings = Settings(rounds=3, seed=1, participation=0.6, wire=PRIVATE)
+    reports = list(run(method, federation, settings, Loop()))
+    last = reports[-1]
+    assert finite(last.state.clients) is None
+    assert all(leaf.isfinite().all() for leaf in trees.tree_leaves(last.state.server) if leaf.is_floating_point())
+    *_, again = run(method, federation, settings, Loop(), reports[0].state)
+    pairs = zip(trees.tree_leaves(tuple(last.state)), trees.tree_leaves(tuple(again.state)), strict=True)
+    assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+    spent = [report.diagnostics["epsilon"] for report in reports if report.diagnostics]
+    assert spent == sorted(spent)
+    assert again.diagnostics["epsilon"] == spent[-1]
+    possible = {PRIVATE.privacy.epsilon(k) for k in range(1, len(reports) + 3)}
+    assert spent[-1] in possible
+
+
+def test_epsilon_is_that_of_the_busiest_client() -> None:
+    """With every client in every round it is that of as many releases as rounds, and of one more for an enrolment."""
+    for name, kind, besides in (("fedavg", "rows", 0), ("fedsheafhn", "nodes", 1)):
+        task, federation = (make() for make in tiny.TASKS[kind])
+        *_, report = run(tiny.method(name, task, kind), federation, Settings(rounds=4, every=4, wire=PRIVATE), Loop())
+        assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + besides)
+
+
+def test_noiseless_and_unclipped_is_the_plain_run() -> None:
+    """To rounding; and both executors draw the same noise."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method("fedaghn", task, "rows")
+    ends = {}
+    for key, wire, executor in (
+        ("plain", Wire(), Loop()),
+        ("off", Wire(privacy=Privacy(clip=1e6, noise=0.0)), Loop()),
+        ("loop", PRIVATE, Loop()),
+        ("batched", PRIVATE, Batched()),
+    ):
+        *_, report = run(method, federation, Settings(rounds=3, seed=1, participation=0.6, wire=wire), executor)
+        ends[key] = [leaf for leaf in trees.tree_leaves(tuple(report.state)) if isinstance(leaf, torch.Tensor)]
+    for a, b in (("plain", "off"), ("loop", "batched")):
+        for x, y in zip(ends[a], ends[b], strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-8)
