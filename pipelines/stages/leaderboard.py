@@ -65,8 +65,10 @@ def main(study: str = "") -> None:
 
 def fitting(console: Console, part: pd.DataFrame) -> Table:
     """The leaderboard of one task with as many columns as the terminal has room for."""
+    unlimited = console.options.update(width=10 * WIDE)  # else the measure is never more than the terminal has
     tables = (board(part, LEAST[:count]) for count in range(len(LEAST) + 1))
-    return next((table for table in tables if console.measure(table).maximum <= console.width), board(part, LEAST))
+    fit = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
+    return next(fit, board(part, LEAST))
 
 
 def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:

@@ -170,7 +170,7 @@ def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tabl
     best = board[board["method"] != "Local"].iloc[0]
     assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in found["Against Local"]
     better = (board["vs_local"] == "better").sum()
-    assert f"{better} of 4 methods are significantly better than Local" in found["Against Local"]
+    assert f"{better} of 4 methods {'is' if better == 1 else 'are'} significantly better than Local" in found["Against Local"]
     named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", found["Convergence"])}
     assert named == {*results.unfinished(board)["method"]}
     auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]

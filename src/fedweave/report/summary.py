@@ -126,7 +126,8 @@ def _gain(task: str, board: pd.DataFrame) -> str:
     words = [word for word in board["vs_local"] if word]
     measured = board[board["gain"].notna()]
     best = measured.iloc[0]
-    said = [f"{words.count('better')} of {len(words)} methods are significantly better than Local"]
+    better = words.count("better")
+    said = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
     said += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
     helped = f"{best['method']}: gain for {int(best['gain'])} of {int(best['clients'])} clients, loss for {int(best['loss'])}"
     worst = measured.loc[measured["loss"].idxmax()]
