@@ -1,5 +1,6 @@
 """A process and its machine: memory that is kept, cores that are shared."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from fedweave import plots
 from fedweave.runs import parallel
 
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, {src!r})
-from fedweave import parallel
+from fedweave import parallel, plots
 import torch
 if {keep}:
     parallel.keep_memory()
@@ -67,3 +69,33 @@ def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatc
         assert parallel.share(network, 4, "cpu", 20) == (min(expected, 4), 2)
     monkeypatch.undo()
     assert parallel.memory() > 2**28
+
+
+def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of cores; the jobs of a killed child are done by the caller."""
+    caller = os.getpid()
+
+    def refuse() -> int:
+        raise ValueError("no")
+
+    def die_in_a_child() -> int:
+        if os.getpid() != caller:
+            os._exit(1)
+        return -1
+
+    jobs = [lambda number=number: number**2 for number in range(23)]
+    for available in (1, 2, 5):
+        monkeypatch.setattr(parallel, "cores", lambda available=available: available)
+        assert parallel.gather(jobs) == [number**2 for number in range(23)]
+        assert parallel.gather([*jobs, die_in_a_child]) == [*(number**2 for number in range(23)), -1]
+        with pytest.raises(ValueError, match="no"):
+            parallel.gather([*jobs, refuse])
+    assert parallel.gather([]) == []
+
+
+def test_drawings_made_together_are_those_made_one_by_one() -> None:
+    def page() -> str:
+        return "".join(f"<p>{plots.importance({'lr': share, 'mu': 1 - share})}</p>" for share in (0.2, 0.5, 0.9))
+
+    assert plots.together(page) == page()
+    assert plots.together(lambda: "no drawing") == "no drawing"
