@@ -28,7 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def contestants(workload: str) -> Iterator[tuple[str, str]]:
     """(name, interpreter) of everybody who takes part."""
-    ours = {"loop": True, "batched": workload in STACKED, "compiled": workload in COMPILED, "bfloat16": workload in CONVOLUTIONAL}
+    ours = {
+        "loop": True,
+        "batched": workload in STACKED,
+        "compiled": workload in COMPILED,
+        "bfloat16": workload in CONVOLUTIONAL,
+    }
     wanted = {"raw": True, **ours}
     yield from ((name, sys.executable) for name, takes_part in wanted.items() if takes_part)
     if (ROOT / PEERS_PYTHON).exists() and workload in PEERED:
@@ -43,7 +48,11 @@ def measured(python: str, name: str, workload: str, rounds: int, threads: int, c
     environment = os.environ | paths | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if done.returncode == 0 and lines else (done.stderr.strip().splitlines() or ["no output"])[-1]
+    return (
+        json.loads(lines[-1])
+        if done.returncode == 0 and lines
+        else (done.stderr.strip().splitlines() or ["no output"])[-1]
+    )
 
 
 def compared(workload: str, repeats: int, rounds: int, threads: int) -> list[dict]:
@@ -99,7 +108,10 @@ def main() -> None:
     for workload in options.workloads:
         for row in compared(workload, options.repeats, options.rounds, options.threads):
             rows.append(row)
-            print(f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} {row['ratio']:7.2f} {row['first']:9.1f}", flush=True)
+            print(
+                f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} {row['ratio']:7.2f} {row['first']:9.1f}",
+                flush=True,
+            )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(options.threads), "rows": rows}, indent=1) + "\n")
 

@@ -16,13 +16,22 @@ from fedweave.federation.engine import Settings, begin, evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.runs.parallel import keep_memory
 
-EXECUTORS: dict[str, Executor] = {"loop": Loop(), "bfloat16": Loop(), "batched": Batched(), "compiled": Batched(compiled=True)}
+EXECUTORS: dict[str, Executor] = {
+    "loop": Loop(),
+    "bfloat16": Loop(),
+    "batched": Batched(),
+    "compiled": Batched(compiled=True),
+}
 
 
 def ours(executor: Executor, workload: Workload, participation: float = 1.0) -> Callable[[], object]:
     """A round of FedAvg and the evaluation of every client's model, by the engine."""
     keep_memory()
-    method, federation, settings = workload.method(), workload.federation, Settings(rounds=100, participation=participation)
+    method, federation, settings = (
+        workload.method(),
+        workload.federation,
+        Settings(rounds=100, participation=participation),
+    )
     state = begin(method, federation, 0, executor)
 
     def one() -> None:

@@ -66,7 +66,11 @@ def rounds() -> None:
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
     grown = seen[ROUNDS] - seen[1000]
     spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in seen.items())
-    told("rounds", "auto", f"{ROUNDS} rounds in {spent:.0f} s; MiB at {way}; grown by {grown:.1f}; checkpoints {size:.1f}")
+    told(
+        "rounds",
+        "auto",
+        f"{ROUNDS} rounds in {spent:.0f} s; MiB at {way}; grown by {grown:.1f}; checkpoints {size:.1f}",
+    )
 
 
 def mlflow() -> None:
@@ -130,7 +134,11 @@ def bench(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]
     dataset: Dataset = replace(whole, x=whole.x[rows], y=whole.labels[rows])
     content = copy.deepcopy(catalogue.expand("quick", STUDIES))
     block = content["tasks"]["digits"]
-    block |= {"partition": {"name": "iid", "clients": count, "seed": 0}, "model": {"name": "mlp", "hidden": 16}, "evaluate": evaluate}
+    block |= {
+        "partition": {"name": "iid", "clients": count, "seed": 0},
+        "model": {"name": "mlp", "hidden": 16},
+        "evaluate": evaluate,
+    }
     block["train"] = {"lr": 0.05, "batch_size": 8, **train}
     content |= {"runs": {"load": {"task": "digits", "method": "fedavg"}}, "ablate": {}}
     run = assembly.check(spec.parse(content)).run("load")

@@ -59,7 +59,9 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
     class Clock(TrainingProcessCallback):
         """Notes when a round is over."""
 
-        def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> tuple[bool, Metrics]:
+        def after_central_iteration(
+            self, aggregate_metrics: Any, model: Any, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
             stamps.append(time.perf_counter())
             return False, Metrics()
 
@@ -70,11 +72,19 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
     test = torch.cat(raw.held(federation))
     module = Module()
     FederatedAveraging().run(
-        NNAlgorithmParams(central_num_iterations=rounds, evaluation_frequency=rounds + 1, train_cohort_size=clients, val_cohort_size=None),
+        NNAlgorithmParams(
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds + 1,
+            train_cohort_size=clients,
+            val_cohort_size=None,
+        ),
         SimulatedBackend(training_data=data, val_data=data),
         PyTorchModel(module, partial(torch.optim.SGD, foreach=True), torch.optim.SGD(module.parameters(), lr=1.0)),
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=workload.training.batch_size),
-        callbacks=[CentralEvaluationCallback(Dataset(raw_data=(x[test], y[test])), NNEvalHyperParams(EVALUATED)), Clock()],
+        callbacks=[
+            CentralEvaluationCallback(Dataset(raw_data=(x[test], y[test])), NNEvalHyperParams(EVALUATED)),
+            Clock(),
+        ],
         send_metrics_to_platform=False,
     )
     return between(stamps)
@@ -82,7 +92,11 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
 
 def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     """Flower's simulation: Ray actors that keep data and module, weights as messages, evaluation on the server."""
-    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    os.environ |= {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -97,7 +111,9 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     def train(message: Message, context: Context) -> Message:
         from benchmarks import peers  # inside an actor, whose cached data must live in a module of its own
 
-        model, examples = peers.trained(name, message.content["arrays"].to_torch_state_dict(), int(context.node_config["partition-id"]))
+        model, examples = peers.trained(
+            name, message.content["arrays"].to_torch_state_dict(), int(context.node_config["partition-id"])
+        )
         content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": examples})}
         return Message(RecordDict(content), reply_to=message)
 
@@ -112,9 +128,14 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     @server.main()
     def main(grid: Grid, _context: Context) -> None:
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
-        strategy.start(grid, ArrayRecord(network.state_dict()), rounds, train_config=ConfigRecord(), evaluate_fn=evaluate)
+        strategy.start(
+            grid, ArrayRecord(network.state_dict()), rounds, train_config=ConfigRecord(), evaluate_fn=evaluate
+        )
 
-    resources = {"init_args": {"num_cpus": workers, "log_to_driver": False}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources = {
+        "init_args": {"num_cpus": workers, "log_to_driver": False},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     run_simulation(server, client, clients, backend_config=resources)
     return between(stamps)
 

@@ -96,7 +96,9 @@ def outputs(name: str, federation: Federation) -> Callable[[nn.Module, int, Tens
 
         def forecast(model: nn.Module, i: int, rows: Tensor) -> tuple[Tensor, Tensor]:
             seen = values[rows[:, None] + span]
-            inputs = seen[:, :window] if name == "tpt" else torch.stack([seen, time[(rows % length)[:, None] + span]], -1)
+            inputs = (
+                seen[:, :window] if name == "tpt" else torch.stack([seen, time[(rows % length)[:, None] + span]], -1)
+            )
             return model(inputs), seen[:, window:]
 
         return forecast

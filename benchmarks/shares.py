@@ -34,7 +34,20 @@ ROUNDS = 4
 PHASES = ("forward", "backward", "optimiser", "data", "server", "evaluation", "recording", "rest")
 WHOLE = {"server", "recording"}  # nothing inside these is told apart
 PROFILED = {"cnn": "loop", "lenet16": "loop", "mlp": "batched", "gcn": "batched", "gru": "batched"}
-SERVERS = ("fedavg", "fedaghn", "pfedgat", "pfedla", "heurpfedla", "pfedhn", "shn", "panacea", "fedfomo", "pfedgraph", "fedpac", "fedamp")
+SERVERS = (
+    "fedavg",
+    "fedaghn",
+    "pfedgat",
+    "pfedla",
+    "heurpfedla",
+    "pfedhn",
+    "shn",
+    "panacea",
+    "fedfomo",
+    "pfedgraph",
+    "fedpac",
+    "fedamp",
+)
 GRAPHS = ("fedavg", "fedsheafhn", "fedpub")
 OPTIONS: dict[str, dict[str, Any]] = {"shn": {"stage1_rounds": 1}, "panacea": {"stage1_rounds": 1}}
 Place = tuple[Any, str]
@@ -94,7 +107,12 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
     """The functions of every phase."""
     task, solver = type(work.task), type(work.solver)
     return {
-        "forward": [(task, "call"), (task, "row_loss"), (local_training, "value_and_grad"), (local_training, "_advance")],
+        "forward": [
+            (task, "call"),
+            (task, "row_loss"),
+            (local_training, "value_and_grad"),
+            (local_training, "_advance"),
+        ],
         "backward": [(torch.autograd, "grad")],
         "optimiser": [(solver, "step"), (solver, "step_")],
         "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
@@ -139,7 +157,9 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
     federation, settings = work.federation, Settings(rounds=2, every=1)
     few = replace(federation, train=federation.train[:, :8])  # enough to lead up to that round
     state = None
-    for report in itertools.islice(engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1):
+    for report in itertools.islice(
+        engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
+    ):
         state = report.state
     downloads = Downloads()
     downloads(method, state.server, federation.ids)  # as the evaluation before has done

@@ -76,8 +76,13 @@ def soak(port: int) -> None:
             runs = [*client.read_task_runs(limit=200), *client.read_task_runs(limit=200, offset=200)]
             asked = time.perf_counter() - begun
         states = Counter(run.state_name for run in runs)
-        size = sum(Path(file[2]).stat().st_size for file in sqlite3.connect(".prefect/prefect.db").execute("PRAGMA database_list"))
-        print(f"{len(runs)} tasks {dict(states)} in {spent:.0f} s, {spent / len(runs):.2f} s each; stale after it: {len(stale_stages())}")
+        size = sum(
+            Path(file[2]).stat().st_size
+            for file in sqlite3.connect(".prefect/prefect.db").execute("PRAGMA database_list")
+        )
+        print(
+            f"{len(runs)} tasks {dict(states)} in {spent:.0f} s, {spent / len(runs):.2f} s each; stale after it: {len(stale_stages())}"
+        )
         print(f"server: {seen[0]:.0f} MiB at first, {max(seen):.0f} at most, {seen[-1]:.0f} at the end; database {size / MIB:.1f} MiB; "
               f"all tasks listed in {asked:.2f} s")  # fmt: skip
 

@@ -42,7 +42,12 @@ class Workload:
 
 
 def images(
-    model: str, clients: int, shape: tuple[int, ...] = (3, 32, 32), samples: int = 500, classes: int = 10, **options: Any
+    model: str,
+    clients: int,
+    shape: tuple[int, ...] = (3, 32, 32),
+    samples: int = 500,
+    classes: int = 10,
+    **options: Any,
 ) -> Workload:
     """`clients` times `samples` training images and a fifth of that to evaluate; batches of 64, one epoch, SGD."""
     g = np.random.default_rng(0)
@@ -78,7 +83,9 @@ def subgraphs(clients: int = 20, nodes: int = 250, features: int = 1433, words: 
     )
 
 
-def sensors(model: str = "gru", clients: int = 20, length: int = 2000, window: int = 12, horizon: int = 12, steps: int = 10) -> Workload:
+def sensors(
+    model: str = "gru", clients: int = 20, length: int = 2000, window: int = 12, horizon: int = 12, steps: int = 10
+) -> Workload:
     """Sensors like METR-LA's: `steps` steps of 64 windows, Adam."""
     g = np.random.default_rng(0)
     series = torch.from_numpy(g.uniform(size=(clients, length)).astype(np.float32))

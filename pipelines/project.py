@@ -27,4 +27,6 @@ def repository(wait: bool = False) -> "Repo":
     except SCMError as error:
         raise BadInput(f"{Path.cwd()}: is not a checkout of git, which DVC asks for; {WAYS}") from error
     except NotDvcRepoError as error:
-        raise BadInput(f"{Path.cwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml") from error
+        raise BadInput(
+            f"{Path.cwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml"
+        ) from error

@@ -37,7 +37,11 @@ def servers() -> tuple[Server, Server]:
     # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
     own = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
     return (
-        Server("MLflow", mlflow, (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store)),
+        Server(
+            "MLflow",
+            mlflow,
+            (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store),
+        ),
         Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", host, "--port", str(prefect)), own),
     )
 
@@ -72,7 +76,9 @@ def check_store(uri: str) -> None:
             database.execute("SELECT * FROM sqlite_master").fetchall()
     except sqlite3.DatabaseError as error:
         if "locked" not in str(error):  # by another writer, for whom MLflow waits
-            raise BadInput(f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log") from error
+            raise BadInput(
+                f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log"
+            ) from error
 
 
 def main() -> None:
@@ -88,7 +94,9 @@ def main() -> None:
     check_store(os.environ["MLFLOW_TRACKING_URI"])
     for server in wanted:
         if _answers(server.port):
-            raise BadInput(f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}")
+            raise BadInput(
+                f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}"
+            )
     with ExitStack() as stack:
         running = [stack.enter_context(Children().child(server.command, server.env)) for server in wanted]
         said = [_drain(process) for process in running]
@@ -98,7 +106,10 @@ def main() -> None:
         for study, runs in _studies():
             print(f"runs of {study}: {runs}", flush=True)
         if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
-            print(f"UI_HOST={os.environ['UI_HOST']}: whoever reaches this machine reaches both, without a password", flush=True)
+            print(
+                f"UI_HOST={os.environ['UI_HOST']}: whoever reaches this machine reaches both, without a password",
+                flush=True,
+            )
         print("Ctrl-C ends both", flush=True)
         while all(process.poll() is None for process in running):
             time.sleep(0.5)

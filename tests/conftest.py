@@ -38,7 +38,10 @@ def dealt(tmp_path_factory: pytest.TempPathFactory) -> "Project":
     from servers import Project, study
 
     settings = {"digits-fedavg_ft": {"train.rounds": 60, "train.checkpoint": 1}}
-    made = Project(tmp_path_factory.mktemp("dealt") / "project", study(["digits-fedavg", "digits-local", "digits-fedavg_ft"], settings))
+    made = Project(
+        tmp_path_factory.mktemp("dealt") / "project",
+        study(["digits-fedavg", "digits-local", "digits-fedavg_ft"], settings),
+    )
     made.python("dvc", "repro", "tune@digits")
     return made
 

@@ -95,14 +95,20 @@ def write_run(
     pd.concat(long).to_parquet(path / "evaluations.parquet", index=False)
     pd.concat(log).to_csv(path / "rounds.csv", index=False)
     load = pd.DataFrame(
-        {"time": [1.7e9, 1.7e9 + 1], "cpu_utilization_percentage": [50.0, 99.0], "process_memory_usage_megabytes": [700.0, 710.5]}
+        {
+            "time": [1.7e9, 1.7e9 + 1],
+            "cpu_utilization_percentage": [50.0, 99.0],
+            "process_memory_usage_megabytes": [700.0, 710.5],
+        }
     )
     load.to_csv(path / "system.csv", index=False)
     (path / "run.json").write_text(json.dumps(info))
     return path
 
 
-def _evaluations(metric: str, skill: float, seed: int, base: np.ndarray, rounds: int, rng: np.random.Generator) -> pd.DataFrame:
+def _evaluations(
+    metric: str, skill: float, seed: int, base: np.ndarray, rounds: int, rng: np.random.Generator
+) -> pd.DataFrame:
     axes = [range(1, rounds + 1), ("pre", "post"), ("val", "test"), range(len(base))]
     table = pd.MultiIndex.from_product(axes, names=["round", "point", "split", "client"]).to_frame(index=False)
     score = 80 + skill - 45 * np.exp(-6 * table["round"] / rounds) - 4 * (table["point"] == "pre")
@@ -154,9 +160,17 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float], count: 
 
 
 def _write_ablations(folder: Path, task: str) -> None:
-    parts = {"as declared": ({}, 80.1), "without p": ({"p": "absent"}, 77.4), "frozen p, q": ({"p": "frozen", "q": "frozen"}, 78.9)}
+    parts = {
+        "as declared": ({}, 80.1),
+        "without p": ({"p": "absent"}, 77.4),
+        "frozen p, q": ({"p": "frozen", "q": "frozen"}, 78.9),
+    }
     depth = {f"depth = {n}": ({"depth": n}, mean) for n, mean in ((1, 78.0), (3, 80.1), (5, 79.5))}
-    roles = {f"p = {p}, q = {q}": ({"p": p, "q": q}, 79.0 + len(p) / 10) for p in ("trained", "frozen") for q in ("trained", "absent")}
+    roles = {
+        f"p = {p}, q = {q}": ({"p": p, "q": q}, 79.0 + len(p) / 10)
+        for p in ("trained", "frozen")
+        for q in ("trained", "absent")
+    }
     for name, label, variants in (
         ("attention", "FedAGHN", parts),
         ("depth", "FedAGHN", depth),
@@ -166,7 +180,12 @@ def _write_ablations(folder: Path, task: str) -> None:
         rows = []
         for place, (variant, (settings, mean)) in enumerate(variants.items()):
             numbers = {"mean": mean, "std": 0.4, "client_std": 6.0, "worst10": 70.0, "bytes": 1e6, "seconds": 9.0}
-            tested = {"difference": mean - 80.1, "low": mean - 81.0, "high": mean - 79.2, "p_adjusted": 0.01 if mean < 78 else 0.4}
+            tested = {
+                "difference": mean - 80.1,
+                "low": mean - 81.0,
+                "high": mean - 79.2,
+                "p_adjusted": 0.01 if mean < 78 else 0.4,
+            }
             about = {
                 "ablation": name,
                 "variant": variant,
@@ -179,4 +198,6 @@ def _write_ablations(folder: Path, task: str) -> None:
             found["verdict"] = "worse" if place and mean < 78 else ""
             rows.append({**about, **numbers, **found, **(tested if place else {})})
         (folder / "ablations" / name).mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows, columns=list(ABLATION_COLUMNS)).to_csv(folder / "ablations" / name / "table.csv", index=False)
+        pd.DataFrame(rows, columns=list(ABLATION_COLUMNS)).to_csv(
+            folder / "ablations" / name / "table.csv", index=False
+        )

@@ -71,7 +71,9 @@ class Stop:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """End the run after the report of the test that killed the worker, or else after the next report."""
         if self.crashes:
-            pytest.exit(f"a worker died ({self.crashes[0]}); tests that had not run by then were left out", returncode=1)
+            pytest.exit(
+                f"a worker died ({self.crashes[0]}); tests that had not run by then were left out", returncode=1
+            )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

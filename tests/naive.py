@@ -25,9 +25,13 @@ def made(name: str, kind: str = "rows", **overrides: object) -> Method:
     return tiny.method(name, tiny.TASKS[kind][0](), kind, **overrides)
 
 
-def ran(name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object) -> Report:
+def ran(
+    name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object
+) -> Report:
     """The last report of a run with everybody."""
-    *_, report = run(made(name, kind, **overrides), federation or tiny.TASKS[kind][1](), Settings(rounds=rounds, seed=SEED), Loop())
+    *_, report = run(
+        made(name, kind, **overrides), federation or tiny.TASKS[kind][1](), Settings(rounds=rounds, seed=SEED), Loop()
+    )
     return report
 
 
@@ -95,5 +99,7 @@ def same(net: nn.Module, params: Params) -> None:
 
 def uploaded(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
     """(shared, own, uploads) of a round 0 with everybody, from `state`."""
-    shared, own, updates = train(method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop())
+    shared, own, updates = train(
+        method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop()
+    )
     return shared, own, updates.upload

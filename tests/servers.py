@@ -17,7 +17,17 @@ from dvc.repo import Repo
 from fedweave.pipelines.commands.studies import dump
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("src", "pipelines", "studies", "dvc.yaml", "prefect.yaml", ".env", ".dvcignore", ".gitignore", "pyproject.toml")
+PARTS = (
+    "src",
+    "pipelines",
+    "studies",
+    "dvc.yaml",
+    "prefect.yaml",
+    ".env",
+    ".dvcignore",
+    ".gitignore",
+    "pyproject.toml",
+)
 
 
 # Handwritten digits that scikit-learn brings, dealt to ten clients: a task that trains in a second.
@@ -70,7 +80,12 @@ def running(words: str, folder: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         try:
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if entry.name.isdigit() and words in line and (entry / "cwd").resolve() == folder.resolve() and alive(int(entry.name)):
+            if (
+                entry.name.isdigit()
+                and words in line
+                and (entry / "cwd").resolve() == folder.resolve()
+                and alive(int(entry.name))
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -78,10 +93,14 @@ def running(words: str, folder: Path) -> list[int]:
 
 
 @contextmanager
-def process(command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process in the background, its words in `log`; its group ends with the block."""
     with log.open("wb") as file:
-        started = subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=file, stderr=file, start_new_session=True)
+        started = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **env}, stdout=file, stderr=file, start_new_session=True
+        )
     try:
         yield started
     finally:
@@ -123,7 +142,11 @@ def study(runs: Sequence[str], settings: Mapping[str, Mapping[str, object]] | No
             "datasets": ["digits"],
             "tasks": {"digits": DIGITS},
             "runs": {
-                run: {"task": "digits", "method": name, **({"set": dict(settings[run])} if run in (settings or {}) else {})}
+                run: {
+                    "task": "digits",
+                    "method": name,
+                    **({"set": dict(settings[run])} if run in (settings or {}) else {}),
+                }
                 for run, name in methods.items()
             },
             "methods": {name: {} for name in methods.values()},
@@ -141,7 +164,9 @@ class Project:
         folder.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             if (source / part).is_dir():
-                shutil.copytree(source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy(source / part, folder / part)
         # Imports come from the copy, commands from the environment that runs the tests.
@@ -160,14 +185,19 @@ class Project:
     def python(self, module: str, *words: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
         """`python -m module words` here."""
         command = [sys.executable, "-m", module, *words]
-        done = subprocess.run(command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False
+        )
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
     def copy(self, folder: Path, remote: Path | None = None) -> "Project":
         """The same project with its data, results and DVC's records, elsewhere."""
         other = object.__new__(Project)
-        other.folder, other.env = folder, {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()}
+        other.folder, other.env = (
+            folder,
+            {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()},
+        )
         shutil.copytree(self.folder, folder, symlinks=True)
         other.configure(remote)
         return other

@@ -39,7 +39,9 @@ def started(folder: Path, tests: str, limit: float = 240) -> subprocess.Popen[st
     path = os.pathsep.join([str(ROOT / "tools"), str(ROOT / "tests")])
     environment = clean | {"PYTHONPATH": path, "LIMIT": str(limit), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", RUN], cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN], cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def run(folder: Path, tests: str, limit: float = 240) -> tuple[int, str]:

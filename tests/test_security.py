@@ -16,7 +16,11 @@ FILES = sorted(path for place in PLACES for path in (ROOT / place).rglob("*.py")
 PICKLERS = r"^\s*(import|from) (pickle|cloudpickle|dill|joblib|marshal|shelve)\b"
 NEVER = {
     *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.jit.load", "pd.read_pickle"),
-    *(f"{module}.{way}" for module in ("pickle", "cloudpickle", "dill", "joblib", "marshal") for way in ("load", "loads")),
+    *(
+        f"{module}.{way}"
+        for module in ("pickle", "cloudpickle", "dill", "joblib", "marshal")
+        for way in ("load", "loads")
+    ),
     *("yaml.unsafe_load", "yaml.full_load", "shelve.open"),
 }
 
@@ -40,9 +44,13 @@ def test_nothing_that_is_read_is_run(path: Path) -> None:
         assert name not in NEVER, f"{path}:{call.lineno}: {name}"
         assert keyword(call, "shell") is not True, f"{path}:{call.lineno}: a shell"
         assert keyword(call, "allow_pickle") is not True, f"{path}:{call.lineno}: pickled arrays"
-        assert name != "torch.load" or keyword(call, "weights_only") is True, f"{path}:{call.lineno}: without weights_only"
+        assert name != "torch.load" or keyword(call, "weights_only") is True, (
+            f"{path}:{call.lineno}: without weights_only"
+        )
         if name == "yaml.load":
-            safe = ast.unparse(call.args[1]) == "Strict" and "class Strict(yaml.SafeLoader):" in path.read_text(encoding="utf-8")
+            safe = ast.unparse(call.args[1]) == "Strict" and "class Strict(yaml.SafeLoader):" in path.read_text(
+                encoding="utf-8"
+            )
             assert safe, f"{path}:{call.lineno}: {name}"
 
 
@@ -56,7 +64,9 @@ def test_one_file_unpickles_and_it_is_restricted() -> None:
 def test_what_libraries_unpickle_has_a_pinned_digest(name: str) -> None:
     """torch-geometric and torchvision unpickle their own formats: of exactly these bytes, or not at all."""
     for form in CATALOGUE[name]:
-        assert [file.path for file in form.files if not re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", file.digest)] == []
+        assert [
+            file.path for file in form.files if not re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", file.digest)
+        ] == []
 
 
 def test_servers_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,11 @@ def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Feder
     xs, ys, edges, splits = [], [], [], []
     for v in [12, 9, 14, 10, 11]:
         y = g.integers(CLASSES, size=v)
-        pairs = np.array([(a, b) for a in range(v) for b in range(a) if g.random() < (0.5 if y[a] == y[b] else 0.1)]).reshape(-1, 2).T
+        pairs = (
+            np.array([(a, b) for a in range(v) for b in range(a) if g.random() < (0.5 if y[a] == y[b] else 0.1)])
+            .reshape(-1, 2)
+            .T
+        )
         order = g.permutation(v)
         xs.append(centres[y] + g.normal(size=(v, 7)))
         ys.append(y)
@@ -134,7 +138,15 @@ ARGUMENTS: dict[str, dict] = {
     "pfedla": {"vector_size": 8, "width": 8},
     "heurpfedla": {"vector_size": 8, "width": 8},
     "pfedgat": {"heads": 2, "head_width": 3},
-    "fedsheafhn": {"width": 32, "channels": 4, "depth": 2, "dropout": 0.1, "enrol_epochs": 2, "refresh": 2, "lr_phi": 0.05},
+    "fedsheafhn": {
+        "width": 32,
+        "channels": 4,
+        "depth": 2,
+        "dropout": 0.1,
+        "enrol_epochs": 2,
+        "refresh": 2,
+        "lr_phi": 0.05,
+    },
     "cfl": {"eps1": 10.0, "eps2": 0.0, "first_split": 1},
     "fedala": {"start_epochs": 2},
     "fedcp": {"lam": 0.5},

@@ -11,7 +11,11 @@ from fedweave.data import Dataset, Partition
 from fedweave.runs import archive, repetition
 from fedweave.study import spec
 
-MODELS = {"images": {"name": "mlp", "hidden": 6}, "graph": {"name": "gcn", "hidden": 6}, "series": {"name": "gru", "hidden": 4}}
+MODELS = {
+    "images": {"name": "mlp", "hidden": 6},
+    "graph": {"name": "gcn", "hidden": 6},
+    "series": {"name": "gru", "hidden": 4},
+}
 
 
 def dataset(kind: str) -> Dataset:
@@ -23,7 +27,14 @@ def dataset(kind: str) -> Dataset:
         ring = np.stack([np.arange(36), (np.arange(36) + 1) % 36])
         x = rng.normal(size=(36, 5)).astype(np.float32)
         return Dataset("blobs", "graph", x, np.arange(36) % 3, 3, edges=np.concatenate([ring, ring[::-1]], axis=1))
-    return Dataset("blobs", "series", rng.normal(size=(3, 60)).astype(np.float32), None, 0, time=np.linspace(0, 1, 60, dtype=np.float32))
+    return Dataset(
+        "blobs",
+        "series",
+        rng.normal(size=(3, 60)).astype(np.float32),
+        None,
+        0,
+        time=np.linspace(0, 1, 60, dtype=np.float32),
+    )
 
 
 def partition(kind: str) -> Partition:
@@ -36,7 +47,9 @@ def partition(kind: str) -> Partition:
     line = np.stack([np.arange(11), np.arange(1, 12)])
     edges = tuple(np.concatenate([line[:, i:], line[::-1, i:]], axis=1) for i in range(3))
     nodes = tuple(np.arange(12 * i, 12 * i + 12) for i in range(3))
-    return Partition(*[tuple(np.arange(start, start + 4) for _ in range(3)) for start in (0, 4, 8)], nodes=nodes, edges=edges)
+    return Partition(
+        *[tuple(np.arange(start, start + 4) for _ in range(3)) for start in (0, 4, 8)], nodes=nodes, edges=edges
+    )
 
 
 def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> Path:

@@ -31,7 +31,11 @@ def members(run: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.pid != os.getpid()
+                and process.environ().get(MARK) == run
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -42,7 +46,11 @@ def described(process: psutil.Process, run: str) -> str:
     """One line: the test that started a process, its number and its command."""
     try:
         forked, environment = Path(run, str(process.pid)), process.environ()
-        test = forked.read_text() if forked.exists() else environment.get("PYTEST_CURRENT_TEST", "no test").removesuffix(" (call)")
+        test = (
+            forked.read_text()
+            if forked.exists()
+            else environment.get("PYTEST_CURRENT_TEST", "no test").removesuffix(" (call)")
+        )
         return f"left behind by {test}: process {process.pid}, {' '.join(process.cmdline())[:200]}"
     except (psutil.Error, OSError):
         return f"left behind: process {process.pid}"
@@ -90,7 +98,14 @@ def watched(command: list[str], run: str, limit: float) -> int:
         lines = left_behind(run)
     except (Stopped, subprocess.TimeoutExpired) as error:
         dump_stacks(run)
-        status, lines = 1, [str(error) if isinstance(error, Stopped) else f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"]
+        status, lines = (
+            1,
+            [
+                str(error)
+                if isinstance(error, Stopped)
+                else f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"
+            ],
+        )
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             tests.wait(GRACE)
@@ -106,7 +121,9 @@ def main() -> int:
     """pytest's exit status; 1 also for a run that was stopped or left something behind."""
     signal.signal(signal.SIGTERM, stop)
     with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
-        return watched([sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT))
+        return watched(
+            [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
+        )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ def install_with_uv(python: Path, torch: str) -> bool:
         options += ["--torch-backend", torch]
     certificate = pip_setting(python, "cert")
     # pip trusts what the system trusts; the second name is the one that older releases of uv know.
-    environment = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"} | ({"SSL_CERT_FILE": certificate[0]} if certificate else {}) | os.environ
+    environment = (
+        {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+        | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
+        | os.environ
+    )
     command = [python.parent / "uv", "pip", *INSTALL, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 

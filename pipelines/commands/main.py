@@ -60,7 +60,13 @@ def list_(
     name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
 ) -> None:
     """List what can be used, one line each."""
-    rows = {"methods": _methods, "datasets": _datasets, "models": _models, "partitions": _partitions, "studies": _studies}
+    rows = {
+        "methods": _methods,
+        "datasets": _datasets,
+        "models": _models,
+        "partitions": _partitions,
+        "studies": _studies,
+    }
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = rows[choose(what, rows, "fedweave list")]
     header, *body = _settings(what, name) if name else listed()
@@ -80,7 +86,10 @@ def _methods() -> list[tuple[Any, ...]]:
 
     return [
         ("name", "label", "reported", "needs", "what it is"),
-        *((name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls)) for name, cls in METHODS.items()),
+        *(
+            (name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls))
+            for name, cls in METHODS.items()
+        ),
     ]
 
 
@@ -105,7 +114,10 @@ def _datasets() -> list[tuple[Any, ...]]:
 
     here = {name for name in data.DATASETS if data.complete(name, Path("data/raw"))}
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
-    return [("name", "files", "what it is"), *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items())]
+    return [
+        ("name", "files", "what it is"),
+        *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items()),
+    ]
 
 
 def _models() -> list[tuple[Any, ...]]:
@@ -131,7 +143,9 @@ def _studies() -> list[tuple[Any, ...]]:
 @app.command()
 def run(
     method: Annotated[str, typer.Option(help="a name from `fedweave list methods`")],
-    dataset: Annotated[str, typer.Option(help="a name from `fedweave list datasets`; its task is the one in studies/base.yaml")] = "digits",
+    dataset: Annotated[
+        str, typer.Option(help="a name from `fedweave list datasets`; its task is the one in studies/base.yaml")
+    ] = "digits",
     rounds: Annotated[int, typer.Option(help="rounds; 0 takes the task's own")] = 0,
     seed: Annotated[int, typer.Option(help="seed of participation, minibatches and initialisation")] = 0,
     settings: Annotated[
@@ -165,7 +179,9 @@ def _single(method: str, dataset: str, rounds: int, seed: int, settings: list[st
     from fedweave.runs import assembly
 
     base = spec.read_yaml(catalogue.STUDIES / "base.yaml")
-    whole = {name: task for name, task in base["tasks"].items() if "dataset" in task}  # the rest are what papers' tasks have in common
+    whole = {
+        name: task for name, task in base["tasks"].items() if "dataset" in task
+    }  # the rest are what papers' tasks have in common
     task = whole[choose(dataset, whole, "--dataset")]
     choose(method, METHODS, "--method")
     key = f"{dataset}-{method}"
@@ -204,7 +220,9 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
         try:
             pairs[name] = config.load_yaml(value)
         except BadInput as error:
-            raise BadInput(f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text") from error
+            raise BadInput(
+                f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text"
+            ) from error
     return pairs
 
 
@@ -213,7 +231,11 @@ def _inputs(run: spec.Run) -> tuple[Any, Any]:
     from fedweave import data
 
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), console=out, transient=True
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        console=out,
+        transient=True,
     ) as bar:
         lines: dict[str, Any] = {}
 
@@ -249,7 +271,10 @@ def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> No
 
     task = bench.method.task
     unit = " %" if task.metric == "accuracy" else ""
-    table = Table(title=f"{label(bench)} on {bench.run.task.dataset} ({bench.run.task.setting}), seed {seed}", title_justify="left")
+    table = Table(
+        title=f"{label(bench)} on {bench.run.task.dataset} ({bench.run.task.setting}), seed {seed}",
+        title_justify="left",
+    )
     for name in ("split", f"mean {task.metric}", "std over clients", "worst 10 %"):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split in ("val", "test"):

@@ -22,7 +22,18 @@ PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
 BLOCK = re.compile(r"(<!-- (study|method): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-SHOWN = ("dataset", "setting", "method", "metric", "mean", "std", "client_std", "published_mean", "published_std", "seeds")
+SHOWN = (
+    "dataset",
+    "setting",
+    "method",
+    "metric",
+    "mean",
+    "std",
+    "client_std",
+    "published_mean",
+    "published_std",
+    "seeds",
+)
 KEPT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 

@@ -17,7 +17,9 @@ out = Console()
 
 Name = Annotated[str, typer.Argument(help="a name from `fedweave list studies`")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", "-t", help="only this task of the study; repeat for more")]
-Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="only this method of every task; repeat for more")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", "-m", help="only this method of every task; repeat for more")
+]
 
 
 @app.command()
@@ -51,7 +53,10 @@ def use(
                 f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
             )
     write_atomic(spec.PARAMS, dump(content))
-    out.print(f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro", soft_wrap=True)
+    out.print(
+        f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro",
+        soft_wrap=True,
+    )
 
 
 def chosen(name: str, tasks: list[str] | None, methods: list[str] | None) -> dict[str, Any]:
@@ -61,7 +66,9 @@ def chosen(name: str, tasks: list[str] | None, methods: list[str] | None) -> dic
         BadInput: an unknown study, task or method, or nothing is left.
     """
     content = catalogue.expand(name)
-    return catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
+    return (
+        catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
+    )
 
 
 def _from_catalogue(now: dict[str, Any]) -> bool:
@@ -78,7 +85,11 @@ def dump(content: dict[str, Any]) -> str:
     parts = []
     for key, value in content.items():
         if isinstance(value, dict) and value and key not in ("tune", "tasks"):
-            parts.append("\n".join([f"{key}:", *(f"  {_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]))
+            parts.append(
+                "\n".join(
+                    [f"{key}:", *(f"  {_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]
+                )
+            )
         else:
             parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
     return header + "\n\n".join(parts) + "\n"
@@ -97,4 +108,6 @@ def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
 
     # PyYAML writes YAML 1.1; what looks like a number in either dialect is quoted if it is a text.
     Plain.add_implicit_resolver("!number", NUMBER_LIKE, None)
-    return yaml.dump(value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True).rstrip()
+    return yaml.dump(
+        value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True
+    ).rstrip()

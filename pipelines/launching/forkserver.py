@@ -151,7 +151,9 @@ class Server:
         self.selector.register(link, selectors.EVENT_READ, lambda: self._listen(job))
         self.selector.register(parent, selectors.EVENT_READ, lambda: self._end(job, job.parent))
 
-    def _become(self, server: int, link: socket.socket, parent: int, request: dict[str, Any], streams: list[int]) -> NoReturn:
+    def _become(
+        self, server: int, link: socket.socket, parent: int, request: dict[str, Any], streams: list[int]
+    ) -> NoReturn:
         """What the fork does: drop what is the server's, take what is the client's, run the stage."""
         try:
             die_with_parent()
@@ -162,7 +164,11 @@ class Server:
             link.close()
             for job in self.jobs.values():
                 job.link.close()
-            for descriptor in (self.owner, parent, *(place for job in self.jobs.values() for place in (job.ended, job.parent))):
+            for descriptor in (
+                self.owner,
+                parent,
+                *(place for job in self.jobs.values() for place in (job.ended, job.parent)),
+            ):
                 os.close(descriptor)
             inherit(request, streams)
             run_stage(request["stage"], request["words"])

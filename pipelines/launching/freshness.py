@@ -29,4 +29,6 @@ def project_files() -> list[str]:
 
 def imported_files() -> set[str]:
     """The files of all modules that this process has imported."""
-    return {file for module in tuple(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)}
+    return {
+        file for module in tuple(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)
+    }

@@ -6,7 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")  # variables that may differ from stage to stage, beside DVC's own
+OTHER = (
+    "_",
+    "SHLVL",
+    "PWD",
+    "OLDPWD",
+    "CUDA_VISIBLE_DEVICES",
+)  # variables that may differ from stage to stage, beside DVC's own
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:

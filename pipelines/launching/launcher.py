@@ -24,7 +24,16 @@ FOLDER = ".fedweave/forkserver"  # relative, because the path of a socket must b
 OWNER = "FEDWEAVE_OWNER"  # environment: process with which the fork server ends; default: the parent of the stage
 LONGEST = 150_000  # bytes of a request: the kernel's limit for one packet is 212,992
 ATTEMPTS = 3  # a server of older code is replaced by a new one
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
 LOST = "error: the process that ran this stage was killed; run the stage again"
 
 
@@ -105,7 +114,10 @@ def _start(path: str) -> None:
         listener.bind(f"{path}.sock")
         listener.listen(64)
         null = os.open(os.devnull, os.O_RDWR)
-        actions = [(os.POSIX_SPAWN_DUP2, listener.fileno(), 0), *((os.POSIX_SPAWN_DUP2, null, place) for place in (1, 2))]
+        actions = [
+            (os.POSIX_SPAWN_DUP2, listener.fileno(), 0),
+            *((os.POSIX_SPAWN_DUP2, null, place) for place in (1, 2)),
+        ]
         command = [sys.executable, "-m", "fedweave.pipelines.launching.forkserver", path]
         os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
         os.close(null)

@@ -70,7 +70,9 @@ def _point(sink: Sink, name: str, model: str, run_id: str, method: str, text: st
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = [v for v in sink.client.search_model_versions(f"name = '{name}'") if v.run_id == run_id]
-    found = versions[0] if versions else sink.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
+    found = (
+        versions[0] if versions else sink.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
+    )
     sink.client.set_model_version_tag(name, found.version, "method", method)
     sink.client.update_model_version(name, found.version, text)
     sink.client.set_registered_model_alias(name, ALIAS, found.version)

@@ -21,7 +21,9 @@ class Personalized(PythonModel):
         """Read what `deploy.pack` gathered."""
         self._deployed = serving.load(Path(context.artifacts["run"]))
 
-    def predict(self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
+    def predict(
+        self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
+    ) -> np.ndarray:
         """Outputs for `model_input`, as `Deployed.answer`."""
         return self._deployed.answer(model_input, **(params or {}))
 

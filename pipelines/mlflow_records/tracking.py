@@ -46,7 +46,9 @@ def main(*studies: str) -> None:
     Raises:
         BadInput: a study that is not there, or has no finished run, or MLflow does not take it.
     """
-    folders = [RESULTS / name for name in studies] or sorted({path.parents[2] for path in RESULTS.rglob("runs/*/run.json")})
+    folders = [RESULTS / name for name in studies] or sorted(
+        {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
+    )
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
@@ -54,7 +56,9 @@ def main(*studies: str) -> None:
             logged = log_study(folder)
         except (MlflowException, SQLAlchemyError) as error:
             reason = str(error).splitlines()[0]
-            raise BadInput(f"{mlflow.get_tracking_uri()}: not logged ({reason}); mend it or move it away, then: fedweave log") from error
+            raise BadInput(
+                f"{mlflow.get_tracking_uri()}: not logged ({reason}); mend it or move it away, then: fedweave log"
+            ) from error
         print(f"MLflow holds {len(logged)} runs of {folder.relative_to(RESULTS)}", flush=True)
 
 
@@ -74,7 +78,9 @@ def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True
     """
     study = results.load_study(folder)
     made, store = results.current(study), writer.connect(study.name, uri)
-    writer.describe(store, {str(run.info["dataset"]): (str(run.info["metric"]), run.higher_is_better) for run in study.runs})
+    writer.describe(
+        store, {str(run.info["dataset"]): (str(run.info["metric"]), run.higher_is_better) for run in study.runs}
+    )
     ids = [_run(store, run, made) for run in study.runs]
     for found in extras.tuning(study.folder):
         _search(store, study, found)
@@ -208,7 +214,9 @@ def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
         for place in plots.some(len(graphs.rounds), STEPS):
             shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
             square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
-            store.client.log_image(run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place]))
+            store.client.log_image(
+                run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place])
+            )
 
 
 def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
@@ -220,8 +228,15 @@ def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
     value = f"validation_{run.info['metric']}"
 
     def entry() -> Entry:
-        begun, ended = (int(1000 * t) for t in (found.trials["started"].min(), (found.trials["started"] + found.trials["seconds"]).max()))
-        numbers = [metric(value, found.value), metric("trials", len(found.trials)), metric("pruned", found.trials["value"].isna().sum())]
+        begun, ended = (
+            int(1000 * t)
+            for t in (found.trials["started"].min(), (found.trials["started"] + found.trials["seconds"]).max())
+        )
+        numbers = [
+            metric(value, found.value),
+            metric("trials", len(found.trials)),
+            metric("pruned", found.trials["value"].isna().sum()),
+        ]
         numbers += [metric(f"importance/{name}", share) for name, share in found.importance.items()]
         params = writer.flatten({"best": found.best, "budget": found.budget})
         children = (_trial(found, about, value, number) for number in range(len(found.trials)))
@@ -233,10 +248,15 @@ def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
 def _trial(found: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
     row = found.trials.iloc[number]
     begun = int(1000 * row["started"])
-    numbers = [metric(value, row["value"]), *(metric(f"{value}/reached", v, step) for step, v in found.curves[number].items())]
+    numbers = [
+        metric(value, row["value"]),
+        *(metric(f"{value}/reached", v, step) for step, v in found.curves[number].items()),
+    ]
     tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
     params = writer.flatten({name: row[name] for name in found.names})
-    return Entry(f"{found.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"]))
+    return Entry(
+        f"{found.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
+    )
 
 
 def _ablation(store: Sink, study: Study, name: str, table: pd.DataFrame) -> None:
@@ -247,11 +267,18 @@ def _ablation(store: Sink, study: Study, name: str, table: pd.DataFrame) -> None
     about = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
 
     def variant(row: dict[str, Any]) -> Entry:
-        numbers = [metric(row["metric"], row["mean"]), *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean")]
-        return Entry(f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at)
+        numbers = [
+            metric(row["metric"], row["mean"]),
+            *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean"),
+        ]
+        return Entry(
+            f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at
+        )
 
     def entry() -> Entry:
-        return Entry(name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records")))
+        return Entry(
+            name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records"))
+        )
 
     writer.once(store, f"ablation/{name}", writer.digest(file), entry)
 

@@ -116,7 +116,9 @@ def _known(client: MlflowClient, experiment: str) -> dict[str, list[mlflow.entit
     return found
 
 
-def once(sink: Sink, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None) -> str:
+def once(
+    sink: Sink, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None
+) -> str:
     """Exactly one run called `name`: the one with the digest `mark`, or a new one in place of all others; returns its id.
 
     Args:

@@ -70,10 +70,14 @@ def publish(study: str) -> None:
         rows = [{name: _short(value) for name, value in row.items()} for row in csv.DictReader(file)]
     create_table_artifact(rows, key="leaderboard", description=f"study {study}")
     pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(folder)]
-    create_markdown_artifact("\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more")
+    create_markdown_artifact(
+        "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
+    )
     runs = list(_runs(study))
     if runs:
-        create_markdown_artifact("\n".join(_table(runs)), key="runs", description=f"the runs of {study}, each as a link into MLflow")
+        create_markdown_artifact(
+            "\n".join(_table(runs)), key="runs", description=f"the runs of {study}, each as a link into MLflow"
+        )
 
 
 def _key(name: str) -> str:
@@ -99,7 +103,11 @@ def _figures(folder: Path) -> Iterator[tuple[str, str]]:
         points = {run.name: run.info["point"] for run in study.runs}
         curves = curves[curves["point"] == curves["run"].map(points)]
         yield _svg(plots.convergence(curves, looks, metric)), f"{task}: test {metric} by round, as reported"
-        mine = made.clients[made.clients["run"].isin(board["run"])].groupby(["method", "client"], as_index=False)["value"].mean()
+        mine = (
+            made.clients[made.clients["run"].isin(board["run"])]
+            .groupby(["method", "client"], as_index=False)["value"]
+            .mean()
+        )
         scores = {str(method): values["value"].to_numpy() for method, values in mine.groupby("method")}
         ordered = {method: scores[method] for method in board["method"]}
         yield _svg(plots.client_spread(ordered, looks, metric)), f"{task}: {metric} of every client"

@@ -75,7 +75,13 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     return isinstance(state.result(raise_on_failure=False), Lost)
 
 
-@task(task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=PAUSE, retry_condition_fn=_worth_it)
+@task(
+    task_run_name="{stage}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retry_delay_seconds=PAUSE,
+    retry_condition_fn=_worth_it,
+)
 def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = (), after: Any = None) -> State[None]:
     """Bring one DVC stage up to date. DVC's locks make this safe beside other stages on the same host."""
     with host.current().device(gpu) as env:
@@ -98,16 +104,24 @@ def use_study(study: str) -> None:
     _run("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
 
 
-def _submit(runner: Any, stages: Sequence[StaleStage], retries: int, where: Place, share: float) -> list[PrefectFuture[Any]]:
+def _submit(
+    runner: Any, stages: Sequence[StaleStage], retries: int, where: Place, share: float
+) -> list[PrefectFuture[Any]]:
     """One task per stage, in order, each waiting for the stages it needs."""
     futures: dict[str, PrefectFuture[Any]] = {}
     for stage in stages:
         away = where == "workers" and stage.gpu
-        job: Task[..., Any] = (send_stage if away else run_stage).with_options(tags=["gpu"] * stage.gpu, retries=retries)
+        job: Task[..., Any] = (send_stage if away else run_stage).with_options(
+            tags=["gpu"] * stage.gpu, retries=retries
+        )
         parameters: dict[str, Any] = {"stage": stage.name, **({"retries": retries} if away else {"gpu": stage.gpu})}
         needed = [futures[name] for name in stage.needs]
         # Ray starts a task when its parameters are there; one that waits inside would hold a core that others need.
-        order = {"parameters": {**parameters, "after": needed}} if where == "ray" else {"parameters": parameters, "wait_for": needed}
+        order = (
+            {"parameters": {**parameters, "after": needed}}
+            if where == "ray"
+            else {"parameters": parameters, "wait_for": needed}
+        )
         with packed(where, share * stage.gpu):
             futures[stage.name] = runner.submit(job, **order)
     return list(futures.values())
@@ -128,7 +142,9 @@ def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     return failed, idle
 
 
-def _bring(stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any) -> tuple[list[str], int]:
+def _bring(
+    stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any
+) -> tuple[list[str], int]:
     """Run `stages`; whatever ends this ends them, here and elsewhere."""
     with runner:
         try:

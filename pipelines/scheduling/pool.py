@@ -44,7 +44,9 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
                 wait(POLL)
                 run = client.read_flow_run(run.id)
         if not run.state.is_completed():
-            raise (Lost if run.state.is_crashed() else RuntimeError)(f"{run.name}: {run.state.name}: {run.state.message}")
+            raise (Lost if run.state.is_crashed() else RuntimeError)(
+                f"{run.name}: {run.state.name}: {run.state.message}"
+            )
         remote_stages.accept(ticket, _made(run))
 
 
@@ -102,7 +104,9 @@ def ray_runner(parallel: int, devices: Sequence[str]) -> Any:
     known = list(dict.fromkeys(devices))
     if known:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)  # the names behind Ray's numbers
-    return RayTaskRunner(init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(known), "include_dashboard": False})
+    return RayTaskRunner(
+        init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(known), "include_dashboard": False}
+    )
 
 
 def _made(run: FlowRun) -> list[dict[str, str]]:

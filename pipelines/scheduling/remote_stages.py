@@ -112,11 +112,15 @@ def accept(ticket: Ticket, made: Sequence[Mapping[str, str]]) -> None:
     with WRITER, _repo() as repo:
         stage = _stage(repo, ticket.stage)
         if _basis(stage) != ticket.basis:
-            raise BadInput(f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again")
+            raise BadInput(
+                f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
+            )
         _pull(repo, stage, made, stage.outs)
         lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
         if lost:
-            raise BadInput(f"{ticket.stage}: {lost[0]} did not arrive; share the folder, or set a remote: dvc remote add -d NAME PLACE")
+            raise BadInput(
+                f"{ticket.stage}: {lost[0]} did not arrive; share the folder, or set a remote: dvc remote add -d NAME PLACE"
+            )
         repo.commit(ticket.stage, force=True)
 
 
@@ -220,7 +224,9 @@ def _above(repo: "Repo", stage: Any) -> list["Output"]:
 
 def _entry(out: "Output") -> dict[str, str]:
     if not out.hash_info:
-        raise BadInput(f"{out.def_path}: DVC does not know it yet; run the stage that makes it first: {out.stage.addressing}")
+        raise BadInput(
+            f"{out.def_path}: DVC does not know it yet; run the stage that makes it first: {out.stage.addressing}"
+        )
     return {"path": str(out.def_path), "hash": str(out.hash_name), str(out.hash_info.name): str(out.hash_info.value)}
 
 
@@ -248,7 +254,9 @@ def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], known:
     paths = {str(out.def_path) for out in known}
     for entry in entries:
         if entry.get("path") not in paths or not MD5.fullmatch(str(entry.get("md5"))):
-            raise BadInput(f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; run the flow again")
+            raise BadInput(
+                f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; run the flow again"
+            )
     clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]
     for out in loadd_from(stage, clean):
         for objects in out.get_used_objs().values():
@@ -266,4 +274,6 @@ def _check_members(out: "Output") -> None:
     found = out.get_obj()
     for key, _, _ in found if out.hash_info is not None and out.hash_info.isdir and found is not None else ():
         if not key or any(part in ("", ".", "..") or "/" in part for part in key):
-            raise BadInput(f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; remove it there, and run the flow again")
+            raise BadInput(
+                f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; remove it there, and run the flow again"
+            )

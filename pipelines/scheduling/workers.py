@@ -23,7 +23,11 @@ LOST = "no sign of life for {} seconds: its worker was lost"
 Role = Literal["both", "writer", "stages"]
 
 
-def deploy(slots: Annotated[int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")] = 1) -> None:
+def deploy(
+    slots: Annotated[
+        int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")
+    ] = 1,
+) -> None:
     """Tell the Prefect server of this project: its pool and queues, their limits, and the deployments of prefect.yaml."""
     os.environ["PREFECT_API_URL"] = _server()
     os.environ.pop(FOLDER, None)  # it stays a variable in the deployments
@@ -45,8 +49,12 @@ def register(slots: int) -> None:
 
 
 def worker(
-    role: Annotated[Role, typer.Option(help="stages: training for a writer elsewhere; writer: flows; both: all on one host")] = "both",
-    limit: Annotated[int, typer.Option(min=0, help="training stages at once on this host; 0: one per GPU, at least one")] = 0,
+    role: Annotated[
+        Role, typer.Option(help="stages: training for a writer elsewhere; writer: flows; both: all on one host")
+    ] = "both",
+    limit: Annotated[
+        int, typer.Option(min=0, help="training stages at once on this host; 0: one per GPU, at least one")
+    ] = 0,
     name: Annotated[str, typer.Option(help="what Prefect calls this worker; default: the host and the role")] = "",
     health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
 ) -> NoReturn:
@@ -54,13 +62,38 @@ def worker(
     slots = limit or max(1, len(gpus.visible()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", str(most)]
-    command += ["--name", name or f"{socket.gethostname()}-{role}", *(word for queue in queues for word in ("--work-queue", queue))]
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "worker",
+        "start",
+        "--pool",
+        POOL,
+        "--type",
+        "process",
+        "--limit",
+        str(most),
+    ]
+    command += [
+        "--name",
+        name or f"{socket.gethostname()}-{role}",
+        *(word for queue in queues for word in ("--work-queue", queue)),
+    ]
     command += ["--with-healthcheck"] if health_port else []
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # A stage's `python` is the one of this environment.
-    own = {"PREFECT_API_URL": _server(), FOLDER: str(Path.cwd()), "PATH": path, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT)}
-    health = {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": str(health_port)} if health_port else {}
+    own = {
+        "PREFECT_API_URL": _server(),
+        FOLDER: str(Path.cwd()),
+        "PATH": path,
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
+    }
+    health = (
+        {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": str(health_port)}
+        if health_port
+        else {}
+    )
     os.execve(sys.executable, command, {**os.environ, **own, **health})
 
 
@@ -76,7 +109,9 @@ def _server() -> str:
         with urlopen(f"{address}/health", timeout=5):
             return address
     except (OSError, ValueError) as error:
-        raise BadInput(f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: make ui") from error
+        raise BadInput(
+            f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: make ui"
+        ) from error
 
 
 def _pool(client: "SyncPrefectClient") -> None:
@@ -85,7 +120,9 @@ def _pool(client: "SyncPrefectClient") -> None:
 
     template = ProcessWorker.get_default_base_job_template()
     about = f"training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
-    client.create_work_pool(WorkPoolCreate(name=POOL, type="process", description=about, base_job_template=template), overwrite=True)
+    client.create_work_pool(
+        WorkPoolCreate(name=POOL, type="process", description=about, base_job_template=template), overwrite=True
+    )
 
 
 def _queue(client: "SyncPrefectClient", name: str, limit: int) -> None:
@@ -107,14 +144,19 @@ def _watch() -> None:
     from prefect.events.schemas.automations import EventTrigger, Posture
 
     beat, patience = "prefect.flow-run.heartbeat", 4 * HEARTBEAT
-    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", "AwaitingRetry")}
+    ends = {
+        f"prefect.flow-run.{state}"
+        for state in ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", "AwaitingRetry")
+    }
     trigger = EventTrigger(
         after={beat}, expect={beat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
         match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": POOL},  # others' hearts may beat more slowly
         for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=patience),
     )  # fmt: skip
     action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(patience), force=False)
-    made = Automation(name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action])
+    made = Automation(
+        name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action]
+    )
     try:
         made.id = cast(Automation, Automation.read(name=made.name)).id
         made.update()

@@ -42,7 +42,9 @@ class Mirror:
         for key in self._study.runs:
             trials, maximize = self._ended(key)
             if trials and key not in self._shown:
-                shown = optuna.create_study(storage=self.storage, study_name=key, direction="maximize" if maximize else "minimize")
+                shown = optuna.create_study(
+                    storage=self.storage, study_name=key, direction="maximize" if maximize else "minimize"
+                )
                 self._shown[key] = shown, set()
             for trial in trials:
                 shown, known = self._shown[key]
@@ -113,7 +115,9 @@ def main(port: int = 8080) -> None:
             raise BadInput(f"port {port} is taken; choose another: fedweave dashboard --port {port + 1}")
     count = mirror.follow()
     if not count:
-        raise BadInput(f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune")
+        raise BadInput(
+            f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune"
+        )
     threading.Thread(target=_keep_up, args=(mirror,), daemon=True).start()
     print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
     run_server(mirror.storage, HOST, port)

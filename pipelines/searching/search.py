@@ -247,7 +247,11 @@ def first(study: Study, key: str) -> list[dict[str, Any]]:
     begun = search_spaces.declared(study, key)
     if study.tune.sampler != "grid":
         return [begun]
-    choices = {name: entry.choices for name, entry in distributions(study, key).items() if isinstance(entry, CategoricalDistribution)}
+    choices = {
+        name: entry.choices
+        for name, entry in distributions(study, key).items()
+        if isinstance(entry, CategoricalDistribution)
+    }
     points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     return [begun, *(point for point in points if point != begun)]
 

@@ -76,7 +76,9 @@ def outcomes(
 def _same(first: Run, second: Run) -> bool:
     """Whether two runs compute the same; settings may be given or left at their defaults."""
     methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
-    return methods[0] == methods[1] and first.resolved() | {"method": first.method} == second.resolved() | {"method": second.method}
+    return methods[0] == methods[1] and first.resolved() | {"method": first.method} == second.resolved() | {
+        "method": second.method
+    }
 
 
 def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
@@ -86,9 +88,13 @@ def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
     return Outcome(settings, values, totals["bytes_up"] + totals["bytes_down"], totals["seconds"], declared=True)
 
 
-def _of_training(bench: repetition.Bench, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]) -> Outcome:
+def _of_training(
+    bench: repetition.Bench, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
+) -> Outcome:
     values = np.stack([archive.selected(bench, history) for history in histories.values()])
-    down, up, seconds = np.mean([np.sum([row[1:4] for row in history.ledger], axis=0) for history in histories.values()], axis=0)
+    down, up, seconds = np.mean(
+        [np.sum([row[1:4] for row in history.ledger], axis=0) for history in histories.values()], axis=0
+    )
     return Outcome(settings, values, float(down + up), float(seconds))
 
 
@@ -97,10 +103,14 @@ def table(name: str, run: results.Run, found: Mapping[str, Outcome]) -> Iterator
     base = next(variant for variant, outcome in found.items() if outcome.declared)
     paired = [variant for variant, outcome in found.items() if variant != base and not outcome.dealt]
     values = {variant: found[variant].values for variant in (base, *paired)}
-    tests = {c.method: c for c in statistics.against(values, [(variant, base) for variant in paired], run.higher_is_better)}
+    tests = {
+        c.method: c for c in statistics.against(values, [(variant, base) for variant in paired], run.higher_is_better)
+    }
     for variant, outcome in found.items():
         score, test = selection.headline(outcome.values, run.higher_is_better), tests.get(variant)
-        compared = (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
+        compared = (
+            (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
+        )
         verdict = {"": "", variant: "better"}.get(str(compared[-1]), "worse")
         yield (name, variant, run.name, run.task, run.label, run.info["metric"], json.dumps(dict(outcome.settings)),
                int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared[:-1], verdict)  # fmt: skip

@@ -34,7 +34,8 @@ def log(folder: Path, ablations: bool = True) -> None:
         logged = tracking.log_study(folder, ablations=ablations)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
         print(
-            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}", file=sys.stderr
+            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}",
+            file=sys.stderr,
         )
     else:
         print(f"MLflow holds {len(logged)} runs of {folder.name}")

@@ -23,7 +23,16 @@ COLUMNS = {
     "published": "published",
 }  # fmt: skip
 OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
-LEAST = ("seconds", "mib", "gain", "published", "vs_fedavg_ft", "vs_local", "worst10", "interval")  # left out first on a narrow terminal
+LEAST = (
+    "seconds",
+    "mib",
+    "gain",
+    "published",
+    "vs_fedavg_ft",
+    "vs_local",
+    "worst10",
+    "interval",
+)  # left out first on a narrow terminal
 WIDE = 160  # columns of output that is no terminal
 LEGEND = (
     "mean over clients, std over seeds, at the round that validation data select; interval: bootstrap over seeds and clients",
@@ -47,7 +56,10 @@ def main(study: str = "") -> None:
     made = results.current(loaded, paths.PARTITIONS)
     if changed := stale(loaded):
         about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
-        console.print(f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro", soft_wrap=True)
+        console.print(
+            f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro",
+            soft_wrap=True,
+        )
     for task, part in made.board.groupby("task", sort=False):
         console.print(fitting(console, part))
         runs = results.by_task(loaded)[str(task)]
@@ -88,7 +100,9 @@ def in_words(console: Console, lines: Sequence[Line]) -> None:
     """The study in five lines."""
     console.print("")
     for line in lines:
-        console.print(f"{line.topic}: {line.text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False)
+        console.print(
+            f"{line.topic}: {line.text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False
+        )
     console.print("")
 
 
@@ -103,7 +117,8 @@ def stale(study: results.Study) -> list[str]:
     return [
         run.name
         for run in tuned
-        if run.info.get("spec_hash") != now.run(run.name, found(now, run.name)).fingerprint() or {*run.seeds} != {*now.seeds}
+        if run.info.get("spec_hash") != now.run(run.name, found(now, run.name)).fingerprint()
+        or {*run.seeds} != {*now.seeds}
     ]
 
 
@@ -118,7 +133,14 @@ def besides(made: results.Tables) -> Iterator[inside.Grid]:
 
 def plain(grid: inside.Grid) -> Table:
     """A grid for the terminal."""
-    table = Table(title=grid.title, title_justify="left", box=None, header_style="bold", caption=grid.caption, caption_justify="left")
+    table = Table(
+        title=grid.title,
+        title_justify="left",
+        box=None,
+        header_style="bold",
+        caption=grid.caption,
+        caption_justify="left",
+    )
     for place, name in enumerate(grid.header):
         table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
     for row in grid.rows:

@@ -10,7 +10,10 @@ from fedweave.study import spec
 
 def main() -> None:
     """Write results/<study>/sources.csv: file, sha256."""
-    rows = [(str(path.relative_to(paths.PACKAGE)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths.shared_sources()]
+    rows = [
+        (str(path.relative_to(paths.PACKAGE)), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in paths.shared_sources()
+    ]
     write_table(paths.RESULTS / spec.load().name / "sources.csv", ("file", "sha256"), rows)
 
 

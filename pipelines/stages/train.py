@@ -27,7 +27,10 @@ def main(key: str) -> None:
         bench, histories, checkpoints = train(run, assembly.load_inputs(run), key)
     note("trained")
     for seed, history in histories.items():
-        print(f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}", flush=True)
+        print(
+            f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}",
+            flush=True,
+        )
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), bench, histories)
     repetition.forget(checkpoints, bench.run)
@@ -59,7 +62,9 @@ def found(study: Study, key: str) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))["best"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{file}: not what the tune stage writes ({type(error).__name__}); run it: dvc repro tune") from error
+        raise BadInput(
+            f"{file}: not what the tune stage writes ({type(error).__name__}); run it: dvc repro tune"
+        ) from error
 
 
 def lines(key: str, rounds: int) -> Callable[[int, Report], None]:

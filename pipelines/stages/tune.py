@@ -32,10 +32,14 @@ def main(task: str) -> None:
         found = record(find(study, key)) if key in keys else {"run": key, "best": {}}
         if study.tune.trials and key not in keys:
             method = study.runs[key].method
-            print(f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True)
+            print(
+                f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True
+            )
         if key in keys:
             write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
-        write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": found["best"]}, indent=2) + "\n")
+        write_atomic(
+            paths.tuned(study.name, task, key), json.dumps({"run": key, "best": found["best"]}, indent=2) + "\n"
+        )
 
 
 def together(task: str) -> list[str]:
@@ -78,7 +82,10 @@ def record(search: Search) -> dict[str, Any]:
     finished = [trial for trial in done if trial.state == TrialState.COMPLETE]
     maximize = opened.direction == optuna.study.StudyDirection.MAXIMIZE
     best = (max if maximize else min)(finished, key=_worth) if finished else None
-    print(f"{search.key}: {len(done)} trials, best {best.value if best else '-'} with {best.params if best else {}}", flush=True)
+    print(
+        f"{search.key}: {len(done)} trials, best {best.value if best else '-'} with {best.params if best else {}}",
+        flush=True,
+    )
     return {
         "run": search.key,
         "best": best.params if best else {},

@@ -176,7 +176,9 @@ def check_writable(folder: Path | str) -> None:
     """
     with _told(Path(folder) / ".writable"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:  # it has no name, so a kill leaves nothing behind
+        with tempfile.TemporaryFile(
+            dir=folder, buffering=0
+        ) as probe:  # it has no name, so a kill leaves nothing behind
             probe.write(b"\0")
 
 

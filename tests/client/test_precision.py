@@ -24,7 +24,9 @@ CASES = [(name, kinds[0]) for name, kinds in FITS.items() if kinds]
 
 def leaves(name: str, task: Task, kind: str, executor: Loop | Batched) -> list[torch.Tensor]:
     """State and scores after two rounds."""
-    *_, report = run(tiny.method(name, task, kind), tiny.TASKS[kind][1](dtype=torch.float32), Settings(rounds=2, seed=4), executor)
+    *_, report = run(
+        tiny.method(name, task, kind), tiny.TASKS[kind][1](dtype=torch.float32), Settings(rounds=2, seed=4), executor
+    )
     return [leaf for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, torch.Tensor)]
 
 
@@ -52,7 +54,9 @@ def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
 
     exact, rounded = gradient(task), gradient(replace(task, products=torch.bfloat16))
     assert {value.dtype for value in rounded.values()} == {torch.float32}
-    off = sum((exact[name] - rounded[name]).square().sum() for name in exact) / sum(value.square().sum() for value in exact.values())
+    off = sum((exact[name] - rounded[name]).square().sum() for name in exact) / sum(
+        value.square().sum() for value in exact.values()
+    )
     assert 2**-10 < off.sqrt() < 0.1
 
 

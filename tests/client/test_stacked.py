@@ -108,10 +108,14 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> Non
         "fixed": torch.ones(n, dtype=torch.float64),
     }
 
-    def trained(model: dict[str, Tensor], x: Tensor, target: Tensor, plan: Tensor, key: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def trained(
+        model: dict[str, Tensor], x: Tensor, target: Tensor, plan: Tensor, key: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
         def loss(model: dict[str, Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             squared = (x[rows.clamp(min=0)] @ model["w"] + model["b"] * model["fixed"] - target[rows.clamp(min=0)]) ** 2
-            return torch.where(rows >= 0, squared, 0.0).sum() + dropout_keys.uniform(key, ()).to(squared) * model["b"], {}
+            return torch.where(rows >= 0, squared, 0.0).sum() + dropout_keys.uniform(key, ()).to(squared) * model[
+                "b"
+            ], {}
 
         trimmed = plan if masked else [[r[r >= 0] for r in epoch if (r >= 0).any()] for epoch in plan]
         fit = descend(loss, model, trimmed, solver, key, ("w", "b"), masked=masked)
@@ -148,7 +152,11 @@ def test_compiled_steps_change_rounding_alone() -> None:
 
 def test_trees_are_mapped_as_by_pytree() -> None:
     """Dictionaries, named and plain tuples and lists, nested and empty; trees that are not alike are refused."""
-    a = {"x": torch.ones(2), "y": (torch.zeros(1), [torch.ones(3), {}]), "z": Fit({"w": torch.ones(1)}, (), torch.ones(()))}
+    a = {
+        "x": torch.ones(2),
+        "y": (torch.zeros(1), [torch.ones(3), {}]),
+        "z": Fit({"w": torch.ones(1)}, (), torch.ones(())),
+    }
     b = trees.tree_map(lambda t: 3 * t, a)
     found, expected = trees.tree_map(torch.sub, a, b), tree_map(torch.sub, a, b)
     assert tree_structure(found) == tree_structure(expected) == tree_structure(a)
@@ -167,7 +175,12 @@ def test_stacking_copies_only_what_changed() -> None:
     assert kept["a"] is whole["a"]
     assert kept["b"] is kept["again"]
     torch.testing.assert_close(kept["b"], 2 * whole["b"], rtol=0, atol=0)
-    for other in (rows[::-1], rows[:3], [*rows[:3], fresh[3]], [{"a": row["b"], "b": row["b"].flip(0)} for row in rows]):
+    for other in (
+        rows[::-1],
+        rows[:3],
+        [*rows[:3], fresh[3]],
+        [{"a": row["b"], "b": row["b"].flip(0)} for row in rows],
+    ):
         found = trees.stack(other)
         for name in ("a", "b"):
             assert (found[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
@@ -202,7 +215,10 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
     size = trees.LARGE // 4
     whole = torch.randn(4, size)
     fresh = [2 * row for row in whole]
-    results = [{"a": f, "b": f if i % 2 else 3 * f, "c": f.double() if i > 1 else 4 * f, "d": whole[i]} for i, f in enumerate(fresh)]
+    results = [
+        {"a": f, "b": f if i % 2 else 3 * f, "c": f.double() if i > 1 else 4 * f, "d": whole[i]}
+        for i, f in enumerate(fresh)
+    ]
     results[0]["d"] = fresh[0]
     found = trees.stack(trees.settled(iter(results), 4))
     for name, rows in found.items():
@@ -262,7 +278,9 @@ def test_ordered_sorts_by_column() -> None:
 def test_a_loop_never_sees_padding() -> None:
     """The view of one client has its own cells, nodes and edges only."""
     federation = tiny.nodes_federation()
-    cohort = Cohort(federation, torch.arange(5), torch.empty(5, 0, 0, 0, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), 0)
+    cohort = Cohort(
+        federation, torch.arange(5), torch.empty(5, 0, 0, 0, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), 0
+    )
     assert isinstance(Loop(), Loop)
     for i in range(5):
         arrays = cohort.one(i).arrays

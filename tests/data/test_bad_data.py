@@ -13,7 +13,9 @@ from fedweave.errors import BadInput
 from fedweave.runs import assembly
 
 SETS = {name: data.load(name, "unused") for name in ("digits", "digits-graph")}
-SERIES = Dataset("sines", "series", np.sin(np.arange(120, dtype=np.float32)).reshape(3, 40), None, 0, time=np.zeros(40, np.float32))
+SERIES = Dataset(
+    "sines", "series", np.sin(np.arange(120, dtype=np.float32)).reshape(3, 40), None, 0, time=np.zeros(40, np.float32)
+)
 SETS["sines"] = SERIES
 
 
@@ -62,7 +64,9 @@ PARTITIONS: list[tuple[str, str, dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "rule", "options", "words"), PARTITIONS, ids=[f"{r}-{o}"[:60] for _, r, o, _ in PARTITIONS])
+@pytest.mark.parametrize(
+    ("name", "rule", "options", "words"), PARTITIONS, ids=[f"{r}-{o}"[:60] for _, r, o, _ in PARTITIONS]
+)
 def test_impossible_partitions(name: str, rule: str, options: dict[str, Any], words: list[str]) -> None:
     """Refused by the stage that deals, before anything is trained."""
     refused(lambda: data.partition(SETS[name], rule, **{"clients": 5, "seed": 0, **options}), *words)
@@ -102,7 +106,12 @@ def test_features_that_are_not_finite(name: str, value: float) -> None:
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
     rule = {"sines": "natural", "digits-graph": "metis"}.get(name, "iid")
     dealt = data.partition(SETS[name], rule, 3, 0, **options)
-    refused(lambda: assembly.build_federation(spoilt(name, value), dealt, "none"), f"dataset {name}", str(value), "not finite")
+    refused(
+        lambda: assembly.build_federation(spoilt(name, value), dealt, "none"),
+        f"dataset {name}",
+        str(value),
+        "not finite",
+    )
 
 
 def rows(*clients: list[int]) -> tuple[np.ndarray, ...]:
@@ -117,7 +126,11 @@ STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
     ("digits", lambda: data.partition(SETS["digits-graph"], "metis", 3, 0), ["partition", "images"]),
     ("digits-graph", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "graph"]),
     ("sines", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "series"]),
-    ("sines", lambda: Partition(rows([36]), rows([1]), rows([2]), layout={"window": 4, "horizon": 2, "stride": 1}), ["step 36", "40"]),
+    (
+        "sines",
+        lambda: Partition(rows([36]), rows([1]), rows([2]), layout={"window": 4, "horizon": 2, "stride": 1}),
+        ["step 36", "40"],
+    ),
     ("sines", lambda: Partition(rows([0]), rows([1]), rows([2]), layout={"window": 4}), ["layout", "window"]),
 ]
 

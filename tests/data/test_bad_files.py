@@ -31,7 +31,9 @@ from tests.study.test_spec import good
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"arrays": 3}', '{"arrays": {}}', '{"arrays": {"x": 1}, "kind": "images"}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"arrays": 3}', '{"arrays": {}}', '{"arrays": {"x": 1}, "kind": "images"}', "\x00"]
+)
 def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
     """Whatever stands in meta.json."""
     data.save_dataset(tmp_path, SETS["digits"])
@@ -46,7 +48,9 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
     reader = data.load_partition if name.endswith("npz") else data.load_dataset
-    refused(lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file")
+    refused(
+        lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file"
+    )
     (tmp_path / "models.pt").symlink_to(tmp_path / name)
     refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
 
@@ -165,7 +169,9 @@ def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tm
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     (tmp_path / place).write_text("")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"error: {place}/")
     assert "Not a directory" in done.stderr
@@ -190,8 +196,16 @@ ODD: list[tuple[str, Partition, dict[str, Any]]] = [
     ("one sample", Partition(rows([0], [3, 4, 5]), rows([1], [6]), rows([2], [7])), {}),
     ("one class", Partition(rows(single_class(9), [0, 1, 2]), rows([30], [31]), rows([40], [41])), {}),
     ("one client", Partition(rows([0, 1, 2, 3]), rows([4]), rows([5])), {}),
-    ("batch larger than a client", Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])), {"batch_size": 500}),
-    ("whole training set as one batch", Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])), {"batch_size": 0}),
+    (
+        "batch larger than a client",
+        Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])),
+        {"batch_size": 500},
+    ),
+    (
+        "whole training set as one batch",
+        Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])),
+        {"batch_size": 0},
+    ),
 ]
 
 

@@ -86,8 +86,14 @@ def has_states(dataset: Dataset) -> None:
 CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
     "digits": [has_labels(178, 182, 177, 183, 181, 182, 181, 179, 174, 180)],
     "digits-graph": [has_statistics(1770, 12450, 0.3656, 0.383, [1218, 566, 495, 305])],
-    "cora": [has_labels(351, 217, 418, 818, 426, 298, 180), has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215])],
-    "citeseer": [has_labels(264, 590, 668, 701, 596, 508), has_statistics(2120, 7358, 0.170, 0.178, [675, 326, 293, 170])],
+    "cora": [
+        has_labels(351, 217, 418, 818, 426, 298, 180),
+        has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215]),
+    ],
+    "citeseer": [
+        has_labels(264, 590, 668, 701, 596, 508),
+        has_statistics(2120, 7358, 0.170, 0.178, [675, 326, 293, 170]),
+    ],
     "pubmed": [has_labels(4103, 7739, 7875), has_statistics(19717, 88648, 0.060, 0.066, [7671, 3607, 3374, 1903])],
     "amazon-computer": [has_labels(436, 2142, 1414, 542, 5158, 308, 487, 818, 2156, 291)],
     "amazon-photo": [

@@ -101,7 +101,9 @@ def test_packaged_sets_need_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["folder", "server", "environment"])
-def test_fresh_copy_from_a_mirror(way: str, listed: None, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_copy_from_a_mirror(
+    way: str, listed: None, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path / "mirror", CONTENT)
     if way == "environment":
         monkeypatch.setenv("FEDWEAVE_MIRROR", site.url)
@@ -160,7 +162,9 @@ def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path
 
 def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
     line = refused("toy", tmp_path)
-    assert all(word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>"))
+    assert all(
+        word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>")
+    )
     assert f"{tmp_path}/gone/{PATH} (not there)" in refused("toy", tmp_path, f"{tmp_path}/gone")
     site.files = {PATH: b"wrong"}
     assert "damaged: not sha256" in refused("toy", tmp_path, site.url)
@@ -224,7 +228,9 @@ def packed(kind: str, members: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("source", ["mirror", "official"])
 @pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
-def test_archives_give_the_wanted_members_only(kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_give_the_wanted_members_only(
+    kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     members = {"in/table.bin.gz": gzip.compress(CONTENT)}
     if kind != "gz":
@@ -245,7 +251,11 @@ def test_archives_give_the_wanted_members_only(kind: str, source: str, site: Sit
 def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     lacking, wrong = packed("zip", {"other": b""}), packed("zip", {"table": b"wrong"})
-    for content, message in ((lacking, "cannot read table"), (wrong, "holds a damaged table"), (b"PK", "cannot read table")):
+    for content, message in (
+        (lacking, "cannot read table"),
+        (wrong, "holds a damaged table"),
+        (b"PK", "cannot read table"),
+    ):
         site.files = {"all.zip": content}
         archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
         monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT), None, archive, "table"),)),))

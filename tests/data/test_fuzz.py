@@ -29,7 +29,9 @@ FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChec
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # Values that a hand, a script or a broken disk may put anywhere in a YAML file.
-scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats() | st.text(max_size=5) | st.just("1e3")
+scalars = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats() | st.text(max_size=5) | st.just("1e3")
+)
 names = st.text(max_size=4) | st.integers()
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3))
 
@@ -77,7 +79,11 @@ def test_any_mapping_as_a_configuration(content: dict[str, Any]) -> None:
 
 
 @MANY
-@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode), at=st.integers(0, 10_000), patch=st.binary(max_size=3))
+@given(
+    content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode),
+    at=st.integers(0, 10_000),
+    patch=st.binary(max_size=3),
+)
 def test_any_bytes_as_yaml(content: bytes, at: int, patch: bytes, tmp_path: Path) -> None:
     """Noise, and a valid file with a few bytes changed."""
     whole = Path("studies/base.yaml").read_bytes() if Path("studies/base.yaml").exists() else b"a: {b: [1, 2]}\n"
@@ -120,7 +126,11 @@ def test_small_patches_of_a_pickle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("act", "words"),
-    [("os.kill(os.getpid(), 11)", "SIGSEGV"), ("held.append(b'x' * (700 << 20))", "MiB of memory"), ("[][0]", "IndexError")],
+    [
+        ("os.kill(os.getpid(), 11)", "SIGSEGV"),
+        ("held.append(b'x' * (700 << 20))", "MiB of memory"),
+        ("[][0]", "IndexError"),
+    ],
 )
 def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: Path) -> None:
     """A crash, too much memory and a wrong exception of a reader, each with the bytes that led to it."""
@@ -176,7 +186,9 @@ def test_any_damage_to_prepared_data(prepared: Path, name: str, at: int, patch: 
     place = at % len(whole)
     (prepared / name).write_bytes(whole[:place] if cut else whole[:place] + patch + whole[place + len(patch) :])
     try:
-        sound_or_refused(lambda: data.check_fits(data.load_dataset(prepared / "set"), data.load_partition(prepared / "p.npz")))
+        sound_or_refused(
+            lambda: data.check_fits(data.load_dataset(prepared / "set"), data.load_partition(prepared / "p.npz"))
+        )
     finally:
         (prepared / name).write_bytes(whole)
 
@@ -209,7 +221,9 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "shards": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
     "classes": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
     "clusters": st.fixed_dictionaries({"classes": st.integers(1, 4)}),
-    "dirichlet": st.fixed_dictionaries({"beta": st.floats(0.05, 10), "minimum": st.integers(3, 8), "attempts": st.just(40)}),
+    "dirichlet": st.fixed_dictionaries(
+        {"beta": st.floats(0.05, 10), "minimum": st.integers(3, 8), "attempts": st.just(40)}
+    ),
     "lda": st.fixed_dictionaries({"alpha": st.floats(0.05, 10)}),
     "dominant": st.fixed_dictionaries({"classes": st.integers(1, 3), "dominance": st.floats(0.1, 0.9)}),
     "grouped": st.fixed_dictionaries({"groups": st.integers(1, 4), "share": st.floats(0.1, 1.0)}),

@@ -64,12 +64,25 @@ def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) ->
 
 def state(shape: Any = (2,), code: str = "i4", order: str = "<", raw: bytes = bytes(8)) -> bytes:
     """A pickle of an array in the way of protocol 2, with any state."""
-    parts = [pickle.dumps(value, protocol=2)[2:-1] for value in (1, shape, code, (3, order, None, None, None, -1, -1, 0), False)]
+    parts = [
+        pickle.dumps(value, protocol=2)[2:-1]
+        for value in (1, shape, code, (3, order, None, None, None, -1, -1, 0), False)
+    ]
     version, sizes, name, element, fortran = parts
     start = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R"
-    return (b"\x80\x03" + start + b"(" + version + sizes + b"cnumpy\ndtype\n" + name + b"K\0K\x01\x87R" + element + b"b" + fortran) + (
-        b"B" + len(raw).to_bytes(4, "little") + raw + b"tb."
-    )
+    return (
+        b"\x80\x03"
+        + start
+        + b"("
+        + version
+        + sizes
+        + b"cnumpy\ndtype\n"
+        + name
+        + b"K\0K\x01\x87R"
+        + element
+        + b"b"
+        + fortran
+    ) + (b"B" + len(raw).to_bytes(4, "little") + raw + b"tb.")
 
 
 def test_a_state_that_fits_is_read(tmp_path: Path) -> None:
@@ -89,7 +102,10 @@ PICKLES: list[tuple[bytes, str]] = [
     (state(code="b1", shape=(8,), raw=b"\2" * 8), "a boolean is neither 0 nor 1"),
     (state(code="U1", raw=b"\xff" * 8), "a character is outside Unicode"),
     (state(order="x"), "elements with parts are refused"),
-    (b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.", "a key is tuple"),  # its hash would take 2^60 steps
+    (
+        b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.",
+        "a key is tuple",
+    ),  # its hash would take 2^60 steps
     (b"\x80\x02cbuiltins\nlist\nJ\xff\xff\xff\x7f\x85R.", "may only be named"),
     (b"\x80\x05\x96" + b"\xff" * 7 + b"\x0f.", "ends within a bytearray"),
     (b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f.", "EOFError"),
@@ -118,7 +134,9 @@ def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
             layout[:] = h5py.VirtualSource(str(place), "values", shape=(3, 2))
             group.create_virtual_dataset("block0_values", layout)
         else:
-            group["block0_values"] = h5py.ExternalLink(str(place), "/values") if kind == "link" else h5py.SoftLink("/other")
+            group["block0_values"] = (
+                h5py.ExternalLink(str(place), "/values") if kind == "link" else h5py.SoftLink("/other")
+            )
 
     return write
 
@@ -139,7 +157,11 @@ def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) ->
     ("name", "options", "words"),
     [
         ("block0_values", {"shape": (10**12, 2), "dtype": "f8", "chunks": (1000, 2)}, "too large"),
-        ("block0_values", {"shape": (3, 2), "dtype": "f8", "chunks": (10**8, 2), "maxshape": (None, 2)}, "pieces of shape"),
+        (
+            "block0_values",
+            {"shape": (3, 2), "dtype": "f8", "chunks": (10**8, 2), "maxshape": (None, 2)},
+            "pieces of shape",
+        ),
         ("block0_values", {"shape": (4, 2), "dtype": "f8"}, "values (4, 2) of (3,) rows and (2,) columns"),
         ("block0_values", {"shape": (3, 2), "dtype": "S8"}, "holds |S8"),
         ("axis0", {"shape": (2,), "dtype": h5py.string_dtype()}, "holds object"),
@@ -170,7 +192,10 @@ def header(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (zipped(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")), "ends within its array"),
+        (
+            zipped(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")),
+            "ends within its array",
+        ),
         (zipped(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")), "elements of type '|O' are refused"),
         (zipped(a=header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': ()}")), "are refused"),
         (zipped(a=header("(" * 5000)), "damaged"),
@@ -196,7 +221,9 @@ def test_checkpoints(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.pt", "w") as archive:
         for name, raw in changed.items():
             archive.writestr(name, raw)
-    line = said(lambda path: read(path, load_tensors, "delete it"), tmp_path / "bad.pt", (tmp_path / "bad.pt").read_bytes())
+    line = said(
+        lambda path: read(path, load_tensors, "delete it"), tmp_path / "bad.pt", (tmp_path / "bad.pt").read_bytes()
+    )
     assert "does not have 65535 elements" in line
 
 

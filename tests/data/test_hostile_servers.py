@@ -45,7 +45,9 @@ def saying(content: bytes) -> Callable[[socket.socket, str], None]:
 
 
 def redirecting(address: str) -> Callable[[socket.socket, str], None]:
-    return saying(f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    return saying(
+        f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+    )
 
 
 def endless(connection: socket.socket, _: str) -> None:
@@ -174,7 +176,9 @@ def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytes
     assert leftovers(tmp_path) == set()
 
 
-@pytest.mark.parametrize("beside", [b"\xff\xfe\x00\x01", b"", b"hello", b"0" * 63, b"0" * 65, b"<html>" * 100, bytes(4096)])
+@pytest.mark.parametrize(
+    "beside", [b"\xff\xfe\x00\x01", b"", b"hello", b"0" * 63, b"0" * 65, b"<html>" * 100, bytes(4096)]
+)
 def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mirror, and beside a file that is there."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
@@ -186,7 +190,9 @@ def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.M
     assert f"{PATH} is damaged" in refused("toy", tmp_path / "mirror")
 
 
-def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a mirror says of a file that it does not have is forgotten."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED),)),))

@@ -55,7 +55,9 @@ def test_a_leaderboard_of_other_runs(study: Path) -> None:
     file = study / "leaderboard.csv"
     whole = file.read_text()
     file.write_text(whole.replace("FedAMP", "Ditto"))
-    refused(lambda: results.current(results.load_study(study)), f"{file}: its rows are not the runs", "dvc repro evaluate")
+    refused(
+        lambda: results.current(results.load_study(study)), f"{file}: its rows are not the runs", "dvc repro evaluate"
+    )
     file.write_text(whole)
 
 
@@ -115,7 +117,12 @@ def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, mo
     prepare(tmp_path, monkeypatch)
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("")
-    refused(lambda: search.find(assembly.load(), RUN), ".fedweave/tune/toy", "cannot be written", "a folder that can be written")
+    refused(
+        lambda: search.find(assembly.load(), RUN),
+        ".fedweave/tune/toy",
+        "cannot be written",
+        "a folder that can be written",
+    )
 
 
 def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

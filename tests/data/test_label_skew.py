@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedweave.data.partitions.label_skew import Census, clusters, dirichlet, dominant, drawn, grouped, lda, shards, some_classes
+from fedweave.data.partitions.label_skew import (
+    Census,
+    clusters,
+    dirichlet,
+    dominant,
+    drawn,
+    grouped,
+    lda,
+    shards,
+    some_classes,
+)
 from fedweave.data.partitions.quotas import allotted, evenly, hands, proportional
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -19,7 +29,10 @@ def census(sizes: list[int]) -> Census:
 
 def test_dirichlet_shares_follow_their_law() -> None:
     draws, beta, clients = 400, 0.5, 8
-    counts = [dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts for i in range(draws)]
+    counts = [
+        dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts
+        for i in range(draws)
+    ]
     share = np.stack(counts) / 20000
     law = stats.beta(beta, beta * (clients - 1))
     assert stats.kstest(share[:, 0, 0], law.cdf).pvalue > 1e-3
@@ -28,7 +41,9 @@ def test_dirichlet_shares_follow_their_law() -> None:
 
 
 def test_dirichlet_labels_of_random_rows_are_uniform_over_clients() -> None:
-    counts = sum(dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25 for i in range(300))
+    counts = sum(
+        dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25 for i in range(300)
+    )
     assert stats.chisquare(counts.sum(1)).pvalue > 1e-3
 
 
@@ -51,7 +66,10 @@ def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: i
 def test_balance_stops_clients_that_have_their_part() -> None:
     sizes = [100] * 10
     largest = [
-        max(dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max() for i in range(20))
+        max(
+            dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max()
+            for i in range(20)
+        )
         for b in (True, False)
     ]
     assert largest[0] <= 199  # below rows / N before its last class, which adds at most all of it

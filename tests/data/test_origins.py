@@ -13,7 +13,9 @@ def test_catalogue_is_consistent() -> None:
     for name, forms in CATALOGUE.items():
         for file in (file for form in forms for file in form.files):
             known = file.digest
-            assert known in (RECORDED, OWN, ANY) or re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40}", known), name
+            assert known in (RECORDED, OWN, ANY) or re.fullmatch(
+                r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40}", known
+            ), name
             assert not Path(file.path).is_absolute()
             assert ".." not in Path(file.path).parts
             assert (file.archive is None) == (file.member == "")
@@ -27,12 +29,18 @@ def test_catalogue_is_consistent() -> None:
         assert {Path(file.path).name: file.digest for file in official if Path(file.path).name in sums} == sums
         assert official[0].archive.digest == f"md5:{cls.tgz_md5}"
     fashion = [file.archive for file in CATALOGUE["fashion-mnist"][0].files]
-    assert {(a.path.rsplit("/", 1)[1], a.digest) for a in fashion} == {(name, f"md5:{md5}") for name, md5 in reader.FashionMNIST.resources}
+    assert {(a.path.rsplit("/", 1)[1], a.digest) for a in fashion} == {
+        (name, f"md5:{md5}") for name, md5 in reader.FashionMNIST.resources
+    }
     assert {file.archive.digest for file in CATALOGUE["emnist"][0].files} == {f"md5:{reader.EMNIST.md5}"}
 
 
 def test_a_mirror_is_trusted_only_where_no_digest_is_known() -> None:
-    trusted = {name for name, forms in CATALOGUE.items() if any(file.digest == RECORDED for form in forms for file in form.files)}
+    trusted = {
+        name
+        for name, forms in CATALOGUE.items()
+        if any(file.digest == RECORDED for form in forms for file in form.files)
+    }
     assert trusted == {"pems-bay"}
     for name in ("amazon-computer", "amazon-photo"):
         assert {file.digest.split(":")[0] for form in CATALOGUE[name] for file in form.files} == {"sha256", "git"}

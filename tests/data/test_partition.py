@@ -122,7 +122,9 @@ def test_proportional_test_sets_are_dealt_once_and_match() -> None:
 
 
 def test_stratified_option_and_carved_validation() -> None:
-    made = data.partition(toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True)
+    made = data.partition(
+        toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True
+    )
     assert {(len(a), len(b), len(c)) for a, b, c in zip(made.train, made.val, made.test, strict=True)} == {(50, 6, 24)}
     assert (np.stack([np.bincount(toy().labels[r], minlength=10) for r in made.test]) % 6 == 0).all()
 
@@ -136,7 +138,10 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
     inside = sum(e.shape[1] for e in made.edges)
     random = stream(1).integers(0, 10, size=len(graph.x))
     assert inside > 0.9 * graph.links.shape[1] > (random[graph.links[0]] == random[graph.links[1]]).sum()
-    roles = [np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)]) for rows in (made.train, made.val, made.test)]
+    roles = [
+        np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)])
+        for rows in (made.train, made.val, made.test)
+    ]
     assert np.array_equal(np.sort(np.concatenate(roles)), kept)
     assert [round(len(r) / len(kept), 3) for r in roles] == [0.4, 0.3, 0.3]
 
@@ -204,10 +209,19 @@ def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> N
     found = data.load_partition(tmp_path / "p.npz")
     assert (found.names, found.group_names, found.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
     data.describe(tmp_path, dataset, found)
-    assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == ["right", "left", "right"]
+    assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == [
+        "right",
+        "left",
+        "right",
+    ]
     plain = data.partition(toy(), "iid", 5, 0)
     assert (plain.names, plain.group_names) == ((), ())
-    for changes in ({"names": ("a", "b")}, {"group_names": ("left",)}, {"group": np.array([0, 1])}, {"group": np.array([0, 1, -1])}):
+    for changes in (
+        {"names": ("a", "b")},
+        {"group_names": ("left",)},
+        {"group": np.array([0, 1])},
+        {"group": np.array([0, 1, -1])},
+    ):
         with pytest.raises(BadInput, match=r"partition: (names|group) must"):
             replace(made, **changes)
 
@@ -250,7 +264,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("dataset", "name", "clients", "options", "message"), BAD)
-def test_bad_options_are_refused_in_one_line(dataset: str, name: str, clients: int | None, options: dict, message: str) -> None:
+def test_bad_options_are_refused_in_one_line(
+    dataset: str, name: str, clients: int | None, options: dict, message: str
+) -> None:
     made = {"toy": toy, "series": lambda: series(3, 40)}.get(dataset, lambda: data.load(dataset, "unused"))()
     with pytest.raises(BadInput) as caught:
         data.partition(made, name, clients, 0, **options)

@@ -77,11 +77,17 @@ def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:
         data.load_dataset(tmp_path / "digits")
 
 
-PARTITIONED = [("digits", "dirichlet", 5, {"beta": 0.3}), ("digits-graph", "metis_overlap", 10, {}), ("digits", "grouped", 5, {})]
+PARTITIONED = [
+    ("digits", "dirichlet", 5, {"beta": 0.3}),
+    ("digits-graph", "metis_overlap", 10, {}),
+    ("digits", "grouped", 5, {}),
+]
 
 
 @pytest.mark.parametrize(("name", "rule", "clients", "options"), PARTITIONED)
-def test_partitions_survive_and_are_described(name: str, rule: str, clients: int, options: dict, tmp_path: Path) -> None:
+def test_partitions_survive_and_are_described(
+    name: str, rule: str, clients: int, options: dict, tmp_path: Path
+) -> None:
     dataset = data.load(name, "unused")
     made = data.partition(dataset, rule, clients, 1, **options)
     data.save_partition(tmp_path / "p.npz", made)

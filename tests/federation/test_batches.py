@@ -41,6 +41,8 @@ def test_a_plan_is_no_wider_than_the_largest_client() -> None:
     positions = torch.arange(3)
     plan = cohort(federation, positions, Training(batch_size=2**31 - 1, epochs=2), 2, 0, 1).plan
     assert plan.shape == (3, 2, 1, LANES)
-    assert [[sorted(epoch[epoch >= 0].tolist()) for epoch in client] for client in plan] == [[sorted(r.tolist())] * 2 for r in TRAIN]
+    assert [[sorted(epoch[epoch >= 0].tolist()) for epoch in client] for client in plan] == [
+        [sorted(r.tolist())] * 2 for r in TRAIN
+    ]
     assert cohort(federation, positions, Training(batch_size=32), 1, 0, 1).plan.shape == (3, 1, 2, 32)
     assert cohort(federation, positions, Training(batch_size=0), 1, 0, 1).plan.shape == (3, 1, 1, max(SIZES))

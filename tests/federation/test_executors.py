@@ -61,12 +61,22 @@ def memory() -> None:
 
 def rounds(executor: Executor, count: int = 2) -> list[Tensor]:
     """State, scores and models of a few rounds with four of the five clients, and their evaluation."""
-    task, federation = RowClassification(lambda: NarrowMLP((6,), tiny.CLASSES, hidden=5), torch.float64), tiny.rows_federation()
-    method, settings = replace(tiny.method("ditto", tiny.rows_task(), "rows"), task=task), Settings(rounds=count, participation=0.8)
+    task, federation = (
+        RowClassification(lambda: NarrowMLP((6,), tiny.CLASSES, hidden=5), torch.float64),
+        tiny.rows_federation(),
+    )
+    method, settings = (
+        replace(tiny.method("ditto", tiny.rows_task(), "rows"), task=task),
+        Settings(rounds=count, participation=0.8),
+    )
     state = begin(method, federation, 0, executor)
     for _ in range(count):
         state = one_round(method, state, federation, settings, executor)[0]
-    return [leaf for leaf in tree_leaves((state, evaluate(method, state, federation, settings, executor))) if isinstance(leaf, Tensor)]
+    return [
+        leaf
+        for leaf in tree_leaves((state, evaluate(method, state, federation, settings, executor)))
+        if isinstance(leaf, Tensor)
+    ]
 
 
 @pytest.mark.parametrize("executor", [Batched(), Batched(3)], ids=describe)
@@ -86,7 +96,9 @@ def test_shrinking_is_told_once_and_remembered() -> None:
     """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with two."""
     executor = Batched()
     room["clients"] = 2
-    with pytest.warns(UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; going on with 2 at once$") as told:
+    with pytest.warns(
+        UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; going on with 2 at once$"
+    ) as told:
         rounds(executor, 3)
     assert [str(w.message) for w in told if "at once" in str(w.message)] == [str(told[0].message)]
     assert room["refused"] == 1
@@ -105,7 +117,9 @@ def test_room_is_looked_for_by_halves() -> None:
 
 def test_no_room_for_one_client_names_the_ways_out() -> None:
     """Not an endless loop, and not a traceback of the device."""
-    with pytest.raises(BadInput, match=r"train\.chunk.*not even 1 client.*train\.batch_size.*train\.executor.*train\.device"):
+    with pytest.raises(
+        BadInput, match=r"train\.chunk.*not even 1 client.*train\.batch_size.*train\.executor.*train\.device"
+    ):
         rounds(Batched())
 
 

@@ -104,7 +104,9 @@ def test_what_was_sent_is_known(name: str) -> None:
     known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
     assert trees.nbytes(known) == trees.nbytes(updates.upload)
     if name not in ("fedfomo", "fedpub", "local"):  # these start from more than they are sent
-        for sent, back in zip(trees.tree_leaves(known["model"]), trees.tree_leaves(updates.upload["model"]), strict=True):
+        for sent, back in zip(
+            trees.tree_leaves(known["model"]), trees.tree_leaves(updates.upload["model"]), strict=True
+        ):
             torch.testing.assert_close(sent, back, rtol=1e-9, atol=1e-9)
 
 
@@ -141,7 +143,9 @@ def test_numbers_of_steps_are_public() -> None:
 def uploads(count: int = 7) -> tuple[Tree, Tree]:
     """Random models [P, ...] and what they started from."""
     g = torch.Generator().manual_seed(count)
-    made = [{"model": {n: torch.randn(count, *s, generator=g) for n, s in (("a", (4, 3)), ("b", (5,)))}} for _ in range(2)]
+    made = [
+        {"model": {n: torch.randn(count, *s, generator=g) for n, s in (("a", (4, 3)), ("b", (5,)))}} for _ in range(2)
+    ]
     return made[0], made[1]
 
 
@@ -198,9 +202,13 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
         assert torch.equal(flip[honest], value[honest])
         assert torch.equal(lie[honest], value[honest])
         assert torch.allclose(flip[LIAR], start[LIAR] - 2 * (value[LIAR] - start[LIAR]))
-    moved = torch.cat([(a - b)[LIAR].flatten() for a, b in zip(trees.tree_leaves(noise), trees.tree_leaves(known), strict=True)])
+    moved = torch.cat(
+        [(a - b)[LIAR].flatten() for a, b in zip(trees.tree_leaves(noise), trees.tree_leaves(known), strict=True)]
+    )
     assert 0.3 < moved.std() < 0.7
-    clean, bad = (one_round(method, state, f, SETTINGS, Loop())[1] for f in (federation, attacked(federation, "sign_flip", 2.0)))
+    clean, bad = (
+        one_round(method, state, f, SETTINGS, Loop())[1] for f in (federation, attacked(federation, "sign_flip", 2.0))
+    )
     assert (clean.bytes_up, clean.bytes_down) == (bad.bytes_up, bad.bytes_down)
 
 

@@ -11,7 +11,13 @@ from random import Random
 
 Mutation = Callable[[Random, Sequence[bytes]], bytes]
 
-EDGES = (0, 1, 2, 1 << 40, *(edge for bits in (8, 16, 32, 64) for edge in ((1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1)))
+EDGES = (
+    0,
+    1,
+    2,
+    1 << 40,
+    *(edge for bits in (8, 16, 32, 64) for edge in ((1 << bits - 1) - 1, 1 << bits - 1, (1 << bits) - 1)),
+)
 LONGEST = 1 << 16  # bytes of a damaged file
 
 

@@ -55,8 +55,20 @@ def pickles() -> list[bytes]:
     """Every kind of content, in every protocol."""
     import scipy.sparse
 
-    content = {"a": np.arange(6.0).reshape(2, 3), "b": [1, "x"], "f": np.asfortranarray(np.eye(2, dtype=">i4")), "s": np.float32(3)}
-    odd = [np.array(["ab", "c"]), np.array([b"x"]), np.array([True]), np.array([np.arange(2), None], dtype=object), b"raw", 1 << 70]
+    content = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "b": [1, "x"],
+        "f": np.asfortranarray(np.eye(2, dtype=">i4")),
+        "s": np.float32(3),
+    }
+    odd = [
+        np.array(["ab", "c"]),
+        np.array([b"x"]),
+        np.array([True]),
+        np.array([np.arange(2), None], dtype=object),
+        b"raw",
+        1 << 70,
+    ]
     rows = scipy.sparse.csr_matrix(np.eye(3, dtype=np.float32))
     state = {"_shape": rows.shape, "data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
     sparse = pickle.dumps(state, protocol=2)[2:-1]
@@ -78,7 +90,13 @@ def read_pickle(path: Path) -> None:
 def arrays() -> list[bytes]:
     """.npy files."""
     files = []
-    for array in (np.arange(6.0), np.asfortranarray(np.eye(3, dtype=np.uint8)), np.array("text"), np.zeros((0, 2)), np.array([True])):
+    for array in (
+        np.arange(6.0),
+        np.asfortranarray(np.eye(3, dtype=np.uint8)),
+        np.array("text"),
+        np.zeros((0, 2)),
+        np.array([True]),
+    ):
         file = io.BytesIO()
         np.save(file, array)
         files.append(file.getvalue())
@@ -103,7 +121,10 @@ def partitions() -> list[bytes]:
         {"nodes": tuple(np.arange(5) for _ in range(3)), "edges": (pair,) * 3, "relation": pair},
         {"layout": {"window": 2, "horizon": 1, "stride": 1}, "test_weight": np.ones((3, 2)), "group": np.arange(3)},
     ]
-    return [_written(lambda path, k=kind: data.save_partition(path, data.Partition(rows, rows, rows, **k)), ".npz") for kind in kinds]
+    return [
+        _written(lambda path, k=kind: data.save_partition(path, data.Partition(rows, rows, rows, **k)), ".npz")
+        for kind in kinds
+    ]
 
 
 def _written(write: Callable[[Path], object], suffix: str) -> bytes:
@@ -146,7 +167,11 @@ def tables() -> list[bytes]:
             file["speed/axis1"] = np.arange(3)
             file.create_dataset("speed/block0_values", data=np.arange(6.0).reshape(3, 2), **options)
 
-    ways: list[tuple[str, dict[str, Any]]] = [("earliest", {}), ("latest", {}), ("earliest", {"compression": "gzip", "chunks": (2, 2)})]
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("earliest", {}),
+        ("latest", {}),
+        ("earliest", {"compression": "gzip", "chunks": (2, 2)}),
+    ]
     ways.append(("latest", {"chunks": (1, 2), "shuffle": True, "fletcher32": True}))
     return [_written(partial(write, version=version, **options), ".h5") for version, options in ways]
 
@@ -162,9 +187,19 @@ def evaluations() -> list[bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {"seed": [0] * 8, "round": [*range(8)], "point": ["post"] * 8, "split": ["val", "test"] * 4, "client": [0] * 8}
+    columns = {
+        "seed": [0] * 8,
+        "round": [*range(8)],
+        "point": ["post"] * 8,
+        "split": ["val", "test"] * 4,
+        "client": [0] * 8,
+    }
     table = pa.table({**columns, "value": np.linspace(0, 1, 8)})
-    ways: list[dict[str, Any]] = [{"compression": "NONE"}, {"compression": "SNAPPY"}, {"compression": "NONE", "use_dictionary": False}]
+    ways: list[dict[str, Any]] = [
+        {"compression": "NONE"},
+        {"compression": "SNAPPY"},
+        {"compression": "NONE", "use_dictionary": False},
+    ]
     return [_written(lambda path, w=way: pq.write_table(table, path, **w), ".parquet") for way in ways]
 
 
@@ -182,8 +217,16 @@ def checkpoints() -> list[bytes]:
 
     base = torch.arange(24.0).reshape(4, 6)
     content = {"a": base, "t": base.t(), "v": base[1:3, 2:], "e": torch.ones(3, 1).expand(3, 5), "z": torch.zeros(0, 2)}
-    content |= {"b": torch.tensor([True]), "i": torch.arange(3), "h": base.half(), "p": (1, 2.5, None, [True, "x"], base.shape)}
-    return [_written(lambda path, c=value: save_tensors(path, c), ".pt") for value in (content, {"state": (3, {}, {}), "a": base})]
+    content |= {
+        "b": torch.tensor([True]),
+        "i": torch.arange(3),
+        "h": base.half(),
+        "p": (1, 2.5, None, [True, "x"], base.shape),
+    }
+    return [
+        _written(lambda path, c=value: save_tensors(path, c), ".pt")
+        for value in (content, {"state": (3, {}, {}), "a": base})
+    ]
 
 
 def read_checkpoint(path: Path) -> None:
@@ -245,7 +288,10 @@ def read_study(path: Path) -> None:
 
 def pixels() -> list[bytes]:
     """Bytes in the format of MNIST."""
-    return [b"\0\0\x08\3" + np.array([2, 3, 3], ">i4").tobytes() + bytes(18), b"\0\0\x08\1" + np.array([4], ">i4").tobytes() + bytes(4)]
+    return [
+        b"\0\0\x08\3" + np.array([2, 3, 3], ">i4").tobytes() + bytes(18),
+        b"\0\0\x08\1" + np.array([4], ">i4").tobytes() + bytes(4),
+    ]
 
 
 def read_pixels(path: Path) -> None:
@@ -290,9 +336,13 @@ TARGETS: dict[str, Target] = {
     "hdf5": Target(tables, read_table),
     "parquet": Target(evaluations, read_evaluations),
     "checkpoint": Target(checkpoints, read_checkpoint, mutations.members(mutations.damage)),
-    "tar": Target(tar, partial(unpack, member="m"), mutations.compressed(mutations.damage), ".tar.gz", (_source_error(),)),
+    "tar": Target(
+        tar, partial(unpack, member="m"), mutations.compressed(mutations.damage), ".tar.gz", (_source_error(),)
+    ),
     "zip": Target(zips, partial(unpack, member="m"), mutations.members(mutations.damage), ".zip", (_source_error(),)),
-    "gz": Target(lambda: [gzip.compress(b"x" * 50)], partial(unpack, member="m.gz"), suffix=".gz", refusals=(_source_error(),)),
+    "gz": Target(
+        lambda: [gzip.compress(b"x" * 50)], partial(unpack, member="m.gz"), suffix=".gz", refusals=(_source_error(),)
+    ),
     "yaml": Target(studies, read_study),
     "idx": Target(pixels, read_pixels),
     "data-set": Target(contents, read_dataset),

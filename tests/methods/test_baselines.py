@@ -26,11 +26,18 @@ ALONE = FED.select(torch.tensor([1]))
 UNRELATED = replace(EQUAL, relation=None)
 REDUCTIONS = {
     "FedProx-FT(mu=0) = FedAvg-FT": sides(lambda: models(ran("fedprox_ft", mu=0.0)), lambda: models(ran("fedavg_ft"))),
-    "FedProx-FT trains as FedProx": sides(lambda: server(ran("fedprox_ft", mu=0.5)), lambda: server(ran("fedprox", mu=0.5))),
-    "Per-FedAvg(alpha=0) = FedAvg": sides(lambda: server(ran("perfedavg", "images", alpha=0.0)), lambda: server(ran("fedavg", "images"))),
-    "Per-FedAvg(HF, alpha=0) = FedAvg": sides(lambda: models(ran("perfedavg", variant="hf", alpha=0.0)), lambda: models(ran("fedavg"))),
+    "FedProx-FT trains as FedProx": sides(
+        lambda: server(ran("fedprox_ft", mu=0.5)), lambda: server(ran("fedprox", mu=0.5))
+    ),
+    "Per-FedAvg(alpha=0) = FedAvg": sides(
+        lambda: server(ran("perfedavg", "images", alpha=0.0)), lambda: server(ran("fedavg", "images"))
+    ),
+    "Per-FedAvg(HF, alpha=0) = FedAvg": sides(
+        lambda: models(ran("perfedavg", variant="hf", alpha=0.0)), lambda: models(ran("fedavg"))
+    ),
     "pFedMe(lam=0) trains theta as FedAvg-FT": sides(
-        lambda: models(ran("pfedme", rounds=1, lam=0.0, mu=0.0, inner_steps=1, inner_lr=0.1)), lambda: models(ran("fedavg_ft", rounds=1))
+        lambda: models(ran("pfedme", rounds=1, lam=0.0, mu=0.0, inner_steps=1, inner_lr=0.1)),
+        lambda: models(ran("fedavg_ft", rounds=1)),
     ),
     "pFedMe(beta=0) = pFedMe(lam=0): nothing but the first model": sides(
         lambda: server(ran("pfedme", beta=0.0)), lambda: server(ran("pfedme", lam=0.0))
@@ -38,15 +45,24 @@ REDUCTIONS = {
     "CFL without splits = FedAvg-FT": sides(
         lambda: models(ran("cfl", "rows", EQUAL, eps1=0.0)), lambda: models(ran("fedavg_ft", "rows", EQUAL))
     ),
-    "HeurFedAMP(omega=1, lam=0) = Local": sides(lambda: models(ran("heurfedamp", omega=1.0, lam=0.0)), lambda: models(ran("local"))),
+    "HeurFedAMP(omega=1, lam=0) = Local": sides(
+        lambda: models(ran("heurfedamp", omega=1.0, lam=0.0)), lambda: models(ran("local"))
+    ),
     "HeurFedAMP from u_i, omega=1, lam=0 = Local": sides(
         lambda: models(ran("heurfedamp", omega=1.0, lam=0.0, begin_at="mixture")), lambda: models(ran("local"))
     ),
-    "HeurFedAMP(detached) = Local": sides(lambda: models(ran("heurfedamp", detached=True)), lambda: models(ran("local"))),
-    "FedALA in round 0 = FedAvg": sides(lambda: models(ran("fedala", rounds=1)), lambda: models(ran("fedavg", rounds=1))),
-    "FedALA(eta=0) = FedAvg": sides(lambda: models(ran("fedala", "images", eta=0.0, tensors=0)), lambda: models(ran("fedavg", "images"))),
+    "HeurFedAMP(detached) = Local": sides(
+        lambda: models(ran("heurfedamp", detached=True)), lambda: models(ran("local"))
+    ),
+    "FedALA in round 0 = FedAvg": sides(
+        lambda: models(ran("fedala", rounds=1)), lambda: models(ran("fedavg", rounds=1))
+    ),
+    "FedALA(eta=0) = FedAvg": sides(
+        lambda: models(ran("fedala", "images", eta=0.0, tensors=0)), lambda: models(ran("fedavg", "images"))
+    ),
     "FedPAC(lam=0) of one client = FedRep": sides(
-        lambda: models(ran("fedpac", "rows", ALONE, lam=0.0, head_epochs=2)), lambda: models(ran("fedrep", "rows", ALONE, head_epochs=2))
+        lambda: models(ran("fedpac", "rows", ALONE, lam=0.0, head_epochs=2)),
+        lambda: models(ran("fedrep", "rows", ALONE, head_epochs=2)),
     ),
     "FedFomo without validation rows = Local": sides(
         lambda: models(ran("fedfomo", "rows", NO_VALIDATION)), lambda: models(ran("local", "rows", NO_VALIDATION))
@@ -116,7 +132,11 @@ def test_executors_agree_off_the_defaults() -> None:
         ("fedpac", "rows", {"head_lr": 0.05}),
         ("heurfedamp", "rows", {"begin_at": "mixture"}),
     ]:
-        method, federation, some = made(name, kind, **settings), tiny.TASKS[kind][1](), Settings(rounds=3, participation=0.6, seed=SEED)
+        method, federation, some = (
+            made(name, kind, **settings),
+            tiny.TASKS[kind][1](),
+            Settings(rounds=3, participation=0.6, seed=SEED),
+        )
         states = [list(run(method, federation, some, executor))[-1].state for executor in (Loop(), Batched(2))]
         for a, b in zip(*(trees.tree_leaves(tuple(state)) for state in states), strict=True):
             torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=1e-8, atol=1e-9)

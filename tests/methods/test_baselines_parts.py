@@ -49,7 +49,9 @@ def test_fedpac_program(seed: int) -> None:
         gap = (h[i] - h).flatten(1)
         p = (v.diag() + gap @ gap.T).numpy()
         np.testing.assert_allclose(alpha[i], minimum(p, np.zeros(5)), atol=2e-5)
-    np.testing.assert_allclose(heads.shares(v, h[:1].expand_as(h)).numpy(), np.tile((1 / v / (1 / v).sum()).numpy(), (5, 1)), rtol=1e-9)
+    np.testing.assert_allclose(
+        heads.shares(v, h[:1].expand_as(h)).numpy(), np.tile((1 / v / (1 / v).sum()).numpy(), (5, 1)), rtol=1e-9
+    )
     small = heads.shares(v, h, smallest=0.1)
     assert ((small == 0) | (small >= 0.1)).all()
     torch.testing.assert_close(small.sum(1), torch.ones(5, dtype=torch.float64))
@@ -85,7 +87,10 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
     """The alignment's gradient is that of λ mean (z − μ)², and 0 for classes nobody knows."""
     method = made("fedpac", lam=2.0)
     net, data, rows = network(method), viewers(FED, SEED, 0).one(0), FED.train[0][:5]
-    protos, y = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64), FED.shared["y"][FED.train[0][:5]]
+    protos, y = (
+        torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+        FED.shared["y"][FED.train[0][:5]],
+    )
     for known in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
         shared = {"prototypes": protos, "known": known}
         params = {n: p.detach().requires_grad_() for n, p in net.named_parameters()}
@@ -93,14 +98,18 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
         z = torch.func.functional_call(net, params, (FED.shared["x"][rows],))
         features = method.task.call(params, FED.shared["x"][rows], "features")
         theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * known[y][:, None]).mean()
-        for a, b in zip(*(torch.autograd.grad(v, [*params.values()], retain_graph=True) for v in (ours, theirs)), strict=True):
+        for a, b in zip(
+            *(torch.autograd.grad(v, [*params.values()], retain_graph=True) for v in (ours, theirs)), strict=True
+        ):
             torch.testing.assert_close(a, b)
 
 
 def test_pfedgraph_program() -> None:
     """The closed form is the minimum of Σ a d + α ‖a − n‖² over the simplex, unseen clients excluded."""
     method = made("pfedgraph", alpha=0.8)
-    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED, participation=4), Loop())
+    state, _, _ = one_round(
+        method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED, participation=4), Loop()
+    )
     server, ids = state.server, torch.arange(5)
     learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
     seen = server["seen"].nonzero()[:, 0]
@@ -118,14 +127,21 @@ def test_fedfomo_weights() -> None:
     """Scores by losses and distances; what helps is taken in proportion, what does not is left."""
     method, data = made("fedfomo", models=3), viewers(FED, SEED, 1).one(1)
     own, rows = network(method), FED.val[1][FED.val[1] >= 0]
-    others = [moved(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))]
+    others = [
+        moved(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))
+    ]
     losses = [float(ce(n, rows).detach()) for n in (own, *others)]
     vectors = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in (own, *others)])
-    scores = torch.tensor([(losses[0] - loss) / float((v - vectors[0]).norm()) for loss, v in zip(losses[1:], vectors[1:], strict=True)])
+    scores = torch.tensor(
+        [(losses[0] - loss) / float((v - vectors[0]).norm()) for loss, v in zip(losses[1:], vectors[1:], strict=True)]
+    )
     assert scores[0] > 0 > scores[2]
     positive = scores.clamp(min=0).double()
     expected = vectors[0] + (positive / positive.sum()) @ (vectors[1:] - vectors[0])
-    sent = {"models": trees.stack([dict(net.named_parameters()) for net in others]), "live": torch.ones(3, dtype=torch.bool)}
+    sent = {
+        "models": trees.stack([dict(net.named_parameters()) for net in others]),
+        "live": torch.ones(3, dtype=torch.bool),
+    }
     sent = trees.tree_map(torch.detach, sent)
     client = {n: p.detach() for n, p in own.named_parameters()}
     same_vector = torch.cat([v.flatten() for v in method.personalize({}, sent, client, data).values()])
@@ -187,7 +203,9 @@ def test_cfl_absent_members_follow_their_cluster() -> None:
     report = ran("cfl", eps1=0.0)
     rows = trees.flat(report.state.server["models"])
     torch.testing.assert_close(rows, rows[:1].expand_as(rows))
-    *_, partial = run(made("cfl", eps1=100.0, eps2=0.0, first_split=0), FED, Settings(rounds=4, seed=SEED, participation=0.6), Loop())
+    *_, partial = run(
+        made("cfl", eps1=100.0, eps2=0.0, first_split=0), FED, Settings(rounds=4, seed=SEED, participation=0.6), Loop()
+    )
     labels, rows = partial.state.server["labels"], trees.flat(partial.state.server["models"])
     assert labels.unique().numel() > 1
     for label in labels.unique():
@@ -208,10 +226,14 @@ def test_fedcp_gate_splits_features() -> None:
     """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a Gumbel-softmax."""
     method = made("fedcp")
     state = begin(method, FED, SEED, Loop())
-    model = method.personalize(method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0))
+    model = method.personalize(
+        method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0)
+    )
     data, rows = viewers(FED, 0, 0).one(0), torch.arange(7)
     plain = method.task.predict(model["model"], data, rows)
-    torch.testing.assert_close(method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12
+    )
     draws = dropout_keys.uniform(dropout_keys.key(3), (20000, 2)).clamp(min=2.0**-25).double()
     scores = torch.tensor([1.0, 0.0]) + -(-draws.log()).log()
     assert float((scores.argmax(1) == 0).double().mean()) == pytest.approx(1 / (1 + np.exp(-1.0)), abs=0.015)
@@ -222,7 +244,9 @@ def test_fedcp_discrepancy() -> None:
     g = torch.Generator().manual_seed(0)
     x, y = (3 * torch.randn(6, 4, generator=g, dtype=torch.float64) for _ in range(2))
     kernel = lambda a, b: sum(np.exp(-float((a - b).square().sum()) / (2 * w)) for w in (10, 15, 20, 50))  # noqa: E731
-    expected = np.mean([[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)])
+    expected = np.mean(
+        [[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)]
+    )
     assert float(fedcp.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
     assert float(fedcp.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
     mask = torch.tensor([True] * 4 + [False] * 2)
@@ -265,12 +289,17 @@ def test_fedcp_uploads_the_middle_of_both_heads() -> None:
 def test_unsquared_penalty_has_a_unit_gradient() -> None:
     """∇ weight ‖w − a‖ is weight times the unit vector, 0 at w = a, and several anchors add up."""
     g = torch.Generator().manual_seed(0)
-    a, b = ({n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(2))
+    a, b = (
+        {n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(2)
+    )
     w = {n: torch.randn_like(v).requires_grad_() for n, v in a.items()}
     loss = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 0.3), (b, 0.5)])
     grads = torch.autograd.grad(loss(w, torch.zeros(1), dropout_keys.key(0))[0], [*w.values()])
     for name, grad in zip(w, grads, strict=True):
-        unit = [weight * (w[name] - x[name]) / penalties.length(w[n] - x[n] for n in w) for x, weight in ((a, 0.3), (b, 0.5))]
+        unit = [
+            weight * (w[name] - x[name]) / penalties.length(w[n] - x[n] for n in w)
+            for x, weight in ((a, 0.3), (b, 0.5))
+        ]
         torch.testing.assert_close(grad, sum(unit).detach())
     at = {n: v.clone().requires_grad_() for n, v in a.items()}
     alone = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)])
@@ -311,7 +340,9 @@ def test_panacea_reconstruction() -> None:
     gradient = method.regularise(phi, fixed)
     g = torch.Generator().manual_seed(4)
     direction = trees.tree_map(lambda t: torch.randn(t.shape, generator=g, dtype=t.dtype), phi)
-    ends = [method.reconstruction(trees.tree_map(lambda p, d, s=s: p + s * d, phi, direction), fixed) for s in (1e-5, -1e-5)]
+    ends = [
+        method.reconstruction(trees.tree_map(lambda p, d, s=s: p + s * d, phi, direction), fixed) for s in (1e-5, -1e-5)
+    ]
     along = trees.only(direction, gradient)  # the hypernetwork is not in the gradient, though it is in the direction
     slope = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(along), strict=True))
     torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8)

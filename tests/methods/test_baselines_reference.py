@@ -35,7 +35,9 @@ def test_per_fedavg(variant: str) -> None:
         g = average(nets, FED.sizes)
     report = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta)
     same(g, report.state.server["model"])
-    whole = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta, training=Training(batch_size=0, epochs=1))
+    whole = ran(
+        "perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta, training=Training(batch_size=0, epochs=1)
+    )
     g.load_state_dict(whole.state.server["model"])
     for i in range(tiny.CLIENTS):
         adapted = moved(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
@@ -57,7 +59,16 @@ def test_hessian_free_direction_is_second_order() -> None:
         return loss({n: v - 0.3 * inner[n] for n, v in p.items()})
 
     exact = torch.func.grad(adapted)(params)
-    one = ran("perfedavg", "rows", FED.select(torch.tensor([0])), 1, variant="hf", alpha=0.3, delta=1e-4, training=method.training)
+    one = ran(
+        "perfedavg",
+        "rows",
+        FED.select(torch.tensor([0])),
+        1,
+        variant="hf",
+        alpha=0.3,
+        delta=1e-4,
+        training=method.training,
+    )
     for name, value in params.items():
         torch.testing.assert_close(one.state.server["model"][name], value - 0.1 * exact[name], rtol=1e-5, atol=1e-7)
 
@@ -80,7 +91,9 @@ def test_pfedme() -> None:
                         ],
                         -lr,
                     )
-                w = moved(w, [lam * (q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)], -0.1)
+                w = moved(
+                    w, [lam * (q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)], -0.1
+                )
             nets.append(w)
             thetas.append(theta)
         g = average([g, average(nets, FED.sizes)], torch.tensor([1 - beta, beta], dtype=torch.float64))
@@ -158,11 +171,14 @@ def test_blending_rule_stops_when_losses_settle() -> None:
     state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
     assert not state.clients["started"].any()
     patient, eager = (
-        one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0] for n, t in ((11, 0.0), (40, 1e9))
+        one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
+        for n, t in ((11, 0.0), (40, 1e9))
     )
     torch.testing.assert_close(patient.clients["weights"], eager.clients["weights"])
     assert patient.clients["started"].all()
-    later = [one_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)]
+    later = [
+        one_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)
+    ]
     torch.testing.assert_close(*(state.clients["weights"] for state in later))
 
 
@@ -198,7 +214,12 @@ def test_fedrod() -> None:
                 z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
                 generic = net.fc(z)
                 for optimizer, loss in zip(
-                    both, (F.cross_entropy(generic + prior, y), F.cross_entropy(generic.detach() + private[i](z.detach()), y)), strict=True
+                    both,
+                    (
+                        F.cross_entropy(generic + prior, y),
+                        F.cross_entropy(generic.detach() + private[i](z.detach()), y),
+                    ),
+                    strict=True,
                 ):
                     optimizer.zero_grad()
                     loss.backward()
@@ -235,7 +256,9 @@ def test_fedcp() -> None:
         for k, rows in enumerate(batches(i, 0, 0, 2)):
             z = net.features(FED.shared["x"][rows])
             noise = -(
-                -dropout_keys.uniform(dropout_keys.fold(key, k // per_epoch, k % per_epoch, 2), (len(rows), 2, 5)).clamp(min=2.0**-25).log()
+                -dropout_keys.uniform(dropout_keys.fold(key, k // per_epoch, k % per_epoch, 2), (len(rows), 2, 5))
+                .clamp(min=2.0**-25)
+                .log()
             ).log()
             s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) + noise, 1)
             mmd = fedcp.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)

@@ -29,7 +29,9 @@ def objects(name: str, kind: str) -> tuple[Method, Federation]:
     return tiny.method(name, task, kind), federation
 
 
-def last(method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None) -> tuple[State, dict]:
+def last(
+    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
+) -> tuple[State, dict]:
     """State and scores at the end of a run."""
     *_, report = run(method, federation, settings, executor, resume)
     return report.state, report.scores
@@ -74,7 +76,9 @@ def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
     method, federation = objects(name, kind)
     method = method.stages(1)[0].method
     before = begin(method, federation, 3, Loop())
-    after, _, _ = one_round(method, before, federation, Settings(rounds=1, seed=3, participation=2), Loop(), shadow=True)
+    after, _, _ = one_round(
+        method, before, federation, Settings(rounds=1, seed=3, participation=2), Loop(), shadow=True
+    )
     changed = torch.zeros(tiny.CLIENTS, dtype=torch.bool)
     for x, y in zip(tree_leaves(before.clients), tree_leaves(after.clients), strict=True):
         changed |= (x != y).reshape(len(x), -1).any(1)
@@ -139,7 +143,13 @@ def test_newcomers_join(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_one_client_is_a_federation(name: str) -> None:
     """With nobody to learn from, every method trains, scores and stays finite."""
-    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"
+    kind = (
+        "rows"
+        if tiny.suits(name, tiny.rows_task())
+        else "images"
+        if tiny.suits(name, tiny.rows_task("small_cnn"))
+        else "nodes"
+    )
     method, federation = objects(name, kind)
     *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
     assert report.dropped == ()
@@ -161,7 +171,13 @@ def test_newcomers_join_the_last_stage(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_learns_a_separable_toy(name: str) -> None:
     """After training, clients beat the chance level of their most frequent class by a wide margin."""
-    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images" if tiny.suits(name, tiny.rows_task("small_cnn")) else "nodes"
+    kind = (
+        "rows"
+        if tiny.suits(name, tiny.rows_task())
+        else "images"
+        if tiny.suits(name, tiny.rows_task("small_cnn"))
+        else "nodes"
+    )
     method, federation = objects(name, kind)
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=1000)
     scores = last(method, federation, settings, Batched())[1][method.point]

@@ -21,9 +21,16 @@ from fedweave.tensors.trees import Tree
 
 EVERYBODY = torch.arange(tiny.CLIENTS)
 # Hypernetworks, without what would move their target.
-STEADY: dict[str, dict] = {"pfedhn": {}, "ghn": {}, "shn": {}, "fedsheafhn": {"dropout": 0.0, "lr_phi": 0.002, "lr_theta": 0.002}}
+STEADY: dict[str, dict] = {
+    "pfedhn": {},
+    "ghn": {},
+    "shn": {},
+    "fedsheafhn": {"dropout": 0.0, "lr_phi": 0.002, "lr_theta": 0.002},
+}
 GENERATED = {
-    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes" for name, cls in METHODS.items() if issubclass(cls, GeneratedModels)
+    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
+    for name, cls in METHODS.items()
+    if issubclass(cls, GeneratedModels)
 }
 
 
@@ -73,7 +80,10 @@ def test_descent_pulls_towards_what_was_trained(name: str) -> None:
         target = {n: v + 0.1 * torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in first.items()}
         for _ in range(10):
             server = method.aggregate(server, EVERYBODY, {"model": target}, torch.ones(tiny.CLIENTS))
-        losses[sign] = [float((trees.flat(m) - trees.flat(target)).square().sum()) for m in (first, method.download(server, EVERYBODY)[1])]
+        losses[sign] = [
+            float((trees.flat(m) - trees.flat(target)).square().sum())
+            for m in (first, method.download(server, EVERYBODY)[1])
+        ]
     assert losses["descent"][1] < 0.9 * losses["descent"][0]
     assert losses["literal"][1] > losses["literal"][0]
 
@@ -83,7 +93,9 @@ def test_loss_is_a_mean_over_participants(name: str) -> None:
     """Two participants with one difference each weigh half of one participant with the same difference."""
     method, _, _ = fixture(name)
     start = {"w": torch.ones(2, 3)}
-    torch.testing.assert_close(method.cotangent(start, {"model": {"w": torch.zeros(2, 3)}})["w"], torch.full((2, 3), 0.5))
+    torch.testing.assert_close(
+        method.cotangent(start, {"model": {"w": torch.zeros(2, 3)}})["w"], torch.full((2, 3), 0.5)
+    )
 
 
 def test_a_server_step_equals_autograd_of_the_squared_distance() -> None:
@@ -111,19 +123,26 @@ def test_grouped_solvers_work_apart() -> None:
     grouped = Grouped(solvers={"a": SGD(lr=0.1, momentum=0.9, clip=0.3), "b": Adam(lr=0.2, weight_decay=0.1)})
     state, ours, inplace = grouped.init(params), params, owned(params)
     written = owned(state)
-    alone = {group: (trees.only(params, names), grouped.solvers[group].init(trees.only(params, names))) for group, names in parts.items()}
+    alone = {
+        group: (trees.only(params, names), grouped.solvers[group].init(trees.only(params, names)))
+        for group, names in parts.items()
+    }
     for _ in range(3):
         grads = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in params}
         ours, state = grouped.step(ours, grads, state)
         inplace, written = grouped.step_(inplace, owned(grads), written)
-        alone = {group: grouped.solvers[group].step(own, trees.only(grads, own), s) for group, (own, s) in alone.items()}
+        alone = {
+            group: grouped.solvers[group].step(own, trees.only(grads, own), s) for group, (own, s) in alone.items()
+        }
     for result in (ours, inplace):
         assert list(result) == list(params)
         for part, _ in alone.values():
             for name, value in part.items():
                 torch.testing.assert_close(result[name], value, rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="contiguous"):
-        Adam(lr=0.1).step_({"w": torch.ones(2, 3).T}, {"w": torch.ones(3, 2)}, Adam(lr=0.1).init({"w": torch.ones(3, 2)}))
+        Adam(lr=0.1).step_(
+            {"w": torch.ones(2, 3).T}, {"w": torch.ones(3, 2)}, Adam(lr=0.1).init({"w": torch.ones(3, 2)})
+        )
 
 
 def test_vector_length_grows_with_the_federation() -> None:
@@ -152,7 +171,9 @@ def test_stages(name: str, embedding: str) -> None:
     cold, hot = method.take_over(warm, start), replace(method, warm_start=True, train_x=True).take_over(warm, start)
     assert torch.equal(cold["fixed"]["x"], method.looked_up(warm["phi"]))
     assert torch.equal(hot["phi"]["x"], cold["fixed"]["x"])
-    assert all(torch.equal(a, b) for a, b in zip(hot["phi"]["hyper"].values(), warm["phi"]["hyper"].values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(hot["phi"]["hyper"].values(), warm["phi"]["hyper"].values(), strict=True)
+    )
     assert not torch.equal(trees.tree_leaves(cold["phi"]["hyper"])[0], trees.tree_leaves(warm["phi"]["hyper"])[0])
     assert torch.equal(reports[2].state.server["fixed"]["x"], reports[4].state.server["fixed"]["x"])
     trained = list(run(replace(method, train_x=True), federation, Settings(rounds=2, seed=2), Loop()))
@@ -162,7 +183,10 @@ def test_stages(name: str, embedding: str) -> None:
 def test_graphs() -> None:
     """The given graph where there is one, else neighbours or a threshold; k = 0 and τ = 1 leave everybody alone."""
     method, federation, _ = fixture("shn")
-    x, start = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64), start_of(method, federation)
+    x, start = (
+        torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+        start_of(method, federation),
+    )
     alone = start._replace(relation=None)
     assert method.edges(x, start).shape == federation.relation.shape
     assert replace(method, graph="knn", k=1).edges(x, start).shape[1] >= 5
@@ -199,7 +223,10 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     present = federation.select(torch.arange(3))
     *_, report = run(method, present, Settings(rounds=1, seed=2), Loop())
     state = onboard(method, report.state, federation, 2, 1, Loop())
-    held, before = state.server["phi" if train_x else "fixed"]["x"], report.state.server["phi" if train_x else "fixed"]["x"]
+    held, before = (
+        state.server["phi" if train_x else "fixed"]["x"],
+        report.state.server["phi" if train_x else "fixed"]["x"],
+    )
     assert torch.equal(held[:3], before)
     assert state.server["fixed"]["edges"].max() == 4
     after, report, _ = one_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
@@ -231,7 +258,10 @@ def test_fedsheafhn_without_server_learning() -> None:
     for name, value in fresh.items():
         assert torch.equal(control.server["phi"][name], value)
         assert torch.equal(zero.server["phi"][name], value)
-    assert all(torch.equal(a, b) for a, b in zip(trees.tree_leaves(control.clients), trees.tree_leaves(zero.clients), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(trees.tree_leaves(control.clients), trees.tree_leaves(zero.clients), strict=True)
+    )
 
 
 def test_fedsheafhn_refreshes_embeddings() -> None:

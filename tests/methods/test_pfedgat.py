@@ -22,7 +22,9 @@ SETTINGS = Settings(rounds=3, seed=2)
 EVERYBODY = torch.arange(tiny.CLIENTS)
 
 
-def fixture(name: str = "pfedgat", kind: str = "rows", rounds: int = 2, **overrides: object) -> tuple[ValidatedMixtures, Federation, State]:
+def fixture(
+    name: str = "pfedgat", kind: str = "rows", rounds: int = 2, **overrides: object
+) -> tuple[ValidatedMixtures, Federation, State]:
     """A method and its state after some rounds."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **overrides)
@@ -49,19 +51,34 @@ def single_process(method: ValidatedMixtures, federation: Federation, state: Sta
         data = viewers(federation, 0, 0).one(i)
         rows = getattr(data, split)[getattr(data, split) >= 0]
         targets = method.task.targets(data, rows)
-        values = method.task.row_loss(method.task.forward({**trees.at(models, i), **trees.at(state.clients, i)}, data, rows), targets)
-        weights = data.arrays["test_weight"][targets] if split == "test" and "test_weight" in data.arrays else torch.ones_like(values)
+        values = method.task.row_loss(
+            method.task.forward({**trees.at(models, i), **trees.at(state.clients, i)}, data, rows), targets
+        )
+        weights = (
+            data.arrays["test_weight"][targets]
+            if split == "test" and "test_weight" in data.arrays
+            else torch.ones_like(values)
+        )
         total = total + (values * weights).sum() / weights.sum()
     return dict(zip(phi, torch.autograd.grad(total, list(phi.values())), strict=True))
 
 
 def pulled(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tree:
     """The gradient of φ for a gradient at every θ̄_i."""
-    return pull_back(lambda phi: method.generate(phi, state.server["fixed"], EVERYBODY), state.server["phi"], lambda _: cotangent)[0]
+    return pull_back(
+        lambda phi: method.generate(phi, state.server["fixed"], EVERYBODY), state.server["phi"], lambda _: cotangent
+    )[0]
 
 
 @pytest.mark.parametrize(
-    "overrides", [{}, {"score": "gatv2", "h_scale": "rsqrt"}, {"shared": True}, {"features": "proj", "sketch": 16}, {"features": "layers"}]
+    "overrides",
+    [
+        {},
+        {"score": "gatv2", "h_scale": "rsqrt"},
+        {"shared": True},
+        {"features": "proj", "sketch": 16},
+        {"features": "layers"},
+    ],
 )
 @pytest.mark.parametrize("kind", ["rows", "images"])
 def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
@@ -115,7 +132,10 @@ def test_delta_feedback() -> None:
     task, federation = tiny.rows_task(), tiny.rows_federation()
     same = replace(federation, val=federation.train)
     method = replace(tiny.method("pfedgat", task, "rows"), training=Training(batch_size=0, epochs=1))
-    ends = [list(run(replace(method, gat_grad=kind), same, SETTINGS, Loop()))[-1].state.server["phi"] for kind in ("client_grad", "delta")]
+    ends = [
+        list(run(replace(method, gat_grad=kind), same, SETTINGS, Loop()))[-1].state.server["phi"]
+        for kind in ("client_grad", "delta")
+    ]
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
 
 
@@ -157,7 +177,9 @@ def test_spsa_is_unbiased_on_a_quadratic() -> None:
         u = method.direction(state.server["phi"], fixed, 0)["matrix"]
         assert (u.abs() == 1).all()
         if n < 20:
-            estimate = method.gradient(server, EVERYBODY, sent(method, federation, state._replace(server=server)))[0]["matrix"]
+            estimate = method.gradient(server, EVERYBODY, sent(method, federation, state._replace(server=server)))[0][
+                "matrix"
+            ]
             torch.testing.assert_close(estimate, (u * g).sum() * u, rtol=1e-8, atol=1e-10)
         total += (u * g).sum() * u
     error = (total / draws - g).abs()
@@ -201,7 +223,9 @@ def test_validation_feedback_never_sees_test_rows() -> None:
     for split in ("val", "test"):
         method = tiny.method("pfedgat", tiny.rows_task(), "rows", gat_split=split)
         assert method.leaks == (split == "test")
-        ends[split] = [list(run(method, f, SETTINGS, Loop()))[-1].state.server["phi"] for f in (tiny.rows_federation(), other)]
+        ends[split] = [
+            list(run(method, f, SETTINGS, Loop()))[-1].state.server["phi"] for f in (tiny.rows_federation(), other)
+        ]
     for name in ends["val"][0]:
         assert torch.equal(ends["val"][0][name], ends["val"][1][name])
     assert any(not torch.equal(ends["test"][0][name], ends["test"][1][name]) for name in ends["test"][0])

@@ -55,7 +55,10 @@ def test_a_penalty_matters() -> None:
 def test_one_client_is_centralised_training() -> None:
     """FedAvg with a single client is that client's local training."""
     task, federation = tiny.rows_task(), tiny.rows_federation().select(torch.tensor([1]))
-    reports = {name: list(run(tiny.method(name, task, "rows"), federation, SETTINGS, Loop()))[-1] for name in ("fedavg", "local")}
+    reports = {
+        name: list(run(tiny.method(name, task, "rows"), federation, SETTINGS, Loop()))[-1]
+        for name in ("fedavg", "local")
+    }
     torch.testing.assert_close(deployed(reports["fedavg"]), deployed(reports["local"]), rtol=1e-12, atol=0)
 
 

@@ -122,7 +122,9 @@ def test_fedrep() -> None:
         for i, net in enumerate(nets):
             plan = batches(federation, i, r, 4)
             sgd_epochs(net, federation, plan[:2], params=list(net.fc.parameters()))
-            sgd_epochs(net, federation, plan[2:], params=[p for n, p in net.named_parameters() if not n.startswith("fc.")])
+            sgd_epochs(
+                net, federation, plan[2:], params=[p for n, p in net.named_parameters() if not n.startswith("fc.")]
+            )
         mean = average(nets, federation)
         for net in nets:
             body = {n: p for n, p in mean.named_parameters() if not n.startswith("fc.")}
@@ -174,7 +176,9 @@ def test_knn_per_distribution() -> None:
                 distances = ((stored - z) ** 2).sum(1)
                 near = distances.argsort()[:3]
                 weights = torch.exp(-distances[near] / len(z))
-                votes = torch.zeros(tiny.CLASSES, dtype=torch.float64).index_add(0, y[train][near], weights / weights.sum())
+                votes = torch.zeros(tiny.CLASSES, dtype=torch.float64).index_add(
+                    0, y[train][near], weights / weights.sum()
+                )
                 hits.append((0.3 * votes + 0.7 * net(x[row][None])[0].softmax(0)).argmax() == y[row])
         assert float(report.scores["pre"]["test"][i]) == pytest.approx(100 * float(torch.tensor(hits).double().mean()))
 
@@ -182,7 +186,10 @@ def test_knn_per_distribution() -> None:
 @pytest.mark.parametrize(
     ("solver", "optimizer"),
     [
-        (SGD(lr=0.1, momentum=0.9, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
+        (
+            SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        ),
         (Adam(lr=0.05, weight_decay=0.02), lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.02)),
         (SGD(lr=0.1, clip=0.5), lambda p: torch.optim.SGD(p, lr=0.1)),
     ],
@@ -190,7 +197,10 @@ def test_knn_per_distribution() -> None:
 def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
     """Pure and in-place steps equal torch.optim on random gradients."""
     g = torch.Generator().manual_seed(0)
-    start = {"w": torch.randn(4, 3, generator=g, dtype=torch.float64), "b": torch.randn(3, generator=g, dtype=torch.float64)}
+    start = {
+        "w": torch.randn(4, 3, generator=g, dtype=torch.float64),
+        "b": torch.randn(3, generator=g, dtype=torch.float64),
+    }
     theirs = [v.clone().requires_grad_() for v in start.values()]
     pure, inplace = dict(start), {n: v.clone() for n, v in start.items()}
     pure_state, inplace_state, reference = solver.init(pure), solver.init(inplace), optimizer(theirs)
@@ -228,19 +238,28 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method(name, task, "images").stages(1)[0].method
     asked = replace(method, training=replace(method.training, average_buffers=True))
-    alone, together = (one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0] for m in (method, asked))
+    alone, together = (
+        one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0]
+        for m in (method, asked)
+    )
     assert not any(buffer in alone.server["model"] for buffer in task.buffers)
     assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})
     kept = tree_flatten_with_path(alone.clients)[0]
     for buffer in {*task.buffers} & {*together.server["model"]}:
         # A method that keeps a personal model besides has its statistics as well.
-        means = [trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer] for path, leaf in kept if path[-1].key == buffer]
+        means = [
+            trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer]
+            for path, leaf in kept
+            if path[-1].key == buffer
+        ]
         assert any(torch.allclose(together.server["model"][buffer], mean, rtol=1e-12, atol=1e-12) for mean in means)
 
 
 def test_participation_is_a_sample() -> None:
     """Sampling takes the asked number, without repeats, and every client equally often."""
-    draws = torch.stack([torch.zeros(12).index_fill(0, participants(0, r, torch.arange(12), 3), 1.0) for r in range(2000)])
+    draws = torch.stack(
+        [torch.zeros(12).index_fill(0, participants(0, r, torch.arange(12), 3), 1.0) for r in range(2000)]
+    )
     assert (draws.sum(1) == 3).all()
     assert (draws.mean(0) - 0.25).abs().max() < 5 * (0.25 * 0.75 / 2000) ** 0.5
     assert torch.equal(participants(0, 0, torch.arange(12), 1.0), torch.arange(12))
@@ -261,6 +280,11 @@ def test_fedamp_pulls_with_the_models_precision() -> None:
     data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).one(0)
     model = task.init(0)
     mixture = {name: value + 1.0 for name, value in model.items()}
-    pulled, free = (method.client_update({}, {"mixture": mixture, "active": torch.tensor(on)}, model, data).model for on in (True, False))
+    pulled, free = (
+        method.client_update({}, {"mixture": mixture, "active": torch.tensor(on)}, model, data).model
+        for on in (True, False)
+    )
     for name, value in pulled.items():
-        torch.testing.assert_close(value - free[name], torch.full_like(value, method.solver.lr * 0.1), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(
+            value - free[name], torch.full_like(value, method.solver.lr * 0.1), rtol=1e-12, atol=1e-14
+        )

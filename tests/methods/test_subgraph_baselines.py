@@ -36,13 +36,17 @@ def test_fed_pub_regularisers() -> None:
         }
         model = {n: v.requires_grad_() for n, v in model.items()}
         full = method._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[0]
-        plain = made("fedpub", "nodes", detached=True)._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[0]
+        plain = made("fedpub", "nodes", detached=True)._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[
+            0
+        ]
         grads = torch.autograd.grad(full - plain, [*model.values()], allow_unused=True) if full.requires_grad else []
         for (name, value), grad in zip(model.items(), grads, strict=True):
             gap = None if name.startswith("mask/") else value - anchor[name]
             expected = 0.2 * value.sign() if gap is None else 0.7 * gap / gap.norm() * (round > 0)
             expected = torch.zeros_like(value) if detached else expected.detach()
-            torch.testing.assert_close(torch.zeros_like(value) if grad is None else grad, expected, atol=1e-9, rtol=1e-7)
+            torch.testing.assert_close(
+                torch.zeros_like(value) if grad is None else grad, expected, atol=1e-9, rtol=1e-7
+            )
     pruned = method._pruned({"gcn1.weight": torch.ones(2)}, {"mask/gcn1.weight": torch.tensor([0.1, 0.3])})
     assert pruned["gcn1.weight"].tolist() == pytest.approx([0.0, 0.3])
 
@@ -70,7 +74,9 @@ def test_fed_pub_similarity() -> None:
     torch.testing.assert_close(method.weights(server, torch.arange(5))[0], expected)
     proxy = server["fixed"]["proxy"]
     assert (proxy["edges"][0] // 10 == proxy["edges"][1] // 10).all()
-    mine = method.task.call(trees.at(report.models["post"], 2), (proxy["x"], proxy["edges"], proxy["weight"]), "embed").mean(0)
+    mine = method.task.call(
+        trees.at(report.models["post"], 2), (proxy["x"], proxy["edges"], proxy["weight"]), "embed"
+    ).mean(0)
     torch.testing.assert_close(e[2], mine)
 
 
@@ -173,7 +179,10 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
     """As many as the degree says and S at most, with the values they have when everybody's are made (under `vmap`)."""
     torch.manual_seed(0)
     net = NeighbourGenerator(7, 6, 3, (5, 8)).double()
-    code, degree = torch.randn(9, 6, dtype=torch.float64), torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64)
+    code, degree = (
+        torch.randn(9, 6, dtype=torch.float64),
+        torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64),
+    )
     few = net._slots(code, degree, dropout_keys.key(1))
     every = torch.func.vmap(net._slots)(code[None], degree[None], dropout_keys.key(1)[None])
     assert [slot.nodes.tolist() for slot in few] == [[2, 3, 4, 5, 7, 8], [4, 5, 7], [5, 7]]
@@ -187,7 +196,13 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
     """With inert neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
     method = made(
-        "fedsage", "nodes", generator_rounds=0, inert=True, dropout=0.0, solver=tiny.SGD(lr=0.1), training=Training(batch_size=0, epochs=1)
+        "fedsage",
+        "nodes",
+        generator_rounds=0,
+        inert=True,
+        dropout=0.0,
+        solver=tiny.SGD(lr=0.1),
+        training=Training(batch_size=0, epochs=1),
     )
     start = begin(method, NODES, SEED, Loop()).server["classifier"]
     after, _, _ = one_round(method, begin(method, NODES, SEED, Loop()), NODES, Settings(rounds=1, seed=SEED), Loop())
@@ -209,18 +224,25 @@ def test_fedsage_phases() -> None:
     method = made("fedsage", "nodes", generator_rounds=3)
     reports = list(run(method, NODES, Settings(rounds=5, seed=SEED), Loop()))
     state = lambda r: reports[r].state.clients  # noqa: E731
-    spread = [float(torch.cat([v.flatten(1) for v in state(r)["classifier"].values()], 1).std(0).max()) for r in range(5)]
+    spread = [
+        float(torch.cat([v.flatten(1) for v in state(r)["classifier"].values()], 1).std(0).max()) for r in range(5)
+    ]
     assert spread[1] > 1e-3
     for a, b in zip(state(2)["generator"].values(), state(4)["generator"].values(), strict=True):
         assert torch.equal(a, b)
-    assert any(not torch.equal(a, b) for a, b in zip(state(0)["generator"].values(), state(2)["generator"].values(), strict=True))
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(state(0)["generator"].values(), state(2)["generator"].values(), strict=True)
+    )
     pre = reports[4].models["pre"]
     assert all(torch.equal(v, v[:1].expand_as(v)) for v in pre["classifier"].values())
     assert pre["mend"].all()
     assert not reports[1].models["pre"]["mend"].any()
     assert reports[0].bytes_up == 0 < reports[2].bytes_up
     assert reports[0].bytes_down > reports[1].bytes_down > reports[3].bytes_down
-    longer = list(run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched()))
+    longer = list(
+        run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched())
+    )
     late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
     assert not method.mended(late, viewers(NODES, SEED, 0).one(0)), "whoever has no generator mends nothing"
     assert longer[-1].loss < 0.7 * longer[0].loss

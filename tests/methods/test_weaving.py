@@ -23,7 +23,9 @@ SETTINGS = Settings(rounds=3, seed=2)
 EVERYBODY = torch.arange(tiny.CLIENTS)
 
 
-def fixture(name: str, rounds: int = 2, kind: str = "rows", **overrides: object) -> tuple[GeneratedModels, Federation, State]:
+def fixture(
+    name: str, rounds: int = 2, kind: str = "rows", **overrides: object
+) -> tuple[GeneratedModels, Federation, State]:
     """A method and its state after some rounds."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **overrides)
@@ -91,7 +93,10 @@ def test_fedaghn_ablations() -> None:
     torch.testing.assert_close(method.collaboration(state.server), state.server["fixed"]["cosines"].softmax(-1))
     tied, _, state = fixture("fedaghn", rounds=1, tied=True)
     free = replace(tied, tied=False)
-    wide = {**state.server, "phi": {name: value.expand(-1, len(tied.task.layers)) for name, value in state.server["phi"].items()}}
+    wide = {
+        **state.server,
+        "phi": {name: value.expand(-1, len(tied.task.layers)) for name, value in state.server["phi"].items()},
+    }
     cotangent = noise(state.server["fixed"]["models"])
     narrow, each = gradient(tied, state.server, cotangent), gradient(free, wide, cotangent)
     torch.testing.assert_close(narrow, {name: value.sum(1, keepdim=True) for name, value in each.items()})
@@ -137,7 +142,12 @@ def test_heurpfedla_keeps_layers() -> None:
     method, _, state = fixture("heurpfedla", kind="images", retain=2)
     (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
     mixed = method.generate(state.server["phi"], state.server["fixed"], EVERYBODY)
-    taught = gradient(method, state.server, noise(models))["network"]["heads.bias"].unflatten(1, (-1, tiny.CLIENTS)).abs().sum(-1)
+    taught = (
+        gradient(method, state.server, noise(models))["network"]["heads.bias"]
+        .unflatten(1, (-1, tiny.CLIENTS))
+        .abs()
+        .sum(-1)
+    )
     sent = 0
     for layer, (name, names) in enumerate(method.task.layers.items()):
         stays = own["retained"][:, layer]
@@ -156,7 +166,10 @@ def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
     """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     last = {}
-    for name, wire, options in (("heurpfedla", Wire(Privacy(clip=0.1, noise=1.0)), {"retain": 99}), ("local", Wire(), {})):
+    for name, wire, options in (
+        ("heurpfedla", Wire(Privacy(clip=0.1, noise=1.0)), {"retain": 99}),
+        ("local", Wire(), {}),
+    ):
         settings = Settings(rounds=3, seed=2, participation=3, wire=wire)
         *_, last[name] = run(tiny.method(name, task, "rows", **options), federation, settings, executor)
     assert torch.equal(last["heurpfedla"].scores["pre"]["test"], last["local"].scores["pre"]["test"])
@@ -175,7 +188,9 @@ def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
         ((3, 32, 32), True, ("fc1", "conv2", "fc3"), 379.81),
     ],
 )
-def test_heurpfedla_wire_is_the_papers(shape: tuple[int, ...], norm: bool, retained: tuple[str, ...], mib: float) -> None:
+def test_heurpfedla_wire_is_the_papers(
+    shape: tuple[int, ...], norm: bool, retained: tuple[str, ...], mib: float
+) -> None:
     """The paper's communication table, 750 client rounds of its EMNIST and CIFAR-10 models."""
     task = RowClassification(lambda: build("lenet16", shape, 10, batch_norm=norm))
     method = tiny.method("heurpfedla", task, "rows")

@@ -186,7 +186,10 @@ def test_masked_batch_norm_equals_native_on_real_rows(mapped: bool) -> None:
     torch.nn.init.uniform_(reference.weight)
     norm.load_state_dict(reference.state_dict(), strict=False)
     x = torch.randn(6, 3, 2, 2, dtype=torch.float64)
-    mask, cotangent = (torch.tensor([True, False, True, True, False, True]), torch.randn(4, 3, 2, 2, dtype=torch.float64))
+    mask, cotangent = (
+        torch.tensor([True, False, True, True, False, True]),
+        torch.randn(4, 3, 2, 2, dtype=torch.float64),
+    )
     expected = torch.autograd.grad((reference(x[mask]) * cotangent).sum(), [*reference.parameters()])
     params, buffers = dict(norm.named_parameters()), {k: v.clone() for k, v in norm.named_buffers()}
 

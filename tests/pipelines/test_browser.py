@@ -17,11 +17,17 @@ from servers import Project, answers, free_port, process, study, until
 
 from fedweave.pipelines.ui import page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(900), pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+pytestmark = [
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
+]
 
 
 class Site(NamedTuple):
@@ -85,7 +91,10 @@ def artifact(site: Site, key: str) -> str:
 def test_prefect_shows_the_flow_run_and_its_stages(site: Site) -> None:
     """Under a port of its own, the page still finds its server."""
     base = site.project.folder / ".prefect" / "prefect.db"
-    run, task = only(base, "select id from flow_run"), only(base, "select id from task_run where name = 'train@digits-fedavg'")
+    run, task = (
+        only(base, "select id from flow_run"),
+        only(base, "select id from task_run where name = 'train@digits-fedavg'"),
+    )
     assert "Can't connect" not in site.page(f"{site.prefect}/runs", "small", "Completed")
     site.page(f"{site.prefect}/runs/flow-run/{run}", "small", "reproduce", "Completed")
     site.page(f"{site.prefect}/runs/task-run/{task}", "train@digits-fedavg", "Completed", "gpu")
@@ -105,7 +114,9 @@ def test_mlflow_shows_the_runs_beside_the_models_of_training(site: Site) -> None
     base = site.project.folder / "mlflow.db"
     experiment = only(base, "select experiment_id from experiments where name = 'small'")
     assert answers(f"{site.mlflow}/health")
-    shown = site.page(f"{site.mlflow}/{page(experiment)}", "small", "digits-fedavg", f"/experiments/{experiment}/models")
+    shown = site.page(
+        f"{site.mlflow}/{page(experiment)}", "small", "digits-fedavg", f"/experiments/{experiment}/models"
+    )
     assert "/prompts" not in shown
     note = only(base, "select value from experiment_tags where key = 'mlflow.note.content'")
     comparison = note.partition("](")[2].partition(")")[0]

@@ -48,7 +48,9 @@ SERVICES = EVERYTHING["services"]
 def usage(module: str, *words: str) -> str:
     """What a command says of its options."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-m", module, *words, "--help"], capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words, "--help"], capture_output=True, text=True, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
 
@@ -101,11 +103,17 @@ def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
 
 def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> None:
     """Prefect writes its UI's pages into its own package unless told where, and leaves the UI out where it may not."""
-    published = {f"http://{port.rpartition(':')[0]}" for service in SERVICES.values() for port in service.get("ports", [])}
+    published = {
+        f"http://{port.rpartition(':')[0]}" for service in SERVICES.values() for port in service.get("ports", [])
+    }
     for service in SERVICES.values():
         volumes = [entry.partition(":")[2] for entry in service.get("volumes", [])]
         given = service.get("environment", {})
-        paths = [value.removeprefix("sqlite:///") for value in given.values() if value.removeprefix("sqlite:///").startswith("/fedweave")]
+        paths = [
+            value.removeprefix("sqlite:///")
+            for value in given.values()
+            if value.removeprefix("sqlite:///").startswith("/fedweave")
+        ]
         assert [path for path in paths if not any(Path(path).is_relative_to(volume) for volume in volumes)] == []
         assert {given[name] for name in given if name.endswith("_UI_URL")} <= published
     assert {"PREFECT_HOME", "PREFECT_UI_STATIC_DIRECTORY"} <= {*SERVICES["prefect"]["environment"]}
@@ -118,7 +126,9 @@ def test_variables_are_ones_that_the_programs_read() -> None:
     from prefect.settings import Settings
 
     known = {name.upper() for name in _names(Settings)}
-    given = {name for service in SERVICES.values() for name in service.get("environment", {}) if name.startswith("PREFECT_")}
+    given = {
+        name for service in SERVICES.values() for name in service.get("environment", {}) if name.startswith("PREFECT_")
+    }
     assert given <= known
     assert "MLFLOW_BACKEND_STORE_URI" in {option.envvar for option in cli.commands["server"].params}
 
@@ -154,6 +164,8 @@ def test_what_the_image_copies_is_in_its_context() -> None:
     """.dockerignore lets everything through that a build or a run needs, and nothing that is not in the repository."""
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert all((ROOT / name).exists() or name == ".dvc/plots" for name in allowed)
-    copied = [word for line in DOCKERFILE if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
+    copied = [
+        word for line in DOCKERFILE if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]
+    ]
     assert {*copied} - {"."} <= {*allowed}
     assert {"dvc.yaml", "params.yaml", "prefect.yaml", "pipelines", "src", "studies", ".env"} <= {*allowed}

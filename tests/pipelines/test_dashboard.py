@@ -25,7 +25,11 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None
     """A project with a finished search of `trials` trials of one round."""
     if not Path("params.yaml").is_file():
         prepare(folder, monkeypatch)
-    content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}, "tune": {**STUDY["tune"], "trials": trials, "share": 0.01, "seeds": [1000]}}
+    content = {
+        **STUDY,
+        "runs": {RUN: STUDY["runs"][RUN]},
+        "tune": {**STUDY["tune"], "trials": trials, "share": 0.01, "seeds": [1000]},
+    }
     Path("params.yaml").write_text(yaml.safe_dump(content))
     tune.main("toy")
 
@@ -51,7 +55,9 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     shutil.rmtree(paths.STATE)
     kept, maximize = dashboard.Mirror(study)._ended(RUN)
     assert maximize
-    assert [(t.params, t.values, t.intermediate_values) for t in kept] == [(t.params, t.values, t.intermediate_values) for t in live]
+    assert [(t.params, t.values, t.intermediate_values) for t in kept] == [
+        (t.params, t.values, t.intermediate_values) for t in live
+    ]
     assert {t.state for t in kept} <= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
@@ -62,7 +68,8 @@ def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.
         probe.bind((dashboard.HOST, 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)], stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
     )
     try:
         end = time.monotonic() + 60

@@ -173,8 +173,12 @@ def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pyte
     assert gpus["joined.txt"] == gpus["aside.txt"] == "none"
 
 
-@pytest.mark.parametrize(("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")])
-def test_a_stopped_flow_leaves_no_stage_behind(project: Path, reporting: str, number: signal.Signals, shell: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "shell"), [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")]
+)
+def test_a_stopped_flow_leaves_no_stage_behind(
+    project: Path, reporting: str, number: signal.Signals, shell: str
+) -> None:
     Path("hold").touch()
     environment = {"SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", "--parallel", "2"]

@@ -14,7 +14,10 @@ import yaml
 from tests.servers import Project
 from tests.small_project import params
 
-pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux")]
+pytestmark = [
+    pytest.mark.xdist_group("pipeline"),
+    pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux"),
+]
 MARK = "FEDWEAVE_TEST_OF_SURVIVORS"
 PATIENCE = 60.0  # seconds; what is waited for takes one on an idle machine
 PROGRAM = """
@@ -70,7 +73,12 @@ def launch(project: Project, *words: str, **env: str) -> subprocess.CompletedPro
     """Run a stage as dvc.yaml does."""
     command = [sys.executable, "-IS", "pipelines/launching/launcher.py", *words]
     return subprocess.run(
-        command, cwd=project.folder, env={**os.environ, **project.env, **env}, capture_output=True, text=True, check=False
+        command,
+        cwd=project.folder,
+        env={**os.environ, **project.env, **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -119,7 +127,9 @@ def test_a_fork_runs_the_code_on_disk(project: Project, owner: subprocess.Popen[
     assert "params.yaml: runs" in launch(project, "train", "nobody", **env).stderr
 
 
-def test_another_environment_or_a_strangers_folder_means_a_process_of_its_own(project: Project, owner: subprocess.Popen[bytes]) -> None:
+def test_another_environment_or_a_strangers_folder_means_a_process_of_its_own(
+    project: Project, owner: subprocess.Popen[bytes]
+) -> None:
     env = {"FEDWEAVE_OWNER": str(owner.pid)}
     assert launch(project, "sources", **env).returncode == 0
     assert launch(project, "sources", **env, OMP_NUM_THREADS="2").returncode == 0
@@ -137,13 +147,17 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
     endless = yaml.safe_load(params())
     for task in endless["tasks"].values():
         task["train"]["rounds"] = 100_000
-    endless["tune"]["spaces"]["fedavg"] = {"train.lr": {"low": 0.01, "high": 0.1}}  # a second search, so that two run side by side
+    endless["tune"]["spaces"]["fedavg"] = {
+        "train.lr": {"low": 0.01, "high": 0.1}
+    }  # a second search, so that two run side by side
     (project.folder / "params.yaml").write_text(yaml.safe_dump(endless))
     mark = f"{os.getpid()}-{victim}"
     makefile = "all:\n\t@exec python -IS pipelines/launching/reproduce.py\n"
     (project.folder / "Makefile").write_text(makefile)
     with (project.folder / "log").open("w") as log:
-        make = subprocess.Popen(["make"], cwd=project.folder, env={**os.environ, **project.env, MARK: mark}, stdout=log, stderr=log)
+        make = subprocess.Popen(
+            ["make"], cwd=project.folder, env={**os.environ, **project.env, MARK: mark}, stdout=log, stderr=log
+        )
     try:
         assert until(lambda: sum("forkserver" in line for line in marked(mark).values()) >= 4, 2 * PATIENCE), (
             project.folder / "log"
@@ -172,7 +186,9 @@ time.sleep(99)"""
         assert first.stdout
         first.stdout.readline()
         command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
-        second = subprocess.run(command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False)
+        second = subprocess.run(
+            command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
+        )
         first.kill()
     assert second.returncode == 1
     assert second.stderr.splitlines() == [

@@ -54,7 +54,10 @@ def test_results_are_there(project: Project) -> None:
     record = json.loads((results / "tuned" / "digits" / "trials" / "digits-ditto.json").read_text())
     assert len(record["trials"]) == 2
     assert record["trials"][0]["params"] == {"lam": 1.0}
-    assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {"run": "digits-ditto", "best": record["best"]}
+    assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {
+        "run": "digits-ditto",
+        "best": record["best"],
+    }
     assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(results / "runs" / "digits-ditto" / "system.csv")}
     assert "Ditto" in (results / "leaderboard.txt").read_text()
     assert (project.folder / "mlflow.db").is_file()
@@ -132,16 +135,16 @@ def test_every_stage_is_a_child_of_dvc_itself() -> None:
     for name, stage in stages.items():
         argument = re.escape({"do": " '${key}'"}.get(next(iter(stage.keys() & {"do"}), ""), ""))
         argument = argument.replace("key", "(key|item)")
-        assert re.fullmatch(f"exec python -IS pipelines/launching/launcher.py {name}{argument}", stage.get("do", stage)["cmd"])
+        assert re.fullmatch(
+            f"exec python -IS pipelines/launching/launcher.py {name}{argument}", stage.get("do", stage)["cmd"]
+        )
     assert {*stages} == {*forkserver.STAGES}
 
 
 @pytest.mark.parametrize("stage", ["tune", "train"])
 def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
     """No shared code can change without the stages that use it knowing, and what only reads results retrains nothing."""
-    code = (
-        f"import sys, fedweave.pipelines.stages.{stage}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
-    )
+    code = f"import sys, fedweave.pipelines.stages.{stage}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     imported = {Path(file) for file in printed.split()}
@@ -149,4 +152,7 @@ def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
     assert {file for file in imported - shared if file.parent.name != "methods"} == set()
     assert shared & {*(ROOT / "src/fedweave/methods").glob("*"), *(ROOT / "src/fedweave/report").glob("*")} == set()
     for name in ("tune", "train"):
-        assert "results/${study}/sources.csv" in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]["do"]["deps"]
+        assert (
+            "results/${study}/sources.csv"
+            in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]["do"]["deps"]
+        )

@@ -17,7 +17,14 @@ KEPT = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
 
 def row(method: str, mean: float, std: float, printed: float | None = None, spread: float | None = None) -> dict:
     """One row of a leaderboard."""
-    about = {"study": "paper/table", "dataset": "cora", "setting": "s", "method": method, "metric": "accuracy", "seeds": 5}
+    about = {
+        "study": "paper/table",
+        "dataset": "cora",
+        "setting": "s",
+        "method": method,
+        "metric": "accuracy",
+        "seeds": 5,
+    }
     return {**about, "mean": mean, "std": std, "client_std": 9.0, "published_mean": printed, "published_std": spread}
 
 
@@ -27,7 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     board = tmp_path / "results" / "paper" / "table" / "leaderboard.csv"
     board.parent.mkdir(parents=True)
-    pd.DataFrame([row("A", 80.0, 0.3, 79.0, 0.4), row("B", 81.0, 0.3, 79.9, 0.4), row("C [mine]", 70.0, 1.0)]).to_csv(board, index=False)
+    pd.DataFrame([row("A", 80.0, 0.3, 79.0, 0.4), row("B", 81.0, 0.3, 79.9, 0.4), row("C [mine]", 70.0, 1.0)]).to_csv(
+        board, index=False
+    )
     return tmp_path
 
 
@@ -53,7 +62,9 @@ def test_printed_numbers_are_the_papers(path: Path) -> None:
     assert (len(beside) == 0) == path.stem.endswith("-reduced")
     for line in beside.to_dict("records"):
         printed = known[cell(line["dataset"], line["setting"], line["method"])]
-        assert (line["published_mean"], line["published_std"]) == pytest.approx(printed, rel=1e-5)  # six digits are kept
+        assert (line["published_mean"], line["published_std"]) == pytest.approx(
+            printed, rel=1e-5
+        )  # six digits are kept
 
 
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:

@@ -83,17 +83,23 @@ def test_a_parent_per_run_and_a_child_per_seed_hold_what_the_files_hold(store: s
         entry = MlflowClient(store).get_run(parent)
         assert entry.data.params["train.lr"] == "0.05"
         assert entry.data.tags["spec_hash"] == run.info["spec_hash"]
-        assert [child.data.tags["seed"] for child in sorted(children(runs, parent), key=lambda r: r.info.start_time)] == ["0", "1"]
+        assert [
+            child.data.tags["seed"] for child in sorted(children(runs, parent), key=lambda r: r.info.start_time)
+        ] == ["0", "1"]
         final = results.chosen(run)
         for child in children(runs, parent):
             seed = int(child.data.tags["seed"])
             mine = run.evaluations.query("seed == @seed and point == 'post' and split == 'test'")
-            assert curve(store, child.info.run_id, "accuracy/test_post") == pytest.approx(mine.groupby("round")["value"].mean().to_dict())
+            assert curve(store, child.info.run_id, "accuracy/test_post") == pytest.approx(
+                mine.groupby("round")["value"].mean().to_dict()
+            )
             values = final[final["seed"] == seed].set_index("client")["value"].to_dict()
             assert curve(store, child.info.run_id, "client/accuracy") == pytest.approx(values)
         assert entry.data.metrics["accuracy"] == pytest.approx(final.groupby("seed")["value"].mean().mean())
         assert entry.data.metrics["seconds"] == pytest.approx(run.rounds.groupby("seed")["seconds"].sum().mean())
-        assert (entry.info.end_time - entry.info.start_time) / 1000 == pytest.approx(run.rounds["seconds"].sum(), abs=0.01)
+        assert (entry.info.end_time - entry.info.start_time) / 1000 == pytest.approx(
+            run.rounds["seconds"].sum(), abs=0.01
+        )
 
 
 def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: Path) -> None:
@@ -131,7 +137,10 @@ def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, mo
             tracking.log_run(folder, store)
     assert len(logged(store, "toy")) == 1
     parent = tracking.log_run(folder, store)
-    assert {run.info.run_id for run in logged(store, "toy")} == {parent, *(c.info.run_id for c in children(logged(store, "toy"), parent))}
+    assert {run.info.run_id for run in logged(store, "toy")} == {
+        parent,
+        *(c.info.run_id for c in children(logged(store, "toy"), parent)),
+    }
     assert len(logged(store, "toy")) == 3
 
 
@@ -153,13 +162,23 @@ def test_flatten_names_every_setting_and_cuts_long_ones() -> None:
 
 
 def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_variants(store: str, tmp_path: Path) -> None:
-    folder = fake_results.write_study(tmp_path / "results" / "toy", methods=SKILL, seeds=(0,), clients=4, rounds=6, trials=5)
+    folder = fake_results.write_study(
+        tmp_path / "results" / "toy", methods=SKILL, seeds=(0,), clients=4, rounds=6, trials=5
+    )
     tracking.log_study(folder, store)
     runs = logged(store, "toy")
     tracking.log_study(folder, store)
     assert {run.info.run_id for run in logged(store, "toy")} == {run.info.run_id for run in runs}
-    kinds = {kind: [run for run in runs if run.data.tags["kind"] == kind] for kind in ("tuning", "trial", "ablation", "variant")}
-    assert {kind: len(found) for kind, found in kinds.items()} == {"tuning": 2, "trial": 2 * 5, "ablation": 4, "variant": 13}
+    kinds = {
+        kind: [run for run in runs if run.data.tags["kind"] == kind]
+        for kind in ("tuning", "trial", "ablation", "variant")
+    }
+    assert {kind: len(found) for kind, found in kinds.items()} == {
+        "tuning": 2,
+        "trial": 2 * 5,
+        "ablation": 4,
+        "variant": 13,
+    }
     parent = next(run for run in kinds["tuning"] if run.data.tags["fedweave.run"] == "tuning/blobs-fedaghn")
     stored = json.loads((folder / "tuned" / "blobs" / "trials" / "blobs-fedaghn.json").read_text())
     trials = {run.info.run_name: run for run in children(runs, parent.info.run_id)}
@@ -168,7 +187,9 @@ def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_varia
         assert run.data.params == {name: str(value) for name, value in trial["params"].items()}
         assert run.data.metrics.get("validation_accuracy") == trial["value"]
         assert run.data.tags["state"] == ("pruned" if trial["value"] is None else "finished")
-    assert parent.data.metrics["validation_accuracy"] == max(t["value"] for t in stored["trials"] if t["value"] is not None)
+    assert parent.data.metrics["validation_accuracy"] == max(
+        t["value"] for t in stored["trials"] if t["value"] is not None
+    )
     assert parent.data.metrics["importance/lr"] == 0.7
     depth = next(run for run in kinds["ablation"] if run.info.run_name == "depth")
     assert {run.data.params["depth"]: run.data.metrics["accuracy"] for run in children(runs, depth.info.run_id)} == {
@@ -184,7 +205,9 @@ def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) 
     experiment = client.get_experiment_by_name("toy")
     assert "tags.kind = 'method' AND tags.dataset = 'blobs'" in experiment.tags["mlflow.note.content"]
     found = client.search_runs(
-        [experiment.experiment_id], "tags.kind = 'method' AND tags.dataset = 'blobs'", order_by=["metrics.accuracy DESC"]
+        [experiment.experiment_id],
+        "tags.kind = 'method' AND tags.dataset = 'blobs'",
+        order_by=["metrics.accuracy DESC"],
     )
     board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
     assert [run.info.run_name for run in found] == board["run"].tolist()
@@ -194,7 +217,10 @@ def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) 
 def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
     parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-local", store)
     history = MlflowClient(store).get_metric_history(parent, "system/cpu_utilization_percentage")
-    assert [(point.value, point.timestamp) for point in history] == [(50.0, 1_700_000_000_000), (99.0, 1_700_000_001_000)]
+    assert [(point.value, point.timestamp) for point in history] == [
+        (50.0, 1_700_000_000_000),
+        (99.0, 1_700_000_001_000),
+    ]
 
 
 def test_layers_are_stepped_through_one_by_one(store: str, tmp_path: Path) -> None:
@@ -249,7 +275,17 @@ def test_the_best_model_is_served_over_http(store: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/toy-blobs@best", "--env-manager", "local"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        "models:/toy-blobs@best",
+        "--env-manager",
+        "local",
+    ]
     env = {**os.environ, "MLFLOW_TRACKING_URI": store}
     server = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], env=env, start_new_session=True)
     body = json.dumps({"inputs": x.tolist(), "params": {"client": 2, "seed": 1}}).encode()
@@ -275,7 +311,9 @@ def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, mo
     """The database deleted, `fedweave log`: the same runs, metrics, parameters, tags and aliases, of every study."""
     monkeypatch.chdir(tmp_path)
     trained.train("images", {"local": {}})
-    fake_results.write_study(tmp_path / "results" / "paper" / "table1", methods={"FedAGHN": 0.0}, seeds=(0,), clients=4, rounds=2, trials=4)
+    fake_results.write_study(
+        tmp_path / "results" / "paper" / "table1", methods={"FedAGHN": 0.0}, seeds=(0,), clients=4, rounds=2, trials=4
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
     def content(name: str) -> dict[tuple[str, str], Any]:
@@ -286,7 +324,11 @@ def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, mo
         assert client.get_model_version_by_alias("toy-blobs", "best").version in (1, "1")
         own = ("fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
         found = {
-            (experiment.name, run.info.run_name): (run.data.metrics, run.data.params, {k: run.data.tags.get(k) for k in own})
+            (experiment.name, run.info.run_name): (
+                run.data.metrics,
+                run.data.params,
+                {k: run.data.tags.get(k) for k in own},
+            )
             for experiment in client.search_experiments()
             for run in client.search_runs([experiment.experiment_id])
         }

@@ -41,7 +41,10 @@ STUDY = {
             "train": {"rounds": 9, "epochs": 4, "lr": 0.05, "batch_size": 0, "executor": "loop"},
         }
     },
-    "runs": {RUN: {"task": "toy", "method": "fedprox"}, "toy-strong": {"task": "toy", "method": "fedprox", "set": {"mu": 2.0}}},
+    "runs": {
+        RUN: {"task": "toy", "method": "fedprox"},
+        "toy-strong": {"task": "toy", "method": "fedprox", "set": {"mu": 2.0}},
+    },
     "methods": {"fedprox": {"mu": 0.25}},
     "tune": {
         "trials": TRIALS,
@@ -67,7 +70,9 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x = (g.normal(size=(120, 1, 4, 4)) + 2 * np.eye(4)[y][:, None, :, None]).astype(np.float32)
     dataset = Dataset("digits", "images", x, y, 4)
     data.save_dataset(paths.FEATURES / "digits", dataset)
-    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", data.partition(dataset, **STUDY["tasks"]["toy"]["partition"]))
+    data.save_partition(
+        paths.PARTITIONS / "toy" / "partition.npz", data.partition(dataset, **STUDY["tasks"]["toy"]["partition"])
+    )
     return folder
 
 
@@ -79,7 +84,10 @@ def states() -> list[TrialState]:
 def made() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
     """What was tried and what it gave, in the order in which it was begun and brought to its end."""
     done = search.find(assembly.load(), RUN).opened.get_trials(states=search.DONE)
-    return [(trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values) for trial in done]
+    return [
+        (trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values)
+        for trial in done
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +143,11 @@ def test_two_processes_share_a_search(project: Path) -> None:
     assert len(made()) == TRIALS
     assert [params for params, _, _ in made()].count(DECLARED) == 1
     assert search.find(assembly.load(), RUN).opened.trials[0].params == DECLARED
-    workers = {json.loads(line).get("worker_id") for line in JOURNAL.read_text().splitlines() if '"op_code":5' in line.replace(" ", "")}
+    workers = {
+        json.loads(line).get("worker_id")
+        for line in JOURNAL.read_text().splitlines()
+        if '"op_code":5' in line.replace(" ", "")
+    }
     assert len(workers) == 2
 
 
@@ -160,14 +172,18 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     for point in search.first(assembly.load(), RUN)[:queued]:
         search.find(assembly.load(), RUN).opened.enqueue_trial(point)
     search.perform(assembly.load(), RUN)
-    assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(itertools.product([0.1, 0.25, 1.0], [0.01, 0.05]))
+    assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(
+        itertools.product([0.1, 0.25, 1.0], [0.01, 0.05])
+    )
     assert all(value is not None for _, value, _ in made())
 
 
 def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     """Beside the declared point, which both begin with; else one lucky learning rate would decide for all methods."""
     runs = {key: {"task": "toy", "method": "fedprox"} for key in ("toy-a", "toy-b")}
-    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "tune": {**STUDY["tune"], "trials": 4, "seeds": [1000]}}))
+    Path("params.yaml").write_text(
+        yaml.safe_dump({**STUDY, "runs": runs, "tune": {**STUDY["tune"], "trials": 4, "seeds": [1000]}})
+    )
     drawn = []
     for key in runs:
         search.perform(assembly.load(), key)
@@ -197,7 +213,9 @@ def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Pat
     content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
     written = []
     for trials in (3, 9):
-        Path("params.yaml").write_text(yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": trials, "seeds": [1000]}}))
+        Path("params.yaml").write_text(
+            yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": trials, "seeds": [1000]}})
+        )
         tune.main("toy")
         record = json.loads(paths.trials("toy", "toy", RUN).read_text())
         assert len(record["trials"]) == trials

@@ -120,7 +120,14 @@ def test_a_ticket_that_nobody_issued(
 
 def test_command_and_outputs_are_those_of_the_own_stage(folders: tuple[Path, Path]) -> None:
     """A ticket has no place for others."""
-    assert {field.name for field in dataclasses.fields(remote_stages.Ticket)} == {"stage", "inputs", "params", "code", "basis", "token"}
+    assert {field.name for field in dataclasses.fields(remote_stages.Ticket)} == {
+        "stage",
+        "inputs",
+        "params",
+        "code",
+        "basis",
+        "token",
+    }
     Path("joined.txt").write_text("old")
     with remote_stages.issued("join") as ticket, remote_stages.prepared(ticket) as command:
         assert command == ["/bin/sh", "-c", f"exec {sys.executable} step.py joined.txt"]
@@ -139,7 +146,9 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_outputs_and_inputs_are_known_paths(entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_and_inputs_are_known_paths(
+    entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no input."""
     with remote_stages.issued("join") as ticket:
         with pytest.raises(BadInput, match="with its MD5 sum"):
@@ -171,7 +180,9 @@ def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.Mon
         stale_stages()
     assert "\n" not in str(caught.value)
     env = {**os.environ, **HOME, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-    subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], check=True, env=env, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], check=True, env=env, capture_output=True
+    )
     assert stale_stages()
     (tmp_path / ".dvc" / "config").write_text("")
     subprocess.run(["git", "init", "--quiet"], check=True, env=env)
@@ -182,7 +193,10 @@ def test_other_code_is_refused(folders: tuple[Path, Path], monkeypatch: pytest.M
     """Before any work."""
     with remote_stages.issued("join") as ticket:
         monkeypatch.chdir(folders[1])
-        with pytest.raises(BadInput, match="check out the same commit"), remote_stages.prepared(dataclasses.replace(ticket, code="0")):
+        with (
+            pytest.raises(BadInput, match="check out the same commit"),
+            remote_stages.prepared(dataclasses.replace(ticket, code="0")),
+        ):
             pass
 
 
@@ -245,7 +259,9 @@ def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[...
     assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
 
 
-def test_a_flow_recalls_what_a_killed_one_sent_out(tmp_path: Path, ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_recalls_what_a_killed_one_sent_out(
+    tmp_path: Path, ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of this folder's stages those that have not ended, and nobody else's."""
     from prefect.deployments import run_deployment
     from prefect.states import Cancelled
@@ -253,7 +269,8 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(tmp_path: Path, ask: Callable
     monkeypatch.chdir(tmp_path)
     ticket = dataclasses.asdict(remote_stages.Ticket("train@x", (), "", "", "", "0" * 32))
     mine, others = (
-        run_deployment("stage/stage", parameters={"ticket": ticket}, timeout=0, tags=tags) for tags in ([pool.tag()], ["writer:x"])
+        run_deployment("stage/stage", parameters={"ticket": ticket}, timeout=0, tags=tags)
+        for tags in ([pool.tag()], ["writer:x"])
     )
     pool.recall(30)
     assert ask("read_flow_run", mine.id).state.is_cancelled()
@@ -270,7 +287,9 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
     words = ("fedweave.pipelines.commands.main", "worker", "--role", "stages", "--limit", "1", "--name")
     with clones[0].background(*words, "one", **api), clones[1].background(*words, "two", **api):
         targets = [f"train@{run}" for run in runs]
-        done = writer.python("fedweave.pipelines.scheduling.flows", "--where", "workers", "--targets", *targets, check=False, **api)
+        done = writer.python(
+            "fedweave.pipelines.scheduling.flows", "--where", "workers", "--targets", *targets, check=False, **api
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     trained = [sorted(path.name for path in (clone.folder / "results/small/runs").glob("*")) for clone in clones]
     assert sorted(run for share in trained for run in share) == runs  # who takes which hangs on who asks first
@@ -282,11 +301,17 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
         assert not (clone.folder / ".fedweave" / "tickets").exists()
 
 
-def test_cancelling_a_flow_ends_its_stages_on_the_workers(tmp_path: Path, deployed: str, ask: Callable[..., object]) -> None:
+def test_cancelling_a_flow_ends_its_stages_on_the_workers(
+    tmp_path: Path, deployed: str, ask: Callable[..., object]
+) -> None:
     """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written later."""
     toy_project.make(tmp_path)
     (tmp_path / "hold").touch()
-    env = {**HOME, "PREFECT_API_URL": deployed, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    env = {
+        **HOME,
+        "PREFECT_API_URL": deployed,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
     port = free_port()
     command = [
         sys.executable,
@@ -304,7 +329,9 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(tmp_path: Path, deploy
     with process(command, tmp_path, env, tmp_path / "worker.log"):
         start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
         subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
-        assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[-3000:]
+        assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
+            -3000:
+        ]
         pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
         runs = [run for run in ask("read_flow_runs") if run.deployment_id and run.state and run.state.is_running()]
         assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]

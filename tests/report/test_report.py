@@ -19,7 +19,10 @@ from fedweave.runs import selection
 from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
-TASKS = {"blobs": {"note": "blobs from a lossy copy"}, "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"}}
+TASKS = {
+    "blobs": {"note": "blobs from a lossy copy"},
+    "sensors": {"metric": "mse", "dataset": "metr-la", "setting": "natural"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,9 @@ def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
     """As many clients as seeds, and both numbered from 0."""
-    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False)
+    folder = write_study(
+        tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False
+    )
     study = results.load_study(folder)
     (found,) = values([*study.runs], results.clients(study)).values()
     np.testing.assert_array_equal(found, matrix(results.clients(study), study.runs[0].name))
@@ -100,7 +105,9 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
 def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, told: str
 ) -> None:
-    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False)
+    folder = write_study(
+        tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False
+    )
     results.write(folder)
     monkeypatch.chdir(tmp_path)
     leaderboard.main("toy")
@@ -135,13 +142,17 @@ def test_test_values_do_not_move_the_selected_round(tmp_path: Path, select: str)
     assert (before["round"] == after["round"]).all()
     assert (before["value"] != after["value"]).any()
     leaky = results.clients(results.load_study(run.parents[1]), selection.LEAKY)
-    per_seed = table[test & (table["point"] == "post")].groupby(["seed", "round"])["value"].mean().groupby("seed").idxmax()
+    per_seed = (
+        table[test & (table["point"] == "post")].groupby(["seed", "round"])["value"].mean().groupby("seed").idxmax()
+    )
     assert leaky.groupby("seed")["round"].first().to_dict() == dict(per_seed.tolist())
 
 
 def test_selection_on_test_is_never_a_headline(tmp_path: Path) -> None:
     run = one(tmp_path, select="best_test_round")
-    with pytest.raises(BadInput, match=r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"):
+    with pytest.raises(
+        BadInput, match=r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"
+    ):
         results.load_study(run.parents[1])
 
 
@@ -152,7 +163,9 @@ def test_files_of_the_evaluate_stage(folder: Path, tmp_path: Path) -> None:
     assert pd.read_csv(copy / "leaderboard.csv").columns.tolist() == results.COLUMNS
     assert set(made.significance["family"]) == {"leader", "controls", "pairs"}
     assert len(made.significance.query("family == 'pairs'")) == 2 * 10
-    stored = json.loads((copy / "metrics" / "blobs-fedaghn.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    stored = json.loads(
+        (copy / "metrics" / "blobs-fedaghn.json").read_text(), parse_constant=lambda name: pytest.fail(name)
+    )
     assert set(stored) == {"accuracy", "std", "worst10", "seconds", "mib"}
     for name in ("clients", "curves", "significance", "best_test_round"):
         assert len(pd.read_csv(copy / f"{name}.csv")) > 0
@@ -225,7 +238,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "srcset", "poster")]
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "srcset", "poster")
+        ]
         self.ids += [value for name, value in attrs if name == "id"]
 
     def handle_data(self, data: str) -> None:
@@ -239,7 +254,9 @@ def test_page_is_self_contained_and_its_references_resolve(page: str) -> None:
     assert not any(word in page for word in ("url(http", "@import", "fetch(", "XMLHttpRequest"))
     assert found.tags["link"] == found.tags["iframe"] == found.tags["base"] == 0
     assert max(Counter(found.ids).values()) == 1
-    referred = {link[1:] for link in found.links if link.startswith("#")} | {p.split(")")[0] for p in page.split("url(#")[1:]}
+    referred = {link[1:] for link in found.links if link.startswith("#")} | {
+        p.split(")")[0] for p in page.split("url(#")[1:]
+    }
     assert referred <= set(found.ids)
 
 
@@ -247,7 +264,15 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
     words = Page(page).words
     for method in METHODS:
         assert sum(word == method for word in words) >= 2 * 3  # leaderboard, curves and clients of both tasks
-    for text in ("blobs · blobs", "metr-la · natural", "Who learns from whom", "Tuning", "Ablations", "frozen p, q", "Environment"):
+    for text in (
+        "blobs · blobs",
+        "metr-la · natural",
+        "Who learns from whom",
+        "Tuning",
+        "Ablations",
+        "frozen p, q",
+        "Environment",
+    ):
         assert any(text in word for word in words)
     assert "blobs from a lossy copy" in page
     # Per task: two graphs with names; over rounds FedAMP's, which has one for all layers; over rounds and layers FedAGHN's.
@@ -270,14 +295,18 @@ def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
     assert report.build(folder).read_text(encoding="utf-8") == page
 
 
-def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(folder: Path, page: str, tmp_path: Path) -> None:
+def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(
+    folder: Path, page: str, tmp_path: Path
+) -> None:
     copy = tmp_path / "results" / "toy"
     shutil.copytree(folder, copy)
     partitions = folder.parents[1] / "data" / "partitions"
     written, study = results.write(copy, partitions), results.load_study(copy)
     for name, table in results.current(study)._asdict().items():
         assert table is not getattr(written, name)
-        pd.testing.assert_frame_equal(table, getattr(written, name).replace({None: np.nan}), check_dtype=False, rtol=0, atol=0)
+        pd.testing.assert_frame_equal(
+            table, getattr(written, name).replace({None: np.nan}), check_dtype=False, rtol=0, atol=0
+        )
     assert report.build(copy, partitions).read_text(encoding="utf-8") == page
     run = copy / "runs" / "blobs-fedavg" / "evaluations.parquet"
     table = pd.read_parquet(run)

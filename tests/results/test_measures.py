@@ -19,7 +19,13 @@ from tests.fake_results import write_run
 
 CLIENTS, ROUNDS, LAYERS = 20, 12, ("conv1", "bn1", "conv2", "bn2", "fc1", "fc")
 GROUP = np.arange(CLIENTS) // 4
-TABLE4 = {"paper": "fedaghn", "table": "table4", "dataset": "cifar100", "setting": "grouped-s0.8/final", "budget": "full"}
+TABLE4 = {
+    "paper": "fedaghn",
+    "table": "table4",
+    "dataset": "cifar100",
+    "setting": "grouped-s0.8/final",
+    "budget": "full",
+}
 
 
 def study(tmp_path: Path, name: str = "s") -> Path:
@@ -28,7 +34,12 @@ def study(tmp_path: Path, name: str = "s") -> Path:
 
 
 def write(
-    folder: Path, task: str = "t", label: str = "FedAGHN", rounds: int = ROUNDS, seeds: tuple[int, ...] = (0, 1), **block: object
+    folder: Path,
+    task: str = "t",
+    label: str = "FedAGHN",
+    rounds: int = ROUNDS,
+    seeds: tuple[int, ...] = (0, 1),
+    **block: object,
 ) -> Path:
     """A made-up run whose name is its label's."""
     extra = {key: block.pop(key) for key in ("leaks", "cohorts", "spec") if key in block}
@@ -64,7 +75,9 @@ def test_weights_at_four_stages(tmp_path: Path) -> None:
     for seed in (0, 1):
         keep(path, seed, list(range(1, ROUNDS + 1)), offset=0.01 * seed)
     table = results.tables(results.load_study(folder)).measures
-    final = {seed: chosen - 1 for seed, chosen in selected(folder).items()}  # the round is trained from the graph before it
+    final = {
+        seed: chosen - 1 for seed, chosen in selected(folder).items()
+    }  # the round is trained from the graph before it
     for stage, at in {
         "first": lambda f: 1,
         "prior": lambda f: max(1, f // 6),
@@ -133,7 +146,9 @@ def test_other_weavers_have_a_printed_row_at_the_end(tmp_path: Path) -> None:
     for label in ("CFL", "HeurFedAMP"):
         path = write(folder, label=label, rounds=200, seeds=(0,), published=TABLE4 | {"table": "appendix_table2"})
         keep(path, 0, [1, 100, 190])
-    printed = results.tables(results.load_study(folder)).measures.dropna(subset="printed").set_index(["method", "quantity"])
+    printed = (
+        results.tables(results.load_study(folder)).measures.dropna(subset="printed").set_index(["method", "quantity"])
+    )
     assert set(printed["stage"]) == {"final"}
     assert printed.loc[("CFL", "collab_weight_self"), "printed"] == 0.25
     assert printed.loc[("HeurFedAMP", "collab_weight_similar"), "printed"] == 0.0506
@@ -151,7 +166,13 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
 
 def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
     """pFedLA's Table 3: whatever the number of rounds, 10 clients or a tenth of 100."""
-    column = {"paper": "pfedla", "table": "table3", "dataset": "emnist", "setting": "noniid_1/clients10/k1", "budget": "reduced"}
+    column = {
+        "paper": "pfedla",
+        "table": "table3",
+        "dataset": "emnist",
+        "setting": "noniid_1/clients10/k1",
+        "budget": "reduced",
+    }
     folder = study(tmp_path)
     for task, share in (("a", 1.0), ("b", 0.5), ("c", 4)):
         write(folder, task, "HeurpFedLA", published=column, spec={"train": {"participation": share}})
@@ -165,9 +186,24 @@ def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
 def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     """Statistics of a partition beside the printed ones, and parameters in the row that the task names."""
     folder, dealt = study(tmp_path), tmp_path / "dealt"
-    write(folder, "cora", "Local", published={"paper": "fedsheafhn", "table": "table4", "dataset": "cora", "setting": "disjoint/clients10"})
-    write(folder, "tpt", "Local", published={"paper": "shn", "table": "table5", "dataset": "tpt-48", "setting": "dataset-statistics"})
-    write(folder, "model", "Local", published={"paper": "shn", "table": "table6", "dataset": "", "setting": "client-model", "row": "GRU"})
+    write(
+        folder,
+        "cora",
+        "Local",
+        published={"paper": "fedsheafhn", "table": "table4", "dataset": "cora", "setting": "disjoint/clients10"},
+    )
+    write(
+        folder,
+        "tpt",
+        "Local",
+        published={"paper": "shn", "table": "table5", "dataset": "tpt-48", "setting": "dataset-statistics"},
+    )
+    write(
+        folder,
+        "model",
+        "Local",
+        published={"paper": "shn", "table": "table6", "dataset": "", "setting": "client-model", "row": "GRU"},
+    )
     summaries = {
         "cora": {
             "clients": 10,
@@ -188,7 +224,12 @@ def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     assert made.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]
     assert made.loc[("tpt", "num_clients"), ["value", "printed"]].tolist() == [48, 48]
     assert made.loc[("model", "num_parameters"), ["value", "printed"]].tolist() == [1234, 26177]
-    assert made.loc["cora"].index.tolist() == ["clustering_coefficient", "heterogeneity_js_median", "num_nodes", "num_edges"]
+    assert made.loc["cora"].index.tolist() == [
+        "clustering_coefficient",
+        "heterogeneity_js_median",
+        "num_nodes",
+        "num_edges",
+    ]
     assert len(made) == 4 + 2 + 1
 
 
@@ -200,7 +241,9 @@ def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> Non
     table = pd.read_parquet(path / "evaluations.parquet").query("split == 'test'")
     for cohort, members in {"newcomers": [18, 19], "from the start": [*range(18)]}.items():
         for point in ("pre", "post"):
-            mine = table[table["client"].isin(members) & (table["point"] == point)].set_index(["seed", "round"])["value"]
+            mine = table[table["client"].isin(members) & (table["point"] == point)].set_index(["seed", "round"])[
+                "value"
+            ]
             per_seed = [mine.loc[(seed, when)].mean() for seed, when in selected(folder).items()]
             assert made.loc[(cohort, point), "mean"] == pytest.approx(np.mean(per_seed))
             assert made.loc[(cohort, point), "reported"] == (point == "post")
@@ -287,14 +330,30 @@ class Ids(HTMLParser):
 def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     """The printed table of a run, its weights over rounds, its diagnostics and its map; no id twice."""
     folder = study(tmp_path)
-    path = write(folder, rounds=200, seeds=(0,), published=TABLE4, cohorts={"newcomers": [19], "from the start": [*range(19)]})
+    path = write(
+        folder, rounds=200, seeds=(0,), published=TABLE4, cohorts={"newcomers": [19], "from the start": [*range(19)]}
+    )
     keep(path, 0, [1, 30, 100, 190])
-    rows = [f"0,{r},{name},{value}" for r in (1, 100, 200) for name, value in (("row entropy", 2.5), ("sheaf energy", 1.0))]
+    rows = [
+        f"0,{r},{name},{value}" for r in (1, 100, 200) for name, value in (("row entropy", 2.5), ("sheaf energy", 1.0))
+    ]
     (path / "diagnostics.csv").write_text("\n".join(["seed,round,name,value", *rows]) + "\n")
-    np.savez(path / "portrait-0.npz", round=np.array(200), vectors=np.random.default_rng(0).normal(size=(CLIENTS, 6)), group=GROUP)
+    np.savez(
+        path / "portrait-0.npz",
+        round=np.array(200),
+        vectors=np.random.default_rng(0).normal(size=(CLIENTS, 6)),
+        group=GROUP,
+    )
     made = results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
-    inside_it = ("Weights of oneself", "0.0300 (0.0291)", "Weights over rounds", "row entropy", "sheaf energy", "FedAGHN: 1 newcomers")
+    inside_it = (
+        "Weights of oneself",
+        "0.0300 (0.0291)",
+        "Weights over rounds",
+        "row entropy",
+        "sheaf energy",
+        "FedAGHN: 1 newcomers",
+    )
     for text in (*inside_it, "Clients as the server knows them", "t-SNE, round 200"):
         assert text in page, text
     parser = Ids()

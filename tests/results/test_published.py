@@ -33,8 +33,12 @@ def test_every_printed_row_loads() -> None:
         ("pfedla", "table3", "emnist", "noniid_1/clients10/k1", "HeurpFedLA", 94.11),
     ],
 )
-def test_printed_values_are_kept_as_printed(paper: str, table: str, dataset: str, setting: str, method: str, mean: float) -> None:
-    found = published.lookup(published.reference({"paper": paper, "table": table}, dataset, setting), method, "accuracy")
+def test_printed_values_are_kept_as_printed(
+    paper: str, table: str, dataset: str, setting: str, method: str, mean: float
+) -> None:
+    found = published.lookup(
+        published.reference({"paper": paper, "table": table}, dataset, setting), method, "accuracy"
+    )
     assert found is not None
     assert found.mean == mean
 
@@ -77,9 +81,16 @@ def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "budget", "reason"),
-    [(50, "full", ""), (60, "full", ""), (49, "full", "trained 49 of the 50 rounds"), (50, "reduced", "does not declare")],
+    [
+        (50, "full", ""),
+        (60, "full", ""),
+        (49, "full", "trained 49 of the 50 rounds"),
+        (50, "reduced", "does not declare"),
+    ],
 )
-def test_printed_numbers_stand_beside_the_full_budget_only(tmp_path: Path, rounds: int, budget: str, reason: str) -> None:
+def test_printed_numbers_stand_beside_the_full_budget_only(
+    tmp_path: Path, rounds: int, budget: str, reason: str
+) -> None:
     run = one(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
     study = results.load_study(run.parents[1])
     row = results.tables(study).board.iloc[0]

@@ -16,7 +16,12 @@ OTHER = "toy-plain"
 
 
 def write_params(**changes: object) -> None:
-    content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN], OTHER: {"task": "toy", "method": "fedavg"}}, "tune": {"trials": 0}, **changes}
+    content = {
+        **STUDY,
+        "runs": {RUN: STUDY["runs"][RUN], OTHER: {"task": "toy", "method": "fedavg"}},
+        "tune": {"trials": 0},
+        **changes,
+    }
     Path("params.yaml").write_text(studies.dump(content))
 
 
@@ -36,7 +41,11 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
 
     def said() -> tuple[list[str], str, str]:
         stage.main()
-        return leaderboard.stale(results.load_study(folder)), capsys.readouterr().out, (folder / "report.html").read_text()
+        return (
+            leaderboard.stale(results.load_study(folder)),
+            capsys.readouterr().out,
+            (folder / "report.html").read_text(),
+        )
 
     stale, told, page = said()
     assert stale == []
@@ -57,7 +66,9 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
 
 def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
     """Where others had some."""
-    folder = write_study(tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4)
+    folder = write_study(
+        tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4
+    )
     tuned = folder / "tuned" / "blobs"
     for name in ("blobs-local", "blobs-fedaghn"):
         (tuned / f"{name}.json").write_text("{}")

@@ -45,7 +45,9 @@ def test_holm_by_hand() -> None:
 
 def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Raw and corrected p of a leader against the methods that lie `differences` [N, K] below it."""
-    values = {"leader": np.zeros((1, len(differences)))} | {f"m{k}": -column[None] for k, column in enumerate(differences.T)}
+    values = {"leader": np.zeros((1, len(differences)))} | {
+        f"m{k}": -column[None] for k, column in enumerate(differences.T)
+    }
     found = statistics.against(values, [("leader", name) for name in values if name != "leader"], True)
     return np.array([c.p for c in found]), np.array([c.p_adjusted for c in found])
 
@@ -59,7 +61,10 @@ def test_step_down_is_the_maximum_over_all_sign_flips() -> None:
     expected, floor = np.empty(4), 0.0
     for place, k in enumerate(order):
         left = order[place:]
-        hits = [student(np.array(signs)[:, None] * differences[:, left]).max() >= seen[k] - 1e-9 for signs in product((-1, 1), repeat=6)]
+        hits = [
+            student(np.array(signs)[:, None] * differences[:, left]).max() >= seen[k] - 1e-9
+            for signs in product((-1, 1), repeat=6)
+        ]
         expected[k] = floor = max(floor, float(np.mean(hits)))
     np.testing.assert_allclose(statistics.step_down(differences), expected)
 
@@ -191,9 +196,13 @@ def test_the_tests_written_out_equal_scipys() -> None:
     from scipy.stats import friedmanchisquare, studentized_range, ttest_rel
 
     for count in (3, 7, 31):
-        assert statistics.studentized_range(count) == pytest.approx(studentized_range.ppf(0.95, count, np.inf), rel=1e-6)
+        assert statistics.studentized_range(count) == pytest.approx(
+            studentized_range.ppf(0.95, count, np.inf), rel=1e-6
+        )
         scores = RNG.integers(0, 4, size=(12, count))
-        assert statistics.friedman(statistics.ranks(scores, [True] * 12)) == pytest.approx(friedmanchisquare(*scores.T).pvalue)
+        assert statistics.friedman(statistics.ranks(scores, [True] * 12)) == pytest.approx(
+            friedmanchisquare(*scores.T).pvalue
+        )
     assert statistics.friedman(np.full((4, 3), 2.0)) == 1.0
     first, second = RNG.normal(0.5, 1, size=(5, 8)), RNG.normal(size=(5, 8))
     assert statistics.over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)

@@ -65,7 +65,9 @@ def test_the_family_of_controls_keeps_its_error() -> None:
 
 
 def test_a_smaller_family_corrects_less() -> None:
-    values = {name: RNG.normal(0.4 * place, 1, size=(2, 10)) for place, name in enumerate(("Local", "FedAvg-FT", *"abcdefgh"))}
+    values = {
+        name: RNG.normal(0.4 * place, 1, size=(2, 10)) for place, name in enumerate(("Local", "FedAvg-FT", *"abcdefgh"))
+    }
     every = {(c.method, c.other): c.p_adjusted for c in statistics.all_pairs(values, True)}
     for c in statistics.to_controls(values, marks.CONTROLS, True):
         pair = (c.method, c.other) if (c.method, c.other) in every else (c.other, c.method)
@@ -124,7 +126,9 @@ def test_auc_of_planted_groups_and_of_none() -> None:
     assert selection.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
     own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
     assert selection.group_auc(own, group) == 1.0
-    assert selection.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0  # learners may differ in how much they take
+    assert (
+        selection.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
+    )  # learners may differ in how much they take
     drawn = [selection.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
     assert np.isnan(selection.group_auc(planted, np.zeros(12)))
@@ -146,7 +150,9 @@ def test_auc_against_counting() -> None:
 def test_identical_rows_do_not_vary() -> None:
     mixture = RNG.dirichlet(np.ones(10))
     assert selection.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
-    assert selection.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(0.0, abs=1e-12)
+    assert selection.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
+        0.0, abs=1e-12
+    )
     group = np.arange(10) % 2
     planted = np.where(group[:, None] == group, 0.2, 0.0)
     assert selection.row_variation(planted) > 0.9
@@ -158,7 +164,11 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tabl
     mean = made.clients.groupby(["method", "client"])["value"].mean()
     for row in made.board.to_dict("records"):
         difference = mean[row["method"]] - mean["Local"]
-        expected = (np.nan, np.nan, np.nan) if row["method"] == "Local" else ((difference > 0).sum(), (difference < 0).sum(), 20)
+        expected = (
+            (np.nan, np.nan, np.nan)
+            if row["method"] == "Local"
+            else ((difference > 0).sum(), (difference < 0).sum(), 20)
+        )
         np.testing.assert_array_equal([row["gain"], row["loss"], row["clients"]], expected)
 
 
@@ -170,7 +180,10 @@ def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tabl
     best = board[board["method"] != "Local"].iloc[0]
     assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in found["Against Local"]
     better = (board["vs_local"] == "better").sum()
-    assert f"{better} of 4 methods {'is' if better == 1 else 'are'} significantly better than Local" in found["Against Local"]
+    assert (
+        f"{better} of 4 methods {'is' if better == 1 else 'are'} significantly better than Local"
+        in found["Against Local"]
+    )
     named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", found["Convergence"])}
     assert named == {*results.unfinished(board)["method"]}
     auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]
@@ -182,7 +195,9 @@ def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tabl
 def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     copy = write_study(tmp_path / "results" / "s", {"t": {}}, names, rounds=4, extras=False)
-    assert lines(copy)["Who leads"].startswith("t: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL FedAvg-FT (FedAvg-FT ")
+    assert lines(copy)["Who leads"].startswith(
+        "t: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL FedAvg-FT (FedAvg-FT "
+    )
     apart = write_study(tmp_path / "results" / "u", {"t": {}}, {**names, "FedAGHN": 9.0}, rounds=4, extras=False)
     assert "CONTROL" not in lines(apart)["Who leads"]
     alone = write_study(tmp_path / "results" / "v", {"t": {}}, {"FedAGHN": 0.0, "FedAMP": -9.0}, rounds=4, extras=False)
@@ -209,12 +224,16 @@ def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
         found = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
         changes.append(max(value for value in found if value is not None) - found[0])
     told = lines(copy)["Tuning"]
-    assert told.startswith("20 trials each for 2 of 2 runs; the best trial changed the validation score of the declared values")
+    assert told.startswith(
+        "20 trials each for 2 of 2 runs; the best trial changed the validation score of the declared values"
+    )
     assert told.endswith(f"by a median of {np.median(changes):+.1f} points.")
 
 
 @pytest.mark.parametrize(("best", "late"), [((6, 6, 2), True), ((6, 2, 2), False), ((3, 3, 3), False)])
-def test_a_run_whose_best_round_is_the_last_had_not_converged(tmp_path: Path, best: tuple[int, ...], late: bool) -> None:
+def test_a_run_whose_best_round_is_the_last_had_not_converged(
+    tmp_path: Path, best: tuple[int, ...], late: bool
+) -> None:
     run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"select": "last"}, range(3), 8, 6, RNG)
     table = pd.read_parquet(run / "evaluations.parquet")
     peak = table["seed"].map(dict(enumerate(best)))
@@ -234,7 +253,14 @@ def test_one_evaluated_round_says_nothing_of_convergence(tmp_path: Path) -> None
 
 
 def test_the_page_says_it_first_and_names_clients(page: str, folder: Path) -> None:
-    parts = ('<section id="summary">', 'class="task"', 'class="sortable board"', "Who learns from whom", "Over rounds", 'id="method"')
+    parts = (
+        '<section id="summary">',
+        'class="task"',
+        'class="sortable board"',
+        "Who learns from whom",
+        "Over rounds",
+        'id="method"',
+    )
     places = [page.index(text) for text in parts]
     assert places == sorted(places)
     for text in lines(folder).values():
@@ -258,7 +284,9 @@ def test_terminal_and_page_say_the_same(
     assert f"{row['low']:.2f} to {row['high']:.2f}" in shown
 
 
-@pytest.mark.parametrize(("width", "present", "absent"), [(160, ["seconds", "vs Local"], []), (60, ["mean ± std"], ["seconds", "MiB"])])
+@pytest.mark.parametrize(
+    ("width", "present", "absent"), [(160, ["seconds", "vs Local"], []), (60, ["mean ± std"], ["seconds", "MiB"])]
+)
 def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
     made: results.Tables, width: int, present: list[str], absent: list[str]
 ) -> None:
@@ -283,7 +311,9 @@ def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path) -> None:
     names = {"Local": -9.0, "FedAvg": -3.0, "FedAGHN": 0.0}
     for count, drawn in ((2, False), (5, True)):
         base = tmp_path / "results" / f"s{count}"
-        study = results.load_study(write_study(base, {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False))
+        study = results.load_study(
+            write_study(base, {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False)
+        )
         from fedweave.report import page as data
 
         context = data.context(study, results.tables(study), tmp_path)

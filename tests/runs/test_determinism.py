@@ -27,7 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # float32 weights after the rounds below, relative to their scale. Another order of additions moves the last bits of a sum; a
 # server's Adam makes a step of its learning rate out of the sign of a gradient of that size.
 TOLERANCE = 1e-3
-RUNS = {"digits-fedaghn": "digits", "digits-fedavg_ft": "digits", "digits-pfedhn": "digits", "graph-fedsheafhn": "graph"}
+RUNS = {
+    "digits-fedaghn": "digits",
+    "digits-fedavg_ft": "digits",
+    "digits-pfedhn": "digits",
+    "graph-fedsheafhn": "graph",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +59,13 @@ def digest(history: History) -> str:
     """Everything a repetition found but for its times."""
     content = hashlib.sha256()
     for leaf in tree_leaves(
-        (history.scores, history.diagnostics, history.graphs, history.kept, [row[:3] + row[4:] for row in history.ledger])
+        (
+            history.scores,
+            history.diagnostics,
+            history.graphs,
+            history.kept,
+            [row[:3] + row[4:] for row in history.ledger],
+        )
     ):
         content.update(leaf.contiguous().numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode())
     return content.hexdigest()
@@ -116,7 +127,9 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
     for r, values in enumerate(rounds, start=1):
         scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
-        history = repetition.record(history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made)
+        history = repetition.record(
+            history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
+        )
         try:
             yield history, 1.0 + repetition.chosen(history, made)
         except BadInput:  # nothing can be reported yet
@@ -137,7 +150,9 @@ def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
     made = bench("digits-fedaghn")
     together = repetition.perform_all(made, tmp_path)
     torch.set_num_threads(1)
-    assert {seed: digest(history) for seed, history in together.items()} == {s: digest(repetition.perform(made, s)) for s in made.run.seeds}
+    assert {seed: digest(history) for seed, history in together.items()} == {
+        s: digest(repetition.perform(made, s)) for s in made.run.seeds
+    }
 
 
 @pytest.mark.parametrize("key", RUNS)
@@ -174,7 +189,11 @@ def test_another_process_and_hash_seed_give_the_same_bits() -> None:
     program = PROGRAM.format(src=str(ROOT / "src"), root=str(ROOT), tests=str(ROOT / "tests"))
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
         )
         for seed in ("1", "2")
     ]

@@ -16,7 +16,9 @@ CASES = [(name, next(k for k, (make, _) in tiny.TASKS.items() if tiny.suits(name
 def leaves(name: str, kind: str, device: str, executor: Loop | Batched) -> list[torch.Tensor]:
     """State and scores after two rounds, on the CPU."""
     task, federation = (make() for make in tiny.TASKS[kind])
-    *_, report = run(tiny.method(name, task, kind), federation.to(device), Settings(rounds=2, seed=4, participation=0.8), executor)
+    *_, report = run(
+        tiny.method(name, task, kind), federation.to(device), Settings(rounds=2, seed=4, participation=0.8), executor
+    )
     found = tree_leaves((report.state, report.scores))
     assert {leaf.device.type for leaf in found if isinstance(leaf, torch.Tensor)} <= {device}
     return [leaf.cpu() for leaf in found if isinstance(leaf, torch.Tensor)]

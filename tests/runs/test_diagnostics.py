@@ -35,7 +35,9 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 def test_dirichlet_energy_is_the_laplacian_form() -> None:
     """½ tr(xᵀ (D − A) x); it vanishes exactly where neighbours agree, and scales with the square."""
     edges, x = given(tiny.ring(N), N), numbers(N, 3)
-    adjacency = torch.zeros(N, N, dtype=torch.float64).index_put((edges[0], edges[1]), torch.ones((), dtype=torch.float64))
+    adjacency = torch.zeros(N, N, dtype=torch.float64).index_put(
+        (edges[0], edges[1]), torch.ones((), dtype=torch.float64)
+    )
     laplacian = torch.diag(adjacency.sum(1)) - adjacency
     torch.testing.assert_close(dirichlet_energy(x, edges), 0.5 * torch.trace(x.T @ laplacian @ x))
     assert dirichlet_energy(torch.ones(N, 3), edges) == 0
@@ -57,7 +59,13 @@ def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
     assert sheaf.energy(section) < 1e-20
     constant = numbers(1, 2, 4, seed=2).expand(N, -1, -1)
     assert sheaf.energy(constant) > 1e-3
-    trivial = build_sheaf(edges, reverse_of(edges, N), torch.eye(2, dtype=torch.float64).expand(edges.shape[1], -1, -1), N, orthogonal=True)
+    trivial = build_sheaf(
+        edges,
+        reverse_of(edges, N),
+        torch.eye(2, dtype=torch.float64).expand(edges.shape[1], -1, -1),
+        N,
+        orthogonal=True,
+    )
     assert trivial.energy(constant).abs() < 1e-12
 
 
@@ -65,7 +73,10 @@ def test_graph_convolutions_over_smooth() -> None:
     """The quotient falls to nothing with depth: what the energies are there to show."""
     edges, x = given(tiny.ring(8), 8), numbers(8, 5)
     torch.manual_seed(0)
-    deep = [smoothness(GCNEncoder(5, 5, width=16, depth=depth).double()(x, edges), edges)["Dirichlet quotient"] for depth in (1, 4, 32)]
+    deep = [
+        smoothness(GCNEncoder(5, 5, width=16, depth=depth).double()(x, edges), edges)["Dirichlet quotient"]
+        for depth in (1, 4, 32)
+    ]
     assert deep[0] > 3 * deep[1] > 30 * deep[2]
 
 
@@ -83,7 +94,8 @@ def test_numbers_of_a_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")]
+    ("name", "kind"),
+    [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")],
 )
 def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
     """A vector per client; energies are those of the vectors on the method's own graph; graph numbers stand beside them."""
@@ -128,7 +140,10 @@ def bench(method: str, partition: dict, rounds: int = 3, **settings: object) -> 
     x = np.clip(g.normal(0.5, 0.2, (600, 1, 8, 8)) + 0.1 * (y % 2)[:, None, None, None], 0, 1).astype(np.float32)
     blobs = Dataset(name="digits", kind="images", x=x, y=y, classes=10)
     content = good()
-    content["tasks"]["digits"] |= {"partition": {"clients": 5, "seed": 1, **partition}, "model": {"name": "mlp", "hidden": 8}}
+    content["tasks"]["digits"] |= {
+        "partition": {"clients": 5, "seed": 1, **partition},
+        "model": {"name": "mlp", "hidden": 8},
+    }
     content["tasks"]["digits"]["train"]["rounds"] = rounds
     content["runs"] = {"digits-it": {"task": "digits", "method": method, "set": settings}}
     chosen = spec.parse(content).run("digits-it")

@@ -25,7 +25,11 @@ def client(**arrays: np.ndarray) -> ClientData:
 
 def test_a_clients_accuracy_is_over_its_real_rows_also_under_vmap() -> None:
     y, weight, task = RNG.integers(0, tiny.CLASSES, 20), RNG.uniform(size=tiny.CLASSES), tiny.rows_task()
-    data, rows, outputs = client(y=y, test_weight=weight), np.array([4, 11, 7, 0, 19, -1, -1]), RNG.normal(size=(6, 7, tiny.CLASSES))
+    data, rows, outputs = (
+        client(y=y, test_weight=weight),
+        np.array([4, 11, 7, 0, 19, -1, -1]),
+        RNG.normal(size=(6, 7, tiny.CLASSES)),
+    )
     hits = 100.0 * (outputs.argmax(-1)[:, :5] == y[rows[:5]])
     for shared, expected in {False: hits.mean(1), True: np.average(hits, axis=1, weights=weight[y[rows[:5]]])}.items():
         score = partial(task.score, data=data, rows=torch.from_numpy(rows), shared_test=shared)
@@ -67,7 +71,9 @@ def test_client_mean_is_macro_not_weighted_by_size() -> None:
 def test_worst_tenth_of_the_clients(clients: int, worst: int) -> None:
     values = RNG.permutation(np.arange(float(clients)))
     assert selection.summarise(values).worst10 == pytest.approx(np.mean(range(worst)))
-    assert selection.summarise(values, higher_is_better=False).worst10 == pytest.approx(np.mean(range(clients - worst, clients)))
+    assert selection.summarise(values, higher_is_better=False).worst10 == pytest.approx(
+        np.mean(range(clients - worst, clients))
+    )
 
 
 def test_a_nan_client_is_not_averaged_away() -> None:
@@ -93,7 +99,9 @@ def test_rules_follow_their_definition(higher: bool) -> None:
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
 def test_selection_reads_validation_only(rule: str) -> None:
     val = RNG.normal(size=(5, 6))
-    picks = [selection.select(val, ROUNDS, rule, True, test) for test in (None, np.zeros((5, 6)), RNG.normal(size=(5, 6)))]
+    picks = [
+        selection.select(val, ROUNDS, rule, True, test) for test in (None, np.zeros((5, 6)), RNG.normal(size=(5, 6)))
+    ]
     assert all((pick == picks[0]).all() for pick in picks)
 
 

@@ -24,7 +24,11 @@ def stored(run: Path, seed: int) -> pd.Series:
     """The test scores of the clients in the round whose models are kept."""
     point = json.loads((run / "run.json").read_text())["point"]
     kept = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
-    table = pd.read_parquet(run / "evaluations.parquet").set_index(["seed", "round", "point", "split", "client"])["value"].sort_index()
+    table = (
+        pd.read_parquet(run / "evaluations.parquet")
+        .set_index(["seed", "round", "point", "split", "client"])["value"]
+        .sort_index()
+    )
     return table.loc[seed, kept, point, "test"]
 
 
@@ -40,20 +44,30 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
         assert np.isfinite(deployed.answer(example)).all()
         for seed in (0, 1):
             for client, value in stored(run, seed).items():
-                assert score(deployed, whole, dealt, client, seed) == pytest.approx(value, rel=1e-5), (run.name, seed, client)
+                assert score(deployed, whole, dealt, client, seed) == pytest.approx(value, rel=1e-5), (
+                    run.name,
+                    seed,
+                    client,
+                )
 
 
-def score(deployed: serving.Deployed, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int) -> float:
+def score(
+    deployed: serving.Deployed, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int
+) -> float:
     """Accuracy or MSE on the client's test rows, from the inputs that a user would send."""
     rows = dealt.test[client]
     if whole.kind == "series":
-        window = np.stack([[whole.x.ravel()[r : r + 7], whole.time[r % 60 : r % 60 + 7]] for r in rows]).transpose(0, 2, 1)
+        window = np.stack([[whole.x.ravel()[r : r + 7], whole.time[r % 60 : r % 60 + 7]] for r in rows]).transpose(
+            0, 2, 1
+        )
         hidden = window.copy()
         hidden[:, 4:, 0] = 0  # what is to be forecast
         return float(np.square(deployed.answer(hidden, client, seed) - window[:, 4:, 0]).mean())
     if whole.kind == "graph":
         nodes = dealt.nodes[client]
-        return 100.0 * float((deployed.answer(whole.x[nodes], client, seed)[rows].argmax(1) == whole.y[nodes][rows]).mean())
+        return 100.0 * float(
+            (deployed.answer(whole.x[nodes], client, seed)[rows].argmax(1) == whole.y[nodes][rows]).mean()
+        )
     return 100.0 * float((deployed.answer(whole.x[rows], client, seed).argmax(1) == whole.y[rows]).mean())
 
 

@@ -128,7 +128,10 @@ def test_attention_scores_by_definition(score: str) -> None:
         q = z if module.query is None else h @ module.query[k].T
         pairs = [[torch.cat([q[i], z[j]]) if score == "gat" else q[i] + z[j] for j in range(N)] for i in range(N)]
         scores = torch.stack(
-            [torch.stack([F.leaky_relu(a @ x, 0.2) if score == "gat" else a @ F.leaky_relu(x, 0.2) for x in row]) for row in pairs]
+            [
+                torch.stack([F.leaky_relu(a @ x, 0.2) if score == "gat" else a @ F.leaky_relu(x, 0.2) for x in row])
+                for row in pairs
+            ]
         )
         torch.testing.assert_close(weights[k], scores.softmax(1))
 

@@ -185,7 +185,9 @@ def test_order_of_clients_and_of_edges_is_irrelevant(maps: str) -> None:
     torch.testing.assert_close(module(x[permutation], place[EDGES]), expected[permutation])
 
 
-@pytest.mark.parametrize("options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}])
+@pytest.mark.parametrize(
+    "options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}]
+)
 def test_gradient_against_finite_differences(options: dict) -> None:
     module, x = network(**options), numbers(N, 3).requires_grad_()
     names, values = zip(*module.named_parameters(), strict=True)
@@ -287,7 +289,9 @@ def test_a_fresh_deep_diffusion_grows_unless_edges_have_weights_or_channels_stay
     def growth(**options: bool) -> float:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
-            first, *_, last = (h.norm() for _, h in SheafDiffusion(26, 26, depth=64, **options).double().steps(x, edges))
+            first, *_, last = (
+                h.norm() for _, h in SheafDiffusion(26, 26, depth=64, **options).double().steps(x, edges)
+            )
         return float(last / first)
 
     assert growth() > 1e6

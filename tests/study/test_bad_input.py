@@ -64,7 +64,11 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("methods", {"a b": {}}, ["methods: 'a b'", *ALLOWED]),
     ("ablate", {"a/b": {}}, ["ablate: 'a/b'", *ALLOWED]),
     ("ablate", {"x": {"run": "digits-ditto", "variants": {"a\nb": {}}}}, ["ablate.x.variants", r"'a\nb'", "printed"]),
-    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [*range(2000)]}}}, ["ablate.x.grid", "2000 combinations", "1000"]),
+    (
+        "ablate",
+        {"x": {"run": "digits-ditto", "grid": {"lam": [*range(2000)]}}},
+        ["ablate.x.grid", "2000 combinations", "1000"],
+    ),
     ("datasets", ["a; id"], ["datasets: 'a; id'", *ALLOWED]),
     ("study", "a b", ["study: 'a b'", *ALLOWED]),
     ("study", "a/.hidden", ["study: 'a/.hidden'", *ALLOWED]),
@@ -210,7 +214,8 @@ def test_somebody_must_be_there_from_the_start() -> None:
         ("a: 2001-01-01\n", ["a: datetime.date(2001, 1, 1) is a date", "quotes"]),
         ("a: &b [*b]\n", ["a.0", "alias"]),
         (
-            "a: &a [x, x]\n" + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
+            "a: &a [x, x]\n"
+            + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
             ["more than 1000000 values"],
         ),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
@@ -286,13 +291,19 @@ def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> N
     content["runs"] = {"a": {"task": task, "method": "fedavg"}}
     run = spec.parse(content).run("a")
     dataset = data.load(name, "unused")
-    options = {"name": "metis", "clients": 4, "seed": 0} if dataset.kind == "graph" else {"name": "iid", "clients": 4, "seed": 0}
+    options = (
+        {"name": "metis", "clients": 4, "seed": 0}
+        if dataset.kind == "graph"
+        else {"name": "iid", "clients": 4, "seed": 0}
+    )
     with pytest.raises(BadInput) as caught:
         assembly.build_task(run, dataset, data.partition(dataset, **options))
     line(caught, words)
 
 
-def test_a_run_from_the_command_line_is_refused_before_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_from_the_command_line_is_refused_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder that cannot be one, and a value that is no YAML."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(repetition, "perform", lambda *_: pytest.fail("it trained"))
@@ -373,7 +384,9 @@ def test_a_file_that_waits_for_a_writer_is_refused_at_once(tmp_path: Path) -> No
         line(caught, [str(path), what, "not a file"])
 
 
-@pytest.mark.parametrize("settings", [{"train": 1, "train.rounds": 5}, {"train.lr": 1, "train": {"lr": 2}}, {"lam.a": 1, "lam": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"train": 1, "train.rounds": 5}, {"train.lr": 1, "train": {"lr": 2}}, {"lam.a": 1, "lam": 2}]
+)
 def test_settings_that_hide_each_other(settings: dict[str, Any]) -> None:
     """Neither is dropped without a word, in a file as on the command line."""
     content = good()
@@ -392,7 +405,9 @@ def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -
     line(caught, [meant])
 
 
-def test_a_flow_of_an_unknown_study_starts_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flow_of_an_unknown_study_starts_no_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line, and exit code 2."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["flows", "--study", "quik"])

@@ -22,17 +22,37 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": "x"}}}, ["spaces.ditto.lam.high", "'x'", "number"]),
     ("tune/spaces", {"ditto": {"lam": {"low": 3, "high": 2}}}, ["spaces.ditto.lam", "low 3", "high 2", "swap"]),
     ("tune/spaces", {"ditto": {"lam": {"low": 0, "high": 2, "log": True}}}, ["spaces.ditto.lam", "log", "low is 0"]),
-    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "log": True, "step": 1}}}, ["spaces.ditto.lam", "step 1", "log"]),
+    (
+        "tune/spaces",
+        {"ditto": {"lam": {"low": 1, "high": 2, "log": True, "step": 1}}},
+        ["spaces.ditto.lam", "step 1", "log"],
+    ),
     ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "step": -1}}}, ["spaces.ditto.lam", "step -1", "above 0"]),
     ("tune/spaces", {"ditto": {"lam": {"low": -1, "high": 2}}}, ["spaces.ditto.lam", "-1", "at least 0"]),
-    ("tune/spaces", {"ditto": {"personal_epochs": {"low": 0.5, "high": 2}}}, ["spaces.ditto.personal_epochs", "0.5", "whole"]),
+    (
+        "tune/spaces",
+        {"ditto": {"personal_epochs": {"low": 0.5, "high": 2}}},
+        ["spaces.ditto.personal_epochs", "0.5", "whole"],
+    ),
     ("tune/spaces", {"ditto": {"lam": {"choices": []}}}, ["spaces.ditto.lam.choices", "[]", "at least one"]),
     ("tune/spaces", {"ditto": {"lam": {"choices": [[1]]}}}, ["spaces.ditto.lam.choices", "[[1]]"]),
     ("tune/spaces", {"ditto": {"lam": {"choices": 1}}}, ["spaces.ditto.lam.choices", "1", "list"]),
     ("tune/spaces", {"ditto": {"lam": {"choices": [1, "x"]}}}, ["spaces.ditto.lam", "'x'", "number"]),
-    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "choices": [1]}}}, ["spaces.ditto.lam", "either", "choices"]),
-    ("tune", {"trials": 2, "sampler": "grid", "spaces": {"ditto": {"lam": {"low": 1, "high": 2}}}}, ["spaces.ditto.lam", "grid", "tpe"]),
-    ("tune", {"trials": 2, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}}, ["train.clip", "None", "runs.digits-ditto"]),
+    (
+        "tune/spaces",
+        {"ditto": {"lam": {"low": 1, "high": 2, "choices": [1]}}},
+        ["spaces.ditto.lam", "either", "choices"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "sampler": "grid", "spaces": {"ditto": {"lam": {"low": 1, "high": 2}}}},
+        ["spaces.ditto.lam", "grid", "tpe"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}},
+        ["train.clip", "None", "runs.digits-ditto"],
+    ),
     (
         "tune",
         {"trials": 2, "spaces": {"ditto": {"train.momentum": {"low": 0.1, "high": 0.9, "log": True}}}},
@@ -51,7 +71,9 @@ def test_bad_spaces(path: str, value: Any, words: list[str]) -> None:
 
 def test_what_is_not_searched_needs_no_declared_value() -> None:
     """Without trials a range need not hold it."""
-    assembly.check(spec.parse(altered("tune", {"trials": 0, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}})))
+    assembly.check(
+        spec.parse(altered("tune", {"trials": 0, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}}))
+    )
 
 
 @pytest.mark.parametrize("name", ["quick", "fedaghn/sweep", "shn/search"])

@@ -19,8 +19,14 @@ def good() -> dict[str, Any]:
     return {
         "study": "small",
         "seeds": [0, 1],
-        "tasks": {"digits": copy.deepcopy(base["tasks"]["digits"]), "graph": copy.deepcopy(base["tasks"]["digits-graph"])},
-        "runs": {"digits-ditto": {"task": "digits", "method": "ditto"}, "graph-fedavg": {"task": "graph", "method": "fedavg"}},
+        "tasks": {
+            "digits": copy.deepcopy(base["tasks"]["digits"]),
+            "graph": copy.deepcopy(base["tasks"]["digits-graph"]),
+        },
+        "runs": {
+            "digits-ditto": {"task": "digits", "method": "ditto"},
+            "graph-fedavg": {"task": "graph", "method": "fedavg"},
+        },
         "methods": {"ditto": {"lam": 1.0}, "fedavg": {}},
         "tune": {"trials": 0},
         "ablate": {},
@@ -94,7 +100,11 @@ BAD = [
     ("ablate", {"x": {"run": "digits-ditto", "variants": {"a": {"lamm": 1}}}}, ["lamm", "did you mean 'lam'"]),
     ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0]}}}, ["ablate.x.grid", "at least two"]),
     ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0, 2.0]}, "variants": {}}}, ["ablate.x", "either"]),
-    ("ablate", {"x": {"run": "digits-ditto", "grid": {"partition.bata": [1.0, 2.0]}}}, ["partition", "did you mean 'beta'"]),
+    (
+        "ablate",
+        {"x": {"run": "digits-ditto", "grid": {"partition.bata": [1.0, 2.0]}}},
+        ["partition", "did you mean 'beta'"],
+    ),
 ]
 
 
@@ -132,7 +142,11 @@ def test_fingerprint_is_of_the_computation() -> None:
     base = spec.parse(good()).run("digits-ditto").fingerprint()
     assert spec.parse(altered("tasks/digits/train/executor", "loop")).run("digits-ditto").fingerprint() == base
     assert spec.parse(altered("study", "other")).run("digits-ditto").fingerprint() == base
-    for path, value in {"tasks/digits/train/lr": 0.06, "tasks/digits/partition/beta": 0.4, "methods/ditto/lam": 0.5}.items():
+    for path, value in {
+        "tasks/digits/train/lr": 0.06,
+        "tasks/digits/partition/beta": 0.4,
+        "methods/ditto/lam": 0.5,
+    }.items():
         assert spec.parse(altered(path, value)).run("digits-ditto").fingerprint() != base
 
 

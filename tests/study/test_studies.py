@@ -24,12 +24,18 @@ STUDIES = {name: catalogue.expand(name, ROOT / "studies") for name in catalogue.
 def columns(name: str) -> list[published.Reference]:
     """The printed columns that a study's tasks name."""
     tasks = STUDIES[name]["tasks"].values()
-    return [published.reference(task["published"], task["dataset"], task["setting"]) for task in tasks if task.get("published")]
+    return [
+        published.reference(task["published"], task["dataset"], task["setting"])
+        for task in tasks
+        if task.get("published")
+    ]
 
 
 def test_every_figure_is_a_study() -> None:
     """One file per figure that has numbers behind it."""
-    assert [f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in STUDIES] == []
+    assert [
+        f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in STUDIES
+    ] == []
 
 
 @pytest.mark.parametrize("paper", published.PAPERS)
@@ -37,7 +43,10 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
     """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of their own."""
     covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
                for name in STUDIES for r in columns(name) if r.paper == paper}  # fmt: skip
-    printed = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting) for r in published.rows(paper)}
+    printed = {
+        (r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
+        for r in published.rows(paper)
+    }
     assert {column for column in printed - covered if column[2] != "avg"} == set()
 
 
@@ -46,7 +55,11 @@ def test_tables_are_named_as_printed() -> None:
     for name in STUDIES:
         paper, _, table = name.rpartition("/")
         if table.startswith(("table", "app_table")) and not table.endswith("-reduced"):
-            wanted = {"app_table1": "appendix_table1", "app_table2": "appendix_table2", "table3b": "table3b_gnn_on_collab_graph"}
+            wanted = {
+                "app_table1": "appendix_table1",
+                "app_table2": "appendix_table2",
+                "table3b": "table3b_gnn_on_collab_graph",
+            }
             assert {(r.paper, r.table) for r in columns(name)} == {(paper, wanted.get(table, table))}, name
 
 
@@ -89,7 +102,11 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     whole = STUDIES["fedsheafhn/table1"]
     part = studies.chosen("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
     assert [*part["runs"]] == ["cora-disjoint10-local", "cora-disjoint10-fedpub-detached"]
-    assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (["cora-disjoint10"], ["cora"], ["fedpub", "local"])
+    assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (
+        ["cora-disjoint10"],
+        ["cora"],
+        ["fedpub", "local"],
+    )
     for run in part["runs"]:
         assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
     assert studies.chosen("zoo", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
@@ -142,8 +159,14 @@ def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
         ({"one": "like: one\n"}, ["studies/one.yaml: like", "one -> one"]),
         ({"one": "like: two\n", "two": "like: [one]\n"}, ["studies/two.yaml: like", "one -> two -> one"]),
         ({"one": "like: 3\n"}, ["studies/one.yaml: like: 3", "list of names"]),
-        ({"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks: ['a']", "not a block"]),
-        ({"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [local]}}\n"}, ["studies/one.yaml: tasks.a: 'b'"]),
+        (
+            {"one": "like: two\ntasks: [a]\n", "two": "tasks: {a: {methods: [local]}}\n"},
+            ["studies/one.yaml: tasks: ['a']", "not a block"],
+        ),
+        (
+            {"one": "like: two\ntasks: {a: b}\n", "two": "tasks: {a: {methods: [local]}}\n"},
+            ["studies/one.yaml: tasks.a: 'b'"],
+        ),
     ],
 )
 def test_like_what_cannot_be_taken_over_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
@@ -164,7 +187,10 @@ def test_a_study_turns_a_range_into_choices(tmp_path: Path) -> None:
 
 def test_figures_draw_from_the_runs_of_their_tables() -> None:
     """Where a figure is a table drawn, its computations are the table's own."""
-    for figure, tables in {"shn/fig4": ("shn/table2", "shn/table3", "shn/table4"), "fedsheafhn/fig3": ("fedsheafhn/table2",)}.items():
+    for figure, tables in {
+        "shn/fig4": ("shn/table2", "shn/table3", "shn/table4"),
+        "fedsheafhn/fig3": ("fedsheafhn/table2",),
+    }.items():
         prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
         study = spec.parse(STUDIES[figure], figure)
         assert {study.run(key).fingerprint() for key in study.runs} <= prints
@@ -181,16 +207,28 @@ def written(tmp_path: Path, text: str) -> Path:
     ("text", "words"),
     [
         ("sedes: [4]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml", "sedes", "did you mean 'seeds'"]),
-        ("methods: {fedavgg: {mu: 3}}\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "did you mean 'fedavg'"]),
-        ("tasks: {digits: {methods: [{fast: {method: fedavg, sett: {train.lr: 1}}}]}}", ["tasks.digits.methods", "did you mean 'set'"]),
+        (
+            "methods: {fedavgg: {mu: 3}}\ntasks: {digits: {methods: [fedavg]}}",
+            ["studies/mine.yaml: methods", "did you mean 'fedavg'"],
+        ),
+        (
+            "tasks: {digits: {methods: [{fast: {method: fedavg, sett: {train.lr: 1}}}]}}",
+            ["tasks.digits.methods", "did you mean 'set'"],
+        ),
         ("tasks: {digits: {methods: fedavg}}", ["tasks.digits.methods", "list"]),
         ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
         ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
         ("about: nothing", ["studies/mine.yaml: tasks", "missing"]),
         ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "method, set"]),
         ("tasks: {digits: {methods: [{}]}}", ["tasks.digits.methods", "{}", "one variant"]),
-        ("tasks: {digits: {methods: [{a: {method: local}, b: {method: fedavg}}]}}", ["tasks.digits.methods", "'b'", "one variant"]),
-        ("tune: {spaces: {fedavgg: {}}}\ntasks: {digits: {methods: [fedavg]}}", ["mine.yaml: tune.spaces", "did you mean 'fedavg'"]),
+        (
+            "tasks: {digits: {methods: [{a: {method: local}, b: {method: fedavg}}]}}",
+            ["tasks.digits.methods", "'b'", "one variant"],
+        ),
+        (
+            "tune: {spaces: {fedavgg: {}}}\ntasks: {digits: {methods: [fedavg]}}",
+            ["mine.yaml: tune.spaces", "did you mean 'fedavg'"],
+        ),
         ("tune: 3\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: tune: 3", "not a block"]),
         ("methods: [fedavg]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "not a block"]),
     ],

@@ -38,7 +38,9 @@ def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_in_one_line(block: Any) -> None:
-    with pytest.raises(BadInput, match=r"^params.yaml: ablate.x.*give `run`, and either `variants`.*or `grid`") as caught:
+    with pytest.raises(
+        BadInput, match=r"^params.yaml: ablate.x.*give `run`, and either `variants`.*or `grid`"
+    ) as caught:
         variants.expand(block, "params.yaml: ablate.x")
     assert "\n" not in str(caught.value)
 
@@ -56,7 +58,12 @@ def test_settings_reach_method_training_and_task() -> None:
     assert run.task.model == {**declared.task.model, "batch_norm": False}
     assert run.fingerprint() != declared.fingerprint()
     other = assembly.varied(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
-    assert other.task.partition == {"name": "shards", "classes": 2, "clients": 10, "seed": declared.task.partition["seed"]}
+    assert other.task.partition == {
+        "name": "shards",
+        "classes": 2,
+        "clients": 10,
+        "seed": declared.task.partition["seed"],
+    }
     assert assembly.varied(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
 
 
@@ -79,5 +86,9 @@ def test_what_is_drawn_follows_from_what_was_declared(tmp_path: Path) -> None:
     assert plots.factors_of(parts["depth"]) == {"depth": [1, 3, 5]}
     assert plots.factors_of(parts["roles"]) == {"p": ["trained", "frozen"], "q": ["trained", "absent"]}
     assert plots.factors_of(parts["attention"]) == {}
-    assert [">depth<" in plots.ablation(parts[name]) for name in ("depth", "roles", "attention")] == [True, False, False]
+    assert [">depth<" in plots.ablation(parts[name]) for name in ("depth", "roles", "attention")] == [
+        True,
+        False,
+        False,
+    ]
     assert ">without p<" in plots.ablation(parts["attention"])

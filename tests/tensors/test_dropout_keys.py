@@ -29,7 +29,12 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
 
 def test_neighbours_are_dropped_independently() -> None:
     """Four elements share a hash; none of their pairs may move together."""
-    kept = (dropout_keys.dropout(torch.ones(200_000, dtype=torch.float64), 0.5, dropout_keys.key(11)) > 0).reshape(-1, 4).double().numpy()
+    kept = (
+        (dropout_keys.dropout(torch.ones(200_000, dtype=torch.float64), 0.5, dropout_keys.key(11)) > 0)
+        .reshape(-1, 4)
+        .double()
+        .numpy()
+    )
     correlation = np.corrcoef(kept.T) - np.eye(4)
     assert np.abs(correlation).max() < 4 / np.sqrt(len(kept))
 
@@ -38,8 +43,12 @@ def test_neighbours_are_dropped_independently() -> None:
 def test_a_batch_of_keys_draws_what_each_key_draws(shape: tuple[int, ...]) -> None:
     base = torch.stack([dropout_keys.key(i) for i in range(4)])
     h = torch.rand(4, *shape, dtype=torch.float64)
-    together = vmap(lambda h, key: dropout_keys.dropout(h, 0.4, key, salt=2) + dropout_keys.uniform(key, shape))(h, base)
-    apart = torch.stack([dropout_keys.dropout(h[i], 0.4, base[i], salt=2) + dropout_keys.uniform(base[i], shape) for i in range(4)])
+    together = vmap(lambda h, key: dropout_keys.dropout(h, 0.4, key, salt=2) + dropout_keys.uniform(key, shape))(
+        h, base
+    )
+    apart = torch.stack(
+        [dropout_keys.dropout(h[i], 0.4, base[i], salt=2) + dropout_keys.uniform(base[i], shape) for i in range(4)]
+    )
     assert torch.equal(together, apart)
     assert not torch.equal(apart[0], apart[1])
 

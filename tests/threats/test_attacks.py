@@ -144,7 +144,9 @@ def test_a_frozen_server_learns_nothing_once_newcomers_joined(name: str) -> None
     for one, two in pairwise(after):
         assert_equal(one, two)
     moved = next(r.state.server for r in free if r.round > joined)
-    assert any(not torch.equal(a, b) for a, b in zip(trees.tree_leaves(after[0]), trees.tree_leaves(moved), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(trees.tree_leaves(after[0]), trees.tree_leaves(moved), strict=True)
+    )
     assert frozen[-1].scores["post"]["test"].shape == (tiny.CLIENTS,)
     assert float(frozen[-1].loss) == float(frozen[-1].loss)
 

@@ -27,7 +27,9 @@ def divergence(mu: float, value: float) -> float:
     return quad(lost, crossing, crossing + 40, limit=400, epsabs=1e-14)[0]
 
 
-@pytest.mark.parametrize(("noise", "releases", "delta"), [(1.0, 1, 1e-5), (2.0, 50, 1e-5), (0.7, 3, 1e-6), (30.0, 2000, 1e-4)])
+@pytest.mark.parametrize(
+    ("noise", "releases", "delta"), [(1.0, 1, 1e-5), (2.0, 50, 1e-5), (0.7, 3, 1e-6), (30.0, 2000, 1e-4)]
+)
 def test_epsilon_is_exact(noise: float, releases: int, delta: float) -> None:
     """It is where the integral of the privacy loss meets δ, and lies below what Rényi accounting gives."""
     found = epsilon(noise, releases, delta)
@@ -73,7 +75,9 @@ def test_every_method_takes_it(name: str) -> None:
     """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **({"stage1_rounds": 1} if "stage1_rounds" in METHODS[name].__dataclass_fields__ else {}))
+    method = tiny.method(
+        name, task, kind, **({"stage1_rounds": 1} if "stage1_rounds" in METHODS[name].__dataclass_fields__ else {})
+    )
     settings = Settings(rounds=3, seed=1, participation=0.6, wire=PRIVATE)
     reports = list(run(method, federation, settings, Loop()))
     last = reports[-1]

@@ -65,7 +65,9 @@ def descend(
     params, rest = trees.only(model, names), trees.without(model, names)
     steps = [rows for epoch in plan for rows in epoch]
     # Keys hang on (epoch, step), not on a running count: padding leaves different numbers of steps behind it.
-    places = torch.tensor([(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device)
+    places = torch.tensor(
+        [(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device
+    )
     step_keys = keys.fold(key, *places.reshape(-1, 2).T)
     if mapped():
         params, state, rest, mean = _stacked(loss, params, rest, steps, solver, step_keys, state, masked)
@@ -76,7 +78,13 @@ def descend(
 
 
 def _alone(
-    loss: Loss, params: Params, rest: Params, steps: Sequence[Tensor], solver: Solver, step_keys: Tensor, state: Tree | None
+    loss: Loss,
+    params: Params,
+    rest: Params,
+    steps: Sequence[Tensor],
+    solver: Solver,
+    step_keys: Tensor,
+    state: Tree | None,
 ) -> tuple[Params, Tree, Params, Tensor]:
     params = owned(params)
     state = solver.init(params) if state is None else owned(state)
@@ -105,7 +113,14 @@ class _Job(NamedTuple):
 
 
 def _stacked(
-    loss: Loss, params: Params, rest: Params, steps: Sequence[Tensor], solver: Solver, step_keys: Tensor, state: Tree | None, masked: bool
+    loss: Loss,
+    params: Params,
+    rest: Params,
+    steps: Sequence[Tensor],
+    solver: Solver,
+    step_keys: Tensor,
+    state: Tree | None,
+    masked: bool,
 ) -> tuple[Params, Tree, Params, Tensor]:
     lifted = lift(loss)
     state = solver.init(params) if state is None else state
@@ -128,12 +143,16 @@ class _Unmapped(torch.autograd.Function):
         del ctx, inputs, output
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], job: _Job, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], job: _Job, *inputs: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         n, dims = info.batch_size, in_dims[1:]
         fronted = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
         captured = len(tree_unflatten(inputs, job.spec)[5])
         own = len(fronted) - captured
-        fronted[:own] = [x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)]
+        fronted[:own] = [
+            x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)
+        ]
         job = job._replace(dims=tuple(None if dim is None else 0 for dim in dims[own:]))
         outputs = tree_flatten(_train(job, *tree_unflatten(fronted, job.spec)))[0]
         return tuple(outputs), (0,) * len(outputs)
@@ -162,11 +181,20 @@ def _train(
 
 def _program(job: _Job, examples: tuple[Any, ...]) -> compiled.Program:
     """A compiled step for inputs like `examples`."""
-    return compiled.program((job.form, job.solver, job.masked, job.dims), partial(_advance, job, inplace=False), examples)
+    return compiled.program(
+        (job.form, job.solver, job.masked, job.dims), partial(_advance, job, inplace=False), examples
+    )
 
 
 def _advance(
-    job: _Job, params: Params, state: Tree, rest: Params, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
+    job: _Job,
+    params: Params,
+    state: Tree,
+    rest: Params,
+    captured: list[Tensor],
+    rows: Tensor,
+    keys: Tensor,
+    inplace: bool,
 ) -> tuple[Params, Tree, Params, Tensor]:
     """One step of all clients; with `inplace`, nobody pauses and the solver may write to the stacks."""
 

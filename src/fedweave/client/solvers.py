@@ -163,7 +163,10 @@ class Grouped(Solver):
         self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params, state: Tree
     ) -> tuple[Params, Tree]:
         gradients = self._split(grads)
-        done = {group: step(self.solvers[group])(part, gradients[group], state[group]) for group, part in self._split(params).items()}
+        done = {
+            group: step(self.solvers[group])(part, gradients[group], state[group])
+            for group, part in self._split(params).items()
+        }
         new = {name: value for part, _ in done.values() for name, value in part.items()}
         return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
 
@@ -222,7 +225,9 @@ def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
     return penalised
 
 
-def pull_back(generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]) -> tuple[Tree, Params]:
+def pull_back(
+    generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]
+) -> tuple[Tree, Params]:
     """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), one forward and one backward pass for all participants.
 
     With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖², so a *descent* step on it

@@ -131,7 +131,13 @@ class Task(ABC):
 
     @abstractmethod
     def forward(
-        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+        self,
+        model: Params,
+        data: ClientData,
+        rows: Tensor,
+        key: Tensor | None = None,
+        mask: Tensor | None = None,
+        method: str = "forward",
     ) -> Tensor:
         """Outputs [B, ...] for `rows`; a key makes it a training pass."""
 
@@ -217,7 +223,13 @@ class RowClassification(Classification):
     augment: int = 0
 
     def forward(
-        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+        self,
+        model: Params,
+        data: ClientData,
+        rows: Tensor,
+        key: Tensor | None = None,
+        mask: Tensor | None = None,
+        method: str = "forward",
     ) -> Tensor:
         x = data.arrays["x"]
         batch = x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
@@ -238,7 +250,13 @@ class NodeClassification(Classification):
         return x, a["edges"], a["weight"]
 
     def forward(
-        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+        self,
+        model: Params,
+        data: ClientData,
+        rows: Tensor,
+        key: Tensor | None = None,
+        mask: Tensor | None = None,
+        method: str = "forward",
     ) -> Tensor:
         return self.call(model, self.inputs(data), method, key=key)[rows]
 
@@ -269,7 +287,13 @@ class Forecast(Task):
     higher_is_better = False
 
     def forward(
-        self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None, mask: Tensor | None = None, method: str = "forward"
+        self,
+        model: Params,
+        data: ClientData,
+        rows: Tensor,
+        key: Tensor | None = None,
+        mask: Tensor | None = None,
+        method: str = "forward",
     ) -> Tensor:
         series, time = data.arrays["x"], data.arrays["time"]
         span = torch.arange(self.window + self.horizon, device=rows.device)

@@ -38,7 +38,9 @@ def load(name: str, root: Path | str) -> Dataset:
         raise
     except Exception as error:  # a file that is not what its name says can raise nearly anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again") from error
+        raise BadInput(
+            f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again"
+        ) from error
 
 
 __all__ = [

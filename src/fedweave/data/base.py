@@ -51,7 +51,10 @@ class Dataset:
         shaped = self.kind != "images" or self.x.ndim == 4
         _require(shaped, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
         whole = self.y is None or np.issubdtype(self.y.dtype, np.integer)
-        _require(whole, f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')")
+        _require(
+            whole,
+            f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')",
+        )
         rows = self.x.shape[1 if series else 0]
         for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
@@ -60,7 +63,10 @@ class Dataset:
         _require(inside, f"{name}: labels y must lie in 0 … {self.classes - 1}")
         _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
-        _require(not series or (self.time is not None and self.time.shape == (rows,)), f"{name}: time must have shape ({rows},)")
+        _require(
+            not series or (self.time is not None and self.time.shape == (rows,)),
+            f"{name}: time must have shape ({rows},)",
+        )
 
     @property
     def labels(self) -> np.ndarray:

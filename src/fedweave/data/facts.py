@@ -70,7 +70,9 @@ def check_finite(x: np.ndarray, what: str, way: str) -> None:
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))
         if len(bad):
-            raise BadInput(f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}, and {len(bad) - 1} more values are not finite; {way}")
+            raise BadInput(
+                f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}, and {len(bad) - 1} more values are not finite; {way}"
+            )
 
 
 def check_fits(dataset: Dataset, partition: Partition) -> None:
@@ -90,7 +92,9 @@ def check_fits(dataset: Dataset, partition: Partition) -> None:
         limit = len(partition.nodes[i]) if partition.nodes else dataset.x.size if series else len(dataset.x)
         nodes = partition.nodes[i] if partition.nodes else rows
         if rows.max(initial=-1) >= limit or (graph and nodes.max(initial=-1) >= len(dataset.x)):
-            raise BadInput(f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}")
+            raise BadInput(
+                f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}"
+            )
         for held in (rows, nodes):
             values, times = np.unique(held, return_counts=True)
             if len(values) < len(held):

@@ -29,7 +29,9 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
     """
     if not isinstance(name, str | Mapping):
-        raise BadInput(f"normalize: {name!r} must be a name, or a mapping with a name and numbers; names: {', '.join(NORMALISATIONS)}")
+        raise BadInput(
+            f"normalize: {name!r} must be a name, or a mapping with a name and numbers; names: {', '.join(NORMALISATIONS)}"
+        )
     options = {"name": name} if isinstance(name, str) else dict(name)
     key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
     if key not in KINDS[dataset.kind]:
@@ -66,7 +68,10 @@ def unit(dataset: Dataset, partition: Partition) -> np.ndarray:
 
 
 def standard(
-    dataset: Dataset, partition: Partition, mean: Sequence[float] | float | None = None, std: Sequence[float] | float | None = None
+    dataset: Dataset,
+    partition: Partition,
+    mean: Sequence[float] | float | None = None,
+    std: Sequence[float] | float | None = None,
 ) -> np.ndarray:
     """(x - mean) / std per channel of images, or over all values of series.
 
@@ -77,7 +82,10 @@ def standard(
         raise BadInput("normalize: mean and std go together; give both or neither")
     if mean is None:
         mean, std = PUBLISHED.get(dataset.name) or _moments(dataset, partition, x)
-    centre, scale = (np.atleast_1d(np.asarray(mean, dtype=np.float32)), np.atleast_1d(np.asarray(std, dtype=np.float32)))
+    centre, scale = (
+        np.atleast_1d(np.asarray(mean, dtype=np.float32)),
+        np.atleast_1d(np.asarray(std, dtype=np.float32)),
+    )
     channels = x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
         raise BadInput(f"normalize: mean {mean} and std {std} must hold {channels} numbers, std above 0")
@@ -153,4 +161,8 @@ NORMALISATIONS: dict[str, Callable[..., np.ndarray]] = {
     "minmax_client": minmax_client,
 }
 GIVEN = {"standard": ("mean", "std"), "minmax": ("low", "high")}
-KINDS = {"images": ("none", "unit", "standard"), "graph": ("none", "rows"), "series": ("none", "standard", "minmax", "minmax_client")}
+KINDS = {
+    "images": ("none", "unit", "standard"),
+    "graph": ("none", "rows"),
+    "series": ("none", "standard", "minmax", "minmax_client"),
+}

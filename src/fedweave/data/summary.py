@@ -88,14 +88,21 @@ def describe(folder: Path | str, dataset: Dataset, partition: Partition) -> dict
 
 
 def _spread(sizes: list[int]) -> dict[str, float]:
-    return {"min": int(min(sizes)), "median": float(np.median(sizes)), "max": int(max(sizes)), "mean": float(np.mean(sizes))}
+    return {
+        "min": int(min(sizes)),
+        "median": float(np.median(sizes)),
+        "max": int(max(sizes)),
+        "mean": float(np.mean(sizes)),
+    }
 
 
 def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
     """One line a client: its name or number, group, sizes of the parts, rows of each class."""
     columns: dict[str, Any] = {"client": partition.names or range(partition.clients)}
     if partition.group is not None:
-        columns["group"] = [partition.group_names[g] for g in partition.group] if partition.group_names else partition.group
+        columns["group"] = (
+            [partition.group_names[g] for g in partition.group] if partition.group_names else partition.group
+        )
     columns |= {part: [len(rows) for rows in getattr(partition, part)] for part in PARTS}
     columns |= {f"class_{c}": column for c, column in enumerate(zip(*out.get("labels", ()), strict=True))}
     text = io.StringIO()

@@ -171,7 +171,11 @@ class GeneratedModels(Method):
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
         """(gradient of the surrogate loss in φ, θ̄ [P, ...]); by default `cotangent` pulled back through `generate`."""
-        return pull_back(lambda phi: self.generate(phi, server["fixed"], ids), server["phi"], lambda start: self.cotangent(start, uploads))
+        return pull_back(
+            lambda phi: self.generate(phi, server["fixed"], ids),
+            server["phi"],
+            lambda start: self.cotangent(start, uploads),
+        )
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         """Gradient, in the form of φ or of a part of it, of a server-side loss that is descended besides; by default there is none."""
@@ -203,11 +207,19 @@ class GeneratedModels(Method):
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]
         gradient, start = self.gradient(server, ids, uploads)
-        step = _flat(gradient) if self.server_sign == "descent" else {name: -value for name, value in _flat(gradient).items()}
+        step = (
+            _flat(gradient)
+            if self.server_sign == "descent"
+            else {name: -value for name, value in _flat(gradient).items()}
+        )
         besides = _flat(self.regularise(server["phi"], fixed))
         step = {name: value + besides[name] if name in besides else value for name, value in step.items()}
         phi, optimizer = self.server_solver.step_(owned(_flat(server["phi"])), step, owned(server["optimizer"]))
-        return {"phi": self.constrain(_nested(phi)), "optimizer": optimizer, "fixed": self.remember(fixed, ids, start, uploads)}
+        return {
+            "phi": self.constrain(_nested(phi)),
+            "optimizer": optimizer,
+            "fixed": self.remember(fixed, ids, start, uploads),
+        }
 
 
 def _flat(tree: Tree, prefix: str = "") -> Params:

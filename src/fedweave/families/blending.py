@@ -88,7 +88,9 @@ class Blending(GlobalModel):
         moved = torch.stack([(g != 0).any() for g in gap.values()]).any()
         return {**own, **shared, **mixed(learnt)}, learnt, client["started"] | moved
 
-    def _learn(self, weights: Params, started: Tensor, lesson: Callable[[Params, int], tuple[Params, Tensor]]) -> Params:
+    def _learn(
+        self, weights: Params, started: Tensor, lesson: Callable[[Params, int], tuple[Params, Tensor]]
+    ) -> Params:
         losses: list[Tensor] = []
         going = torch.ones_like(started)
         for epoch in range(self.start_epochs):

@@ -39,18 +39,25 @@ class EmbeddedClient(Method):
         return self.enrol_epochs
 
     def enrol(self, model: Params, data: ClientData) -> Tree:
-        return {"embedding": self.task.embedding(self.descend(model, data, epochs=slice(0, self.enrol_epochs)).model, data)}
+        return {
+            "embedding": self.task.embedding(self.descend(model, data, epochs=slice(0, self.enrol_epochs)).model, data)
+        }
 
     def join(self, model: Params) -> ClientState:
         return {"model": trees.only(model, self.kept), "moments": self.solver.init(trees.only(model, self.task.head))}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
-        solver = Grouped(solvers={"head": self.solver, "body": self.solver}, group=lambda n: "head" if n in self.task.head else "body")
+        solver = Grouped(
+            solvers={"head": self.solver, "body": self.solver},
+            group=lambda n: "head" if n in self.task.head else "body",
+        )
         moments = {**solver.init(trees.only(model, self.task.params)), "head": client["moments"]}
         fit = self.descend(model, data, solver=solver, state=moments)
         upload = {"model": trees.without(fit.model, self.kept), **self._news(fit.model, data)}
-        return Update(upload, {"model": trees.only(fit.model, self.kept), "moments": fit.state["head"]}, fit.model, fit.loss)
+        return Update(
+            upload, {"model": trees.only(fit.model, self.kept), "moments": fit.state["head"]}, fit.model, fit.loss
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own, **client["model"]}

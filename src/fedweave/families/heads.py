@@ -53,7 +53,10 @@ def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
     from scipy.optimize import nnls
 
     v, flat = variance.double().cpu().clamp(min=0).sqrt().diag(), h.double().cpu().flatten(1)
-    one, target = torch.ones(1, len(v), dtype=torch.float64), torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64)
+    one, target = (
+        torch.ones(1, len(v), dtype=torch.float64),
+        torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64),
+    )
     target[-1] = 1.0
     rows = [nnls(torch.cat([v, (own - flat).T, one]).numpy(), target.numpy())[0] for own in flat]
     x = torch.stack([torch.from_numpy(row) for row in rows])

@@ -20,13 +20,27 @@ from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.federation.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
 from fedweave.server_networks import TargetHypernetwork
-from fedweave.settings import Between, Choices, Count, Dropout, IntegerSpace, LogSpace, NonNegative, Rate, Rounds, Share, Size
+from fedweave.settings import (
+    Between,
+    Choices,
+    Count,
+    Dropout,
+    IntegerSpace,
+    LogSpace,
+    NonNegative,
+    Rate,
+    Rounds,
+    Share,
+    Size,
+)
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
 
 
-def applied(build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any) -> Any:
+def applied(
+    build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any
+) -> Any:
     """What `method` of the network that `build` makes gives with `params`; it allocates no parameters of its own."""
     with torch.device("meta"):
         network = build()
@@ -87,7 +101,11 @@ class Hypernetwork(SplitClient, GeneratedModels):
         like = next(iter(start.model.values()))
         size = self.embedding_size or 1 + start.clients // 4
         rows = {"embedding": vectors(start.seed, start.ids, size, like)}
-        return rows if self.embedding == "table" else {**rows, "lift": initialised(lambda: nn.Linear(size, size), start.seed, like.dtype)}
+        return (
+            rows
+            if self.embedding == "table"
+            else {**rows, "lift": initialised(lambda: nn.Linear(size, size), start.seed, like.dtype)}
+        )
 
     def looked_up(self, phi: Tree) -> Tensor:
         """The vectors [N, D] as the network sees them."""

@@ -49,7 +49,12 @@ def linked(data: ClientData) -> Tensor:
 def impair(data: ClientData, share: float, most: int, key: Tensor) -> Impaired:
     """Hide a `share` of the validation nodes, drawn by `key`, and note up to `most` hidden neighbours per node."""
     edges, nodes = data.arrays["edges"], len(data.arrays["x"])
-    rank = dropout_keys.uniform(key, data.val.shape).masked_fill(data.val < 0, 2.0).argsort(stable=True).argsort(stable=True)
+    rank = (
+        dropout_keys.uniform(key, data.val.shape)
+        .masked_fill(data.val < 0, 2.0)
+        .argsort(stable=True)
+        .argsort(stable=True)
+    )
     chosen = rank < (share * (data.val >= 0).sum()).floor()
     hidden = torch.zeros(nodes + 1, dtype=torch.int64, device=edges.device)
     hidden = hidden.scatter_add(0, torch.where(chosen, data.val, nodes), chosen.to(torch.int64))[:nodes] > 0
@@ -72,7 +77,13 @@ def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
 def drawn(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -> Tensor:
     """For every node, one draw from every client's part of the `bank` [N, size, T, F]: rows of bank.flatten(0, 2), [V, N, T]."""
     n, size, t, _ = bank.shape
-    draws = torch.stack([(dropout_keys.uniform(dropout_keys.fold(key, 6, identity), (nodes,)) * size).long() for identity in identities], 1)
+    draws = torch.stack(
+        [
+            (dropout_keys.uniform(dropout_keys.fold(key, 6, identity), (nodes,)) * size).long()
+            for identity in identities
+        ],
+        1,
+    )
     firsts = (torch.arange(n, device=bank.device) * size + draws) * t
     return firsts[..., None] + torch.arange(t, device=bank.device)
 
@@ -89,7 +100,11 @@ def greedy(slots: Sequence[Slot], stock: Tensor, places: Tensor, missing: Tensor
     valid = torch.arange(places.shape[-1], device=stock.device) < missing[:, None]
     for nodes, made, live in slots:
         true = places[nodes]
-        squared = made.square().sum(-1)[:, None, None] + lengths[true] - 2.0 * _dots(made, stock, true.flatten(1)).view_as(true)
+        squared = (
+            made.square().sum(-1)[:, None, None]
+            + lengths[true]
+            - 2.0 * _dots(made, stock, true.flatten(1)).view_as(true)
+        )
         counted = valid[nodes][:, None]
         nearest = squared.clamp(min=0).masked_fill(~counted, torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
         cost = cost.index_add(0, nodes, torch.where(live[:, None] & counted.any(-1), nearest, 0.0))
@@ -109,7 +124,9 @@ class _Dots(torch.autograd.Function):
         ctx.save_for_backward(stock, places)
         bag = torch.arange(len(places), device=places.device)
         owner, start = bag.repeat_interleave(places.shape[1]), bag * places.shape[1]
-        return torch.ops.aten._embedding_bag_per_sample_weights_backward(made, stock, places.flatten(), start, owner, 0).view_as(places)
+        return torch.ops.aten._embedding_bag_per_sample_weights_backward(
+            made, stock, places.flatten(), start, owner, 0
+        ).view_as(places)
 
     @staticmethod
     @once_differentiable
@@ -154,17 +171,30 @@ class Mending(Method):
     ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Numbers of missing neighbours [V], and as many neighbours."""
         x, places, _ = self.task.inputs(data)
-        return invoke(self.networks["generator"], generator, "forward", x, places, edges.to(self.task.dtype), noise=noise, key=key)
+        return invoke(
+            self.networks["generator"], generator, "forward", x, places, edges.to(self.task.dtype), noise=noise, key=key
+        )
 
     def mended(self, mine: Tree, data: ClientData) -> tuple[Slot, ...]:
         """The neighbours that mend the client's subgraph; the same in every round."""
         return self.generate(mine["generator"], data, linked(data), dropout_keys.fold(mine["key"], 2), None)[1]
 
-    def classify(self, classifier: Params, data: ClientData, edges: Tensor, slots: Sequence[Slot], key: Tensor | None = None) -> Tensor:
+    def classify(
+        self, classifier: Params, data: ClientData, edges: Tensor, slots: Sequence[Slot], key: Tensor | None = None
+    ) -> Tensor:
         """Logits of all nodes [V, C]."""
         x, places, _ = self.task.inputs(data)
         slots = () if self.inert else slots
-        return invoke(self.networks["classifier"], classifier, "forward", x, places, edges.to(self.task.dtype), slots=slots, key=key)
+        return invoke(
+            self.networks["classifier"],
+            classifier,
+            "forward",
+            x,
+            places,
+            edges.to(self.task.dtype),
+            slots=slots,
+            key=key,
+        )
 
     def classifier_losses(self, mine: Tree, data: ClientData) -> RowLosses:
         """Cross-entropy on the mended subgraph."""
@@ -181,12 +211,16 @@ class Mending(Method):
         graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(mine["key"], 1)), shared["bank"]
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            degree, slots = self.generate(part(model, "generator"), data, graph.kept, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4))
+            degree, slots = self.generate(
+                part(model, "generator"), data, graph.kept, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4)
+            )
             logits = self.classify(part(model, "classifier"), data, graph.kept, slots, dropout_keys.fold(key, 5))
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
             errors = greedy(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]
-            theirs = greedy(slots, bank.flatten(0, 2), drawn(key, shared["ids"], bank, len(graph.missing)), graph.missing)
+            theirs = greedy(
+                slots, bank.flatten(0, 2), drawn(key, shared["ids"], bank, len(graph.missing)), graph.missing
+            )
             errors = errors + torch.where(shared["ids"] == own["id"], 0.0, theirs).sum(1)
             return (values + errors[rows] / self.most) / len(bank)
 

@@ -109,7 +109,9 @@ class LayerwiseHypernetworks(LearnedMixtures):
         with torch.device("meta"):
             network = self._network(len(phi["vector"]))
         rows = trees.take(phi, ids)
-        alpha = vmap(lambda params, v, i: functional_call(network, params, (v, i)))(rows["network"], rows["vector"], ids)
+        alpha = vmap(lambda params, v, i: functional_call(network, params, (v, i)))(
+            rows["network"], rows["vector"], ids
+        )
         return alpha.movedim(0, 1)
 
     def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
@@ -127,16 +129,23 @@ class LayerwiseHypernetworks(LearnedMixtures):
         networks = [initialised(lambda: self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
         drawn = {"vector": vectors(start.seed, ids, self.vector_size, like), "network": trees.stack(networks)}
         split = _by_source(drawn, everybody)
-        chosen = {name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()}
+        chosen = {
+            name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()
+        }
         return trees.tree_map(lambda t: t.to(like.device), _as_rows({**split, "network": chosen}))
 
 
 def _by_source(phi: Tree, clients: int) -> Tree:
     """φ with the rows of every head [N, L · clients, ...] as [N, L, clients, ...]."""
-    split = {name: v.unflatten(1, (-1, clients)) if name.startswith("heads") else v for name, v in phi["network"].items()}
+    split = {
+        name: v.unflatten(1, (-1, clients)) if name.startswith("heads") else v for name, v in phi["network"].items()
+    }
     return {**phi, "network": split}
 
 
 def _as_rows(phi: Tree) -> Tree:
     """The inverse of `_by_source`."""
-    return {**phi, "network": {name: v.flatten(1, 2) if name.startswith("heads") else v for name, v in phi["network"].items()}}
+    return {
+        **phi,
+        "network": {name: v.flatten(1, 2) if name.startswith("heads") else v for name, v in phi["network"].items()},
+    }

@@ -44,7 +44,9 @@ def tied(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:
 
     def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)
-        return value + sum(weight * distance(model[n] - a for n, a in anchor.items()) for anchor, weight in anchors), buffers
+        return value + sum(
+            weight * distance(model[n] - a for n, a in anchor.items()) for anchor, weight in anchors
+        ), buffers
 
     return penalised
 

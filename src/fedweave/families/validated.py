@@ -53,7 +53,9 @@ class ValidatedMixtures(LearnedMixtures):
         if self.gat_grad != "spsa":
             return {}
         phi, fixed = server["phi"], server["fixed"]
-        ends = [trees.tree_map(lambda p, u, c=c: p + c * u, phi, self.direction(phi, fixed, k)) for k, c in self._ends()]
+        ends = [
+            trees.tree_map(lambda p, u, c=c: p + c * u, phi, self.direction(phi, fixed, k)) for k, c in self._ends()
+        ]
         models = [self.generate(end, fixed, ids) for end in ends]
         return {"probes": trees.tree_map(lambda *rows: torch.stack(rows, dim=1), *models)}
 
@@ -79,10 +81,14 @@ class ValidatedMixtures(LearnedMixtures):
         if self.gat_grad == "spsa":
             with torch.no_grad():
                 at = [trees.at(own["probes"], k) for k, _ in enumerate(self._ends())]
-                return {"losses": torch.stack([torch.stack([loss(params, part) for part in parts]).sum() for params in at])}
+                return {
+                    "losses": torch.stack([torch.stack([loss(params, part) for part in parts]).sum() for params in at])
+                }
         params = trees.only(model, self.task.params)
         found = [value_and_grad(share(part), params) for part in parts]
-        value, gradient = trees.tree_map(lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in found])
+        value, gradient = trees.tree_map(
+            lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in found]
+        )
         return {"loss": value, "gradient": gradient}
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
@@ -97,7 +103,8 @@ class ValidatedMixtures(LearnedMixtures):
         phi, fixed = server["phi"], server["fixed"]
         slopes = uploads["losses"].sum(0) / (2 * self.probes * self.perturbation)  # [2 · probes], of + and − in turn
         terms = [
-            trees.tree_map(lambda u, s=slopes[2 * k] - slopes[2 * k + 1]: s * u, self.direction(phi, fixed, k)) for k in range(self.probes)
+            trees.tree_map(lambda u, s=slopes[2 * k] - slopes[2 * k + 1]: s * u, self.direction(phi, fixed, k))
+            for k in range(self.probes)
         ]
         with torch.no_grad():
             return trees.tree_map(lambda *rows: torch.stack(rows).sum(0), *terms), self.generate(phi, fixed, ids)
@@ -110,8 +117,12 @@ class ValidatedMixtures(LearnedMixtures):
     def direction(self, phi: Tree, fixed: Tree, probe: int) -> Tree:
         """u of this round's `probe`: independent signs in the form of φ."""
         leaves, form = tree_flatten(phi)
-        draws = [dropout_keys.uniform(dropout_keys.fold(fixed["key"], probe, n), leaf.shape) for n, leaf in enumerate(leaves)]
-        return tree_unflatten([torch.where(draw < 0.5, -1.0, 1.0).to(leaf) for draw, leaf in zip(draws, leaves, strict=True)], form)
+        draws = [
+            dropout_keys.uniform(dropout_keys.fold(fixed["key"], probe, n), leaf.shape) for n, leaf in enumerate(leaves)
+        ]
+        return tree_unflatten(
+            [torch.where(draw < 0.5, -1.0, 1.0).to(leaf) for draw, leaf in zip(draws, leaves, strict=True)], form
+        )
 
     def _ends(self) -> list[tuple[int, float]]:
         """(probe, ± c) of every model that is sent besides."""

@@ -95,7 +95,12 @@ class Downloads:
 
     def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         """`method.download(server, ids)`."""
-        if self.asked is None or method is not self.asked[0] or server is not self.asked[1] or not torch.equal(ids, self.asked[2]):
+        if (
+            self.asked is None
+            or method is not self.asked[0]
+            or server is not self.asked[1]
+            or not torch.equal(ids, self.asked[2])
+        ):
             self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
             self.sent = method.download(server, ids)
             self.asked = (method, server, ids)
@@ -114,7 +119,9 @@ def _initial(method: Method, federation: Federation, seed: int) -> Params:
     return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
 
 
-def _enrol(method: Method, model: Params, federation: Federation, positions: Tensor, seed: int, executor: Executor, wire: Wire) -> Tree:
+def _enrol(
+    method: Method, model: Params, federation: Federation, positions: Tensor, seed: int, executor: Executor, wire: Wire
+) -> Tree:
     # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
     return told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, wire)
@@ -127,7 +134,9 @@ def begin(method: Method, federation: Federation, seed: int, executor: Executor,
     return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
 
 
-def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> tuple[Tree, Tree, Tree]:
+def train(
+    method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None
+) -> tuple[Tree, Tree, Tree]:
     """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
     ids = who.positions.to(who.federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
@@ -169,8 +178,16 @@ def one_round(
     ids = positions.to(federation.ids.device)
     heard, whole = trees.take(ids, rows), len(rows) == len(ids)
     frozen = settings.freeze and state.round >= settings.join_round
-    server = state.server if frozen or not len(rows) else method.aggregate(state.server, heard, uploads, federation.sizes[heard])
-    after = State(state.round + 1, server, trees.put(state.clients, heard, updates.client if whole else trees.take(updates.client, rows)))
+    server = (
+        state.server
+        if frozen or not len(rows)
+        else method.aggregate(state.server, heard, uploads, federation.sizes[heard])
+    )
+    after = State(
+        state.round + 1,
+        server,
+        trees.put(state.clients, heard, updates.client if whole else trees.take(updates.client, rows)),
+    )
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[heard].tolist()}))
     report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
@@ -178,7 +195,9 @@ def one_round(
     return after, report, models
 
 
-def _with_absent(method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree) -> Tree:
+def _with_absent(
+    method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree
+) -> Tree:
     """The trained `models` [P, ...] of the cohort as [N, ...], with those of the others, had they taken part."""
     everybody = torch.arange(who.federation.clients)
     absent = everybody[~torch.isin(everybody, who.positions)]
@@ -202,7 +221,9 @@ def evaluate(
     who = viewers(federation, settings.seed, state.round)
     ids = torch.arange(federation.clients, device=federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
-    pre = executor.each(lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who)
+    pre = executor.each(
+        lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who
+    )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
@@ -233,7 +254,13 @@ def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, 
 
 
 def onboard(
-    method: Method, state: State, federation: Federation, newcomers: int, seed: int, executor: Executor, wire: Wire = PLAIN
+    method: Method,
+    state: State,
+    federation: Federation,
+    newcomers: int,
+    seed: int,
+    executor: Executor,
+    wire: Wire = PLAIN,
 ) -> State:
     """Let the last `newcomers` clients of `federation` join a running federation."""
     n = federation.clients
@@ -241,10 +268,14 @@ def onboard(
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, wire)
     start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
     joined = trees.broadcast(method.join(model), newcomers)
-    return State(state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined]))
+    return State(
+        state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined])
+    )
 
 
-def run(method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None) -> Iterator[Report]:
+def run(
+    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
+) -> Iterator[Report]:
     """All rounds of a run, one report each; `resume` continues after its round, bit for bit.
 
     Yields:
@@ -254,7 +285,9 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
     *warm, last = [stage.rounds for stage in stages]
     total = sum(warm) + last
     settings = replace(settings, join_round=settings.join_round and sum(warm) + settings.join_round)
-    present = federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
+    present = (
+        federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
+    )
     state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
     downloads, sent, counted = Downloads(), torch.zeros(federation.clients, dtype=torch.int64), 0
     while state.round < total:
@@ -268,9 +301,14 @@ def run(method: Method, federation: Federation, settings: Settings, executor: Ex
         state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
-            report = report._replace(scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group))
+            report = report._replace(
+                scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group)
+            )
         if due and (privacy := settings.wire.privacy):
-            there = [(present if round < settings.join_round else federation).clients for round in range(counted, state.round)]
+            there = [
+                (present if round < settings.join_round else federation).clients
+                for round in range(counted, state.round)
+            ]
             sent += attendance(settings.seed, counted, there, federation.ids.cpu(), settings.participation)
             counted = state.round
             spent = privacy.epsilon(int(sent.max()) + enrolments(stages, state.round))

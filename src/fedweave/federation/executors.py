@@ -82,7 +82,9 @@ class Batched(Executor):
                 torch.cuda.empty_cache()
         if size < wanted:
             self.fitted[:] = [size]
-            warnings.warn(f"{wanted} clients at once do not fit into the GPU's memory; going on with {size} at once", stacklevel=2)
+            warnings.warn(
+                f"{wanted} clients at once do not fit into the GPU's memory; going on with {size} at once", stacklevel=2
+            )
         return trees.concat(parts)
 
     def _together(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:

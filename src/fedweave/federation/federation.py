@@ -124,7 +124,9 @@ class Cohort:
 
     def chunk(self, start: int, stop: int) -> "Cohort":
         """Participants start … stop − 1."""
-        return replace(self, positions=self.positions[start:stop], plan=self.plan[start:stop], keys=self.keys[start:stop])
+        return replace(
+            self, positions=self.positions[start:stop], plan=self.plan[start:stop], keys=self.keys[start:stop]
+        )
 
     def stacked(self) -> dict[str, Tensor]:
         """The per-client tensors with a leading axis [P, ...], input of a mapped function."""
@@ -178,7 +180,9 @@ def _trim(name: str, value: Tensor, extents: dict[str, Tensor], client: int) -> 
 
 def _trim_plan(plan: Tensor, counts: list[list[int]]) -> list[list[Tensor]]:
     """Epochs of steps without padding; steps of nothing but padding are dropped."""
-    return [[rows[:c] for rows, c in zip(steps, real, strict=True) if c] for steps, real in zip(plan, counts, strict=True)]
+    return [
+        [rows[:c] for rows, c in zip(steps, real, strict=True) if c] for steps, real in zip(plan, counts, strict=True)
+    ]
 
 
 def pad_rows(rows: Sequence[np.ndarray], width: int | None = None) -> Tensor:
@@ -207,4 +211,6 @@ def check_clients(train: Sequence[np.ndarray], key: str) -> None:
     """
     for i, rows in enumerate(train):
         if len(rows) == 0:
-            raise BadInput(f"{key}: client {i} has no training row; use fewer clients, another seed or a larger minimum")
+            raise BadInput(
+                f"{key}: client {i} has no training row; use fewer clients, another seed or a larger minimum"
+            )

@@ -206,7 +206,9 @@ class Method(ABC):
         """
         plan = data.plan[epochs if epochs is not None else slice(0, self.training.epochs)]
         names = self.task.params if names is None else names
-        return descend(loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded)
+        return descend(
+            loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded
+        )
 
 
 def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:

@@ -82,13 +82,21 @@ def _within(training: Training, rows: int) -> Training:
 
 
 def cohort(
-    federation: Federation, positions: Tensor, training: Training, epochs: int, seed: int, round: int, testing: bool = False
+    federation: Federation,
+    positions: Tensor,
+    training: Training,
+    epochs: int,
+    seed: int,
+    round: int,
+    testing: bool = False,
 ) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
     training, plans = _within(training, federation.train.shape[1]), []
     for position in positions.tolist():
         rows = federation.train[position].cpu().numpy()
-        plans.append(client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position])))
+        plans.append(
+            client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position]))
+        )
     shape = tuple(max(p.shape[d] for p in plans) for d in (1, 2))
     padded = np.full((len(plans), epochs, *shape), -1, dtype=np.int64)
     for i, p in enumerate(plans):

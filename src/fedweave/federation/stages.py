@@ -5,7 +5,11 @@ from fedweave.federation.protocol import Method, Stage
 
 def enrolments(stages: list[Stage], rounds: int) -> int:
     """How often a client that was there from the start said something on joining, in the stages that `rounds` rounds opened."""
-    opened = [stage for i, stage in enumerate(stages) if sum(s.rounds for s in stages[:i]) < rounds and (i == 0 or stage.handover)]
+    opened = [
+        stage
+        for i, stage in enumerate(stages)
+        if sum(s.rounds for s in stages[:i]) < rounds and (i == 0 or stage.handover)
+    ]
     return sum(type(stage.method).enrol is not Method.enrol for stage in opened)
 
 

@@ -36,7 +36,9 @@ def stacked(
     return {**own, "cells": places, "values": values.to(dtype)}, {**extents, "cells": cs, "values": cs}
 
 
-def _padded(places: Sequence[Tensor], values: Sequence[Tensor], corner: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def _padded(
+    places: Sequence[Tensor], values: Sequence[Tensor], corner: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sparse matrices (`ordered` cells, values) of different sizes as (places [N, 3, C], values [N, C], extents [N]).
 
     Padding is cells of value 0 in the last `corner`, where they leave the others in order.

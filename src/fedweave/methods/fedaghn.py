@@ -46,7 +46,9 @@ class FedAGHN(SplitClient, GeneratedModels):
     @property
     def server_solver(self) -> Solver:
         roles = {"p": self.p, "q": self.q}
-        return Grouped(solvers={name: SGD(lr=self.server_lr if role == "trained" else 0.0) for name, role in roles.items()})
+        return Grouped(
+            solvers={name: SGD(lr=self.server_lr if role == "trained" else 0.0) for name, role in roles.items()}
+        )
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         model = trees.without(start.model, self.kept)
@@ -82,7 +84,9 @@ class FedAGHN(SplitClient, GeneratedModels):
         return table, self._state(state["models"], state["updates"])
 
     def collaboration(self, server: Server) -> Tensor:
-        return self.attention(server["phi"], server["fixed"], torch.arange(len(server["phi"]["p"]), device=server["phi"]["p"].device))
+        return self.attention(
+            server["phi"], server["fixed"], torch.arange(len(server["phi"]["p"]), device=server["phi"]["p"].device)
+        )
 
     def _state(self, models: Params, updates: Params) -> Tree:
         return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}

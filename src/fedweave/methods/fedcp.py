@@ -43,7 +43,11 @@ class FedCP(GlobalModel):
     def extras(self, start: Start) -> Params:
         width, like = head_shape(self.task)[1], next(iter(start.model.values()))
         dense = initialised(lambda: nn.Linear(width, 2 * width), start.seed, like.dtype)
-        return dict(zip(GATE, (dense["weight"], dense["bias"], like.new_ones(2 * width), like.new_zeros(2 * width)), strict=True))
+        return dict(
+            zip(
+                GATE, (dense["weight"], dense["bias"], like.new_ones(2 * width), like.new_zeros(2 * width)), strict=True
+            )
+        )
 
     def join(self, model: Params) -> ClientState:
         return trees.only(model, (*self.task.head, *self.kept))
@@ -71,15 +75,23 @@ class FedCP(GlobalModel):
         return self._logits({**model["model"], **model["gate"]}, model["head"], z, self._context(model["model"]))
 
     def _deployed(self, model: Params, received: Params) -> Tree:
-        return {"model": trees.without(model, GATE), "gate": trees.only(model, GATE), "head": trees.only(received, self.task.head)}
+        return {
+            "model": trees.without(model, GATE),
+            "gate": trees.only(model, GATE),
+            "head": trees.only(received, self.task.head),
+        }
 
     def _context(self, model: Params) -> Tensor:
         """c [D]."""
         return F.normalize(next(model[name] for name in self.task.head if model[name].ndim == 2).sum(0), dim=0)
 
-    def _logits(self, model: Params, global_head: Params, z: Tensor, context: Tensor, key: Tensor | None = None) -> Tensor:
+    def _logits(
+        self, model: Params, global_head: Params, z: Tensor, context: Tensor, key: Tensor | None = None
+    ) -> Tensor:
         weight, bias, scale, shift = (model[name] for name in GATE)
-        gate = F.relu(F.layer_norm(F.linear(z * context, weight, bias), bias.shape, scale, shift)).unflatten(-1, (2, -1))
+        gate = F.relu(F.layer_norm(F.linear(z * context, weight, bias), bias.shape, scale, shift)).unflatten(
+            -1, (2, -1)
+        )
         if key is not None:
             gate = gate - (-dropout_keys.uniform(key, gate.shape).clamp(min=2.0**-25).log()).log().to(gate)
         personal, common = (gate / self.tau).softmax(-2).unbind(-2)
@@ -93,7 +105,9 @@ class FedCP(GlobalModel):
             z = self.task.forward(trees.only(model, names), data, rows, key, mask, method="features")
             reference = self.task.forward(frozen, data, rows, key, mask, method="features")
             logits = self._logits(model, received, z, context, dropout_keys.fold(key, 2))
-            return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(z, reference, mask)
+            return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(
+                z, reference, mask
+            )
 
         return losses
 

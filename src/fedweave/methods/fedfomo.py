@@ -40,7 +40,11 @@ class FedFomo(Method):
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)
-        tables = {"models": models, "affinity": torch.eye(start.clients, dtype=self.task.dtype), "ids": start.ids.clone()}
+        tables = {
+            "models": models,
+            "affinity": torch.eye(start.clients, dtype=self.task.dtype),
+            "ids": start.ids.clone(),
+        }
         return {
             **tables,
             "seen": torch.zeros(start.clients, dtype=torch.bool),

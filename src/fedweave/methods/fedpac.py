@@ -49,7 +49,11 @@ class FedPAC(Method):
     @property
     def head_solver(self) -> Solver:
         """The optimiser of the head."""
-        return SGD(lr=self.head_lr, momentum=self.head_momentum, weight_decay=self.head_decay) if self.head_lr else self.solver
+        return (
+            SGD(lr=self.head_lr, momentum=self.head_momentum, weight_decay=self.head_decay)
+            if self.head_lr
+            else self.solver
+        )
 
     def init(self, start: Start) -> Server:
         classes, width = head_shape(self.task)
@@ -70,10 +74,16 @@ class FedPAC(Method):
         model = self.personalize(shared, own, client, data)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
         aligned = self.task.objective(data, self._losses(shared, data))
-        fit = self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs), loss=aligned)
+        fit = self.descend(
+            headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs), loss=aligned
+        )
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
         known = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
-        upload = {"model": trees.only(fit.model, body(self.task)), "head": trees.only(fit.model, self.task.head), **known}
+        upload = {
+            "model": trees.only(fit.model, body(self.task)),
+            "head": trees.only(fit.model, self.task.head),
+            **known,
+        }
         return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
@@ -103,7 +113,10 @@ class FedPAC(Method):
 
     def _losses(self, shared: Tree, data: ClientData) -> RowLosses:
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            z, targets = self.task.forward(model, data, rows, key, mask, method="features"), self.task.targets(data, rows)
+            z, targets = (
+                self.task.forward(model, data, rows, key, mask, method="features"),
+                self.task.targets(data, rows),
+            )
             apart = (z - shared["prototypes"][targets]).square().mean(-1) * shared["known"][targets]
             return self.task.row_loss(self.task.call(model, z, "classify"), targets) + self.lam * apart
 

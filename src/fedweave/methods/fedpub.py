@@ -81,16 +81,23 @@ class FedPub(ClientModels):
         return trees.nbytes(own["mixture"]) + first * trees.nbytes(shared["proxy"]), trees.nbytes(uploads)
 
     def join(self, model: Params) -> ClientState:
-        return {"buffers": trees.only(model, self.kept), "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices}}
+        return {
+            "buffers": trees.only(model, self.kept),
+            "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices},
+        }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
         solver = Grouped(solvers=rules, group=lambda name: "mask" if name in client["masks"] else "")
-        fit = self.descend({**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss, solver=solver)
+        fit = self.descend(
+            {**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss, solver=solver
+        )
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
-        embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(0)
+        embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(
+            0
+        )
         upload = {"model": trees.without(after, self.kept), "embedding": embedding}
         return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
 
@@ -99,7 +106,9 @@ class FedPub(ClientModels):
 
     def _pruned(self, model: Params, masks: Params) -> Params:
         live = {name: m * (m.abs() >= self.lam1) for name, m in masks.items()}
-        return {name: value * live[f"mask/{name}"] if f"mask/{name}" in live else value for name, value in model.items()}
+        return {
+            name: value * live[f"mask/{name}"] if f"mask/{name}" in live else value for name, value in model.items()
+        }
 
     def _loss(self, anchor: Params, data: ClientData) -> Loss:
         objective, pull = self.task.objective(data), self.lam2 if data.round else 0.0
@@ -110,7 +119,10 @@ class FedPub(ClientModels):
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers
-            sparse, near = sum(m.abs().sum() for m in masks.values()), sum((plain[name] - a).norm() for name, a in anchor.items())
+            sparse, near = (
+                sum(m.abs().sum() for m in masks.values()),
+                sum((plain[name] - a).norm() for name, a in anchor.items()),
+            )
             return value + self.lam1 * sparse + pull * near, buffers
 
         return loss

@@ -42,9 +42,15 @@ class FedRoD(GlobalModel):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         private = {f"private/{name}": value for name, value in client["private"].items()}
         fit = self.descend(
-            {**shared, **client["kept"], **private}, data, (*self.task.params, *private), loss=self.task.objective(data, self._losses(data))
+            {**shared, **client["kept"], **private},
+            data,
+            (*self.task.params, *private),
+            loss=self.task.objective(data, self._losses(data)),
         )
-        after, model = {name: fit.model[f"private/{name}"] for name in self.task.head}, trees.without(fit.model, private)
+        after, model = (
+            {name: fit.model[f"private/{name}"] for name in self.task.head},
+            trees.without(fit.model, private),
+        )
         state = {"kept": trees.only(model, self.kept), "private": after}
         return Update({"model": trees.without(model, self.kept)}, state, {"model": model, "private": after}, fit.loss)
 
@@ -52,14 +58,18 @@ class FedRoD(GlobalModel):
         return {"model": {**shared, **client["kept"]}, "private": client["private"]}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
-        return self.task.predict(model["model"], data, rows) + self.task.predict({**model["model"], **model["private"]}, data, rows)
+        return self.task.predict(model["model"], data, rows) + self.task.predict(
+            {**model["model"], **model["private"]}, data, rows
+        )
 
     def _losses(self, data: ClientData) -> RowLosses:
         prior = one_hot(self.task, data, data.train).sum(0).clamp(min=1e-12).log()
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             private = {name: model[f"private/{name}"] for name in self.task.head}
-            z = self.task.forward(trees.only(model, (*self.task.params, *self.task.buffers)), data, rows, key, mask, method="features")
+            z = self.task.forward(
+                trees.only(model, (*self.task.params, *self.task.buffers)), data, rows, key, mask, method="features"
+            )
             generic, targets = classify(self.task, model, z), self.task.targets(data, rows)
             personal = generic.detach() + classify(self.task, private, z.detach())
             return self.task.row_loss(generic + prior.to(generic), targets) + self.task.row_loss(personal, targets)

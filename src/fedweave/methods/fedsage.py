@@ -42,7 +42,10 @@ class FedSage(Mending):
     needs = frozenset({"subgraphs"})
 
     def init(self, start: Start) -> Server:
-        fresh = {name: initialised(partial(self.build, name), start.seed + i, self.task.dtype) for i, name in enumerate(NETWORKS)}
+        fresh = {
+            name: initialised(partial(self.build, name), start.seed + i, self.task.dtype)
+            for i, name in enumerate(NETWORKS)
+        }
         return {
             **fresh,
             "bank": start.enrolled,
@@ -56,7 +59,9 @@ class FedSage(Mending):
 
     def join(self, model: Params) -> ClientState:
         like = next(iter(model.values()))
-        blank = {name: {n: like.new_zeros(p.shape) for n, p in net.named_parameters()} for name, net in self.networks.items()}
+        blank = {
+            name: {n: like.new_zeros(p.shape) for n, p in net.named_parameters()} for name, net in self.networks.items()
+        }
         return {**blank, "key": torch.zeros((), dtype=torch.int64, device=like.device)}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
@@ -76,7 +81,12 @@ class FedSage(Mending):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         mean = trees.weighted_mean(uploads["model"], torch.ones_like(weights)) if uploads else server["classifier"]
-        return {**server, "classifier": mean, "seen": server["seen"].index_fill(0, ids, True), "round": server["round"] + 1}
+        return {
+            **server,
+            "classifier": mean,
+            "seen": server["seen"].index_fill(0, ids, True),
+            "round": server["round"] + 1,
+        }
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         mine = self._mine(trees.without(shared, ["generator"]), own, client, data)

@@ -53,23 +53,35 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
     @property
     def server_solver(self) -> Solver:
         on = float(self.server_learning)
-        solvers = {"theta": Adam(lr=on * self.lr_theta, weight_decay=self.decay_theta), "phi": Adam(lr=on * self.lr_phi)}
+        solvers = {
+            "theta": Adam(lr=on * self.lr_theta, weight_decay=self.decay_theta),
+            "phi": Adam(lr=on * self.lr_phi),
+        }
         return Grouped(solvers=solvers, group=lambda name: "theta" if name.startswith("encoder.") else "phi")
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         x = self._vectors(start.enrolled["embedding"], 0, start.clients)
-        return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": dropout_keys.key(start.seed)}
+        return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {
+            "x": x,
+            "key": dropout_keys.key(start.seed),
+        }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         return self._run(phi, fixed, "forward", ids, key=fixed["key"])
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         told = self.embedding == "graph" and "embedding" in uploads
-        return {"x": trees.put(fixed["x"], ids, uploads["embedding"]) if told else fixed["x"], "key": dropout_keys.fold(fixed["key"], 3)}
+        return {
+            "x": trees.put(fixed["x"], ids, uploads["embedding"]) if told else fixed["x"],
+            "key": dropout_keys.fold(fixed["key"], 3),
+        }
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
-        return {**phi, **free}, {**fixed, "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)])}
+        return {**phi, **free}, {
+            **fixed,
+            "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)]),
+        }
 
     def collaboration(self, server: Server) -> Tensor | None:
         if self.attention == "none":
@@ -89,7 +101,9 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
             return x
         length = max(length, x.shape[1])
         if first + len(x) > length:
-            raise BadInput(f"embedding: 'onehot' has vectors of length {length} and none for client {length + 1}; let fewer join")
+            raise BadInput(
+                f"embedding: 'onehot' has vectors of length {length} and none for client {length + 1}; let fewer join"
+            )
         return torch.eye(first + len(x), length).to(x)[first:]
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
@@ -98,4 +112,12 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Tensor) -> Any:
         x = fixed["x"]
-        return applied(lambda: self._network(*x.shape), phi, x, complete_graph(len(x)).to(x.device), *inputs, method=method, **options)
+        return applied(
+            lambda: self._network(*x.shape),
+            phi,
+            x,
+            complete_graph(len(x)).to(x.device),
+            *inputs,
+            method=method,
+            **options,
+        )

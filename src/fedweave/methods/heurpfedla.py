@@ -52,7 +52,11 @@ class HeurpFedLA(LayerwiseHypernetworks):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         # The server's copy of a retained layer is not sent: on its way up noise, a clip or a lie may have changed it.
-        stays = {name: retained for names, retained in zip(self.task.layers.values(), own["retained"], strict=True) for name in names}
+        stays = {
+            name: retained
+            for names, retained in zip(self.task.layers.values(), own["retained"], strict=True)
+            for name in names
+        }
         sent = trees.without(own, ("retained",))
         return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in sent.items()}}
 

@@ -63,7 +63,9 @@ class KnnPer(GlobalModel):
         if self.mix >= 0:
             return torch.full_like(near[0, 0], self.mix)
         grid = torch.linspace(0, 1, 101, dtype=near.dtype, device=near.device)
-        hits = (grid[:, None, None] * near + (1 - grid)[:, None, None] * own).argmax(-1) == self.task.targets(data, data.val.clamp(min=0))
+        hits = (grid[:, None, None] * near + (1 - grid)[:, None, None] * own).argmax(-1) == self.task.targets(
+            data, data.val.clamp(min=0)
+        )
         return grid[(hits & (data.val >= 0)).sum(-1).argmax()]
 
     def _votes(self, memory: Tree, data: ClientData, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,5 +77,7 @@ class KnnPer(GlobalModel):
         classes = torch.arange(logits.shape[-1], device=logits.device)
         onehot = (memory["labels"][which][..., None] == classes).to(logits.dtype)
         if self.rule == "original":
-            return (torch.softmax(-nearest / (z.shape[-1] * self.scale), -1)[..., None] * onehot).sum(-2), logits.softmax(-1)
+            return (torch.softmax(-nearest / (z.shape[-1] * self.scale), -1)[..., None] * onehot).sum(
+                -2
+            ), logits.softmax(-1)
         return torch.softmax((torch.exp(-nearest)[..., None] * onehot).sum(-2), -1), logits.softmax(-1)

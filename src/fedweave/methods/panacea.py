@@ -45,7 +45,11 @@ class Panacea(GraphHypernetwork):
         return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
 
     def companions(self, size: int, start: Start) -> Tree:
-        return {"generator": initialised(lambda: nn.Linear(size, size), start.seed + 3, next(iter(start.model.values())).dtype)}
+        return {
+            "generator": initialised(
+                lambda: nn.Linear(size, size), start.seed + 3, next(iter(start.model.values())).dtype
+            )
+        }
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         def loss(phi: Tree) -> Tree:
@@ -58,7 +62,9 @@ class Panacea(GraphHypernetwork):
         """Mean cross-entropy of the graph over ordered pairs of different clients."""
         z = F.linear(self.codes(phi, fixed), phi["generator"]["weight"], phi["generator"]["bias"])
         edges = fixed["edges"]
-        adjacency = torch.zeros(len(z), len(z), dtype=z.dtype, device=z.device).index_put((edges[0], edges[1]), z.new_ones(()))
+        adjacency = torch.zeros(len(z), len(z), dtype=z.dtype, device=z.device).index_put(
+            (edges[0], edges[1]), z.new_ones(())
+        )
         pairs = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
         linked = adjacency[pairs]
         rarity = (len(linked) - linked.sum()) / linked.sum().clamp(min=1.0)

@@ -46,8 +46,12 @@ class PerFedAvg(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         meta = replace(data, plan=_together(data.plan, self.training.epochs))
-        fit = self.descend({**shared, **client}, meta, loss=lambda model, rows, key: self._meta_loss(model, rows, key, data))
-        return Update({"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss)
+        fit = self.descend(
+            {**shared, **client}, meta, loss=lambda model, rows, key: self._meta_loss(model, rows, key, data)
+        )
+        return Update(
+            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         rows = trimmed(_sample(data, self.training.batch_size))
@@ -60,7 +64,8 @@ class PerFedAvg(GlobalModel):
         value, buffers, d = self._gradient(adapted, batches[0], key, data)
         if self.variant == "hf":
             ahead, behind = (
-                self._gradient(_moved(model, d, s * self.delta), batches[2], dropout_keys.fold(key, 2), data)[2] for s in (1, -1)
+                self._gradient(_moved(model, d, s * self.delta), batches[2], dropout_keys.fold(key, 2), data)[2]
+                for s in (1, -1)
             )
             d = {name: g - self.alpha * (ahead[name] - behind[name]) / (2 * self.delta) for name, g in d.items()}
         # The second term is zero and its gradient is d.
@@ -68,7 +73,9 @@ class PerFedAvg(GlobalModel):
 
     def _gradient(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> tuple[Tensor, Params, Params]:
         objective, fixed = self.task.objective(data), {name: value.detach() for name, value in model.items()}
-        return value_and_grad(lambda params: objective({**fixed, **params}, rows, key), trees.only(fixed, self.task.params))
+        return value_and_grad(
+            lambda params: objective({**fixed, **params}, rows, key), trees.only(fixed, self.task.params)
+        )
 
     def _step(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> Params:
         return _moved(model, self._gradient(model, rows, key, data)[2], -self.alpha)

@@ -61,7 +61,9 @@ class PFedGraph(ClientModels):
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
         loss = aligned(self.task.objective(data), own["direction"], strength)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
-        return Update({"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss)
+        return Update(
+            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **client}

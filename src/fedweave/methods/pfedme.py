@@ -39,11 +39,17 @@ class Envelope(Solver):
 
     def init(self, params: Params) -> Tree:
         taken = next(iter(params.values())).new_zeros(())
-        return {"w": {name: value.clone() for name, value in params.items()}, "outer": self.outer.init(params), "taken": taken}
+        return {
+            "w": {name: value.clone() for name, value in params.items()},
+            "outer": self.outer.init(params),
+            "taken": taken,
+        }
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         w, taken = state["w"], state["taken"] + 1
-        theta = {name: p - self.lr * (grads[name] + self.lam * (p - w[name]) + self.mu * p) for name, p in params.items()}
+        theta = {
+            name: p - self.lr * (grads[name] + self.lam * (p - w[name]) + self.mu * p) for name, p in params.items()
+        }
         moved = self.outer.step(w, {name: self.lam * (w[name] - theta[name]) for name in w}, state["outer"])
         due = taken % self.steps == 0
         w, outer = trees.tree_map(lambda a, b: torch.where(due, a, b), moved, (w, state["outer"]))

@@ -41,7 +41,9 @@ class SHN(GraphHypernetwork):
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         x = {**server["fixed"], **server["phi"]}["x"]
-        layers = applied(lambda: self.encoder(x.shape[1]), server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies")
+        layers = applied(
+            lambda: self.encoder(x.shape[1]), server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies"
+        )
         return {**super().diagnostics(server), "sheaf energy": layers[-1]}
 
     def encoder(self, size: int) -> nn.Module:

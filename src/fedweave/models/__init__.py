@@ -49,4 +49,15 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> Clie
     return MODELS[name](tuple(shape), outputs, **given)
 
 
-__all__ = ["MODELS", "Cells", "ClientModel", "Inputs", "build", "gcn_norm", "layers", "options", "parameter_count", "settings"]
+__all__ = [
+    "MODELS",
+    "Cells",
+    "ClientModel",
+    "Inputs",
+    "build",
+    "gcn_norm",
+    "layers",
+    "options",
+    "parameter_count",
+    "settings",
+]

@@ -73,10 +73,15 @@ class _Product(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         n, size = info.batch_size, inputs[3]
         h, places, values = (
-            x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs[:3], in_dims, strict=False)
+            x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(inputs[:3], in_dims, strict=False)
         )
         widths = torch.tensor([h.shape[1], size, places.shape[-1]], device=places.device)
-        blocks = (places + torch.arange(n, device=places.device)[:, None, None] * widths[:, None]).movedim(0, 1).reshape(3, -1)
+        blocks = (
+            (places + torch.arange(n, device=places.device)[:, None, None] * widths[:, None])
+            .movedim(0, 1)
+            .reshape(3, -1)
+        )
         return _Product.apply(h.flatten(0, 1), blocks, values.reshape(-1), n * size).unflatten(0, (n, size)), 0
 
 
@@ -89,7 +94,9 @@ def _transposed(grad: Tensor, places: Tensor, values: Tensor, size: int) -> Tens
     order = places[2]
     if not mapped():
         return _product(grad, places[:2].flip(0)[:, order], values[order], size)
-    return _Product.apply(grad, torch.stack([places[1][order], places[0][order], torch.argsort(order)]), values[order], size)
+    return _Product.apply(
+        grad, torch.stack([places[1][order], places[0][order], torch.argsort(order)]), values[order], size
+    )
 
 
 def propagate(h: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
@@ -152,7 +159,9 @@ class GCN(ClientModel):
         h = dropout_keys.dropout(F.relu(self.gcn1(nodes, edges, weight)), self.dropout, key, salt=1)
         return self.gcn2(h, edges, weight)
 
-    def features(self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def features(
+        self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Input of the classifier [V, D]."""
         del mask
         return dropout_keys.dropout(F.relu(self.embed(x, key=key)), self.dropout, key, salt=2)

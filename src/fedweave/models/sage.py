@@ -43,7 +43,9 @@ class SageConv(nn.Module):
         self.weight = nn.Parameter(torch.empty(fan_in, 2 * fan_out).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()) -> tuple[Tensor, tuple[Slot, ...]]:
+    def forward(
+        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()
+    ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Outputs of the nodes [V, D] and of their generated neighbours."""
         sent, kept = project(x, self.weight).chunk(2, -1)
         total, count = propagate(sent, edges, weight), propagate(sent.new_ones(len(sent), 1), edges, weight)
@@ -64,7 +66,9 @@ class GraphSAGE(nn.Module):
         self.conv1, self.conv2 = SageConv(fan_in, width), SageConv(width, outputs)
         self.dropout = dropout
 
-    def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None
+    ) -> Tensor:
         """[V, F] or its cells -> [V, outputs]; dropout with a key."""
         h, made = self.conv1(x, edges, weight, slots)
         h = dropout_keys.dropout(F.relu(h), self.dropout, key, salt=1)
@@ -83,7 +87,9 @@ class NeighbourGenerator(nn.Module):
     and S · F outputs in (−1, 1), of which only those are computed that make a neighbour.
     """
 
-    def __init__(self, features: int, width: int, most: int, sizes: tuple[int, int] = (256, 2048), *, dropout: float = 0.5) -> None:
+    def __init__(
+        self, features: int, width: int, most: int, sizes: tuple[int, int] = (256, 2048), *, dropout: float = 0.5
+    ) -> None:
         super().__init__()
         self.encoder = GraphSAGE(features, width, width, dropout=dropout)
         self.degree = nn.Linear(width, 1)

@@ -24,14 +24,18 @@ def tuning(trials: "pd.DataFrame", names: Sequence[str], best: Mapping[str, Any]
         trials: columns "value" (NaN for pruned trials), "reached", and `names`.
     """
     columns = min(4, len(names))
-    figure, axes = panels(236 * columns, 180 * -(-len(names) // columns), -(-len(names) // columns), columns, sharey=True)
+    figure, axes = panels(
+        236 * columns, 180 * -(-len(names) // columns), -(-len(names) // columns), columns, sharey=True
+    )
     for axis in axes.flat[len(names) :]:
         axis.axis("off")
     pruned, height = trials["value"].isna().to_numpy(), trials["value"].fillna(trials["reached"]).to_numpy(dtype=float)
     ring = np.all([trials[name].astype(object) == best.get(name) for name in names], axis=0) & ~pruned
     for axis, name in zip(axes.flat, names, strict=False):
         x = _places(axis, trials[name])
-        axis.plot(x[pruned], height[pruned], "o", markerfacecolor="none", markeredgecolor=MUTED, markersize=5, alpha=0.7)
+        axis.plot(
+            x[pruned], height[pruned], "o", markerfacecolor="none", markeredgecolor=MUTED, markersize=5, alpha=0.7
+        )
         axis.plot(x[~pruned], height[~pruned], "o", color=SERIES[5], markersize=5, alpha=0.7, markeredgewidth=0)
         axis.plot(x[:1], height[:1], "D", color=SERIES[1], markersize=6, markeredgewidth=0)
         axis.plot(x[ring], height[ring], "o", markerfacecolor="none", markeredgecolor=INK, markersize=11)
@@ -47,7 +51,15 @@ def importance(shares: Mapping[str, float]) -> "Figure":
     axis, ordered = axes[0, 0], sorted(shares.items(), key=lambda item: -item[1])
     axis.barh(range(len(ordered)), [share for _, share in ordered], height=0.55, color=SERIES[5], alpha=0.8)
     for row, (_, share) in enumerate(ordered):
-        axis.annotate(f"{100 * share:.0f} %", (share, row), (4, 0), textcoords="offset points", va="center", fontsize=9.5, color=MUTED)
+        axis.annotate(
+            f"{100 * share:.0f} %",
+            (share, row),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9.5,
+            color=MUTED,
+        )
     axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], color=INK)
     axis.set(ylim=(len(ordered) - 0.5, -0.5), xlim=(0, 1.12), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
     axis.grid(axis="y", visible=False)
@@ -129,8 +141,12 @@ def _map(table: "pd.DataFrame", first: str, second: str) -> "Figure":
         settings = json.loads(row["settings"])
         x, y = values[second].index(settings[second]), values[first].index(settings[first])
         shade = 0.5 + sign * ((row["mean"] - low) / ((high - low) or 1.0) - 0.5)
-        axis.fill_between([x - 0.48, x + 0.48], y - 0.46, y + 0.46, color=HEAT, alpha=float(0.06 + 0.5 * shade), linewidth=0)
-        axis.text(x, y, f"{row['mean']:.4g}", ha="center", va="center", fontweight="bold" if row["declared"] else "normal")
+        axis.fill_between(
+            [x - 0.48, x + 0.48], y - 0.46, y + 0.46, color=HEAT, alpha=float(0.06 + 0.5 * shade), linewidth=0
+        )
+        axis.text(
+            x, y, f"{row['mean']:.4g}", ha="center", va="center", fontweight="bold" if row["declared"] else "normal"
+        )
     axis.set_xticks(range(len(values[second])), map(str, values[second]))
     axis.set_yticks(range(len(values[first])), map(str, values[first]))
     axis.set(xlim=(-0.5, len(values[second]) - 0.5), ylim=(len(values[first]) - 0.5, -0.5), xlabel=second, ylabel=first)

@@ -17,7 +17,9 @@ GROUP_FONT = 10.0
 
 
 @drawing
-def graph(weights: np.ndarray, names: Sequence[str], group: np.ndarray | None = None, group_names: Sequence[str] = ()) -> "Figure":
+def graph(
+    weights: np.ndarray, names: Sequence[str], group: np.ndarray | None = None, group_names: Sequence[str] = ()
+) -> "Figure":
     """A collaboration graph [N, N] as a heat map. Row: learner; column: source; darkest: the largest weight between two clients.
 
     Clients of one group [N] stand together, with a line between groups and the groups' names at the right. The weight of a client
@@ -29,7 +31,9 @@ def graph(weights: np.ndarray, names: Sequence[str], group: np.ndarray | None = 
     font = min(9.5, 0.92 * cell)
     shown = [str(names[i]) for i in order] if len(weights) <= NAMED else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
-    figure, axis = _square(cell * len(weights), _longest(shown) * font, _longest([name for *_, name in spans]) * GROUP_FONT)
+    figure, axis = _square(
+        cell * len(weights), _longest(shown) * font, _longest([name for *_, name in spans]) * GROUP_FONT
+    )
     _draw(axis, ordered)
     axis.set_xticks(range(len(shown)), shown, rotation=90, fontsize=font, color=INK)
     axis.set_yticks(range(len(shown)), shown, fontsize=font, color=INK)
@@ -78,7 +82,11 @@ def _draw(axis: "Axes", weights: np.ndarray) -> None:
     count = len(weights)
     others = np.where(np.eye(count, dtype=bool), 0.0, np.nan_to_num(weights))
     alpha = np.clip(others / (others.max(initial=0.0) or 1.0), 0.0, 1.0)
-    axis.imshow(np.concatenate([np.broadcast_to(HEAT, (count, count, 3)), alpha[..., None]], axis=-1), interpolation="none", aspect="auto")
+    axis.imshow(
+        np.concatenate([np.broadcast_to(HEAT, (count, count, 3)), alpha[..., None]], axis=-1),
+        interpolation="none",
+        aspect="auto",
+    )
     axis.plot(range(count), range(count), "x", color=MUTED, markersize=min(4.0, 120 / count), markeredgewidth=0.7)
     axis.add_patch(Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.8))
     axis.grid(visible=False)

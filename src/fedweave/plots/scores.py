@@ -21,7 +21,11 @@ UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
 
 @drawing
 def convergence(
-    curves: "pd.DataFrame", looks: Mapping[str, Look], metric: str, against: str = "round", bold: Collection[str] | None = None
+    curves: "pd.DataFrame",
+    looks: Mapping[str, Look],
+    metric: str,
+    against: str = "round",
+    bold: Collection[str] | None = None,
 ) -> "Figure":
     """Mean over clients by round, one line per method with a band of one std over seeds.
 
@@ -49,11 +53,15 @@ def convergence(
 def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: bool) -> None:
     """One method over its rounds: a line with a band, or a thin grey line."""
     x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
-    drawn: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if quiet else {"color": look.color}
+    drawn: dict[str, Any] = (
+        {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if quiet else {"color": look.color}
+    )
     (line,) = axis.plot(x, mean, linestyle="-" if quiet else look.dash, **drawn)
     line.set_gid(f"series-{look.series}-line")
     if not quiet:
-        band = axis.fill_between(x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=look.color, alpha=0.13, linewidth=0)
+        band = axis.fill_between(
+            x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=look.color, alpha=0.13, linewidth=0
+        )
         band.set_gid(f"series-{look.series}-band")
     if x[-1] == x[0]:
         axis.plot(x[-1:], mean[-1:], "o", markersize=5, **drawn)
@@ -62,7 +70,9 @@ def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: b
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
     """Limits of what happens after the first fifth of 20 rounds or more; an MSE that diverges does not flatten the others."""
     rounds = np.unique(curves["round"])
-    values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(dtype=float)
+    values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(
+        dtype=float
+    )
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 1.0
@@ -147,7 +157,15 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor
     for method, part in points.groupby("method"):
         look, part = looks[method], part.sort_values("x")
         at = np.searchsorted(values, part["x"])
-        bar = axis.errorbar(at, part["mean"], yerr=part["std"].fillna(0.0), color=look.color, linestyle=look.dash, marker="o", markersize=5)
+        bar = axis.errorbar(
+            at,
+            part["mean"],
+            yerr=part["std"].fillna(0.0),
+            color=look.color,
+            linestyle=look.dash,
+            marker="o",
+            markersize=5,
+        )
         for number, artist in enumerate((bar[0], *bar[2])):
             artist.set_gid(f"series-{look.series}-sweep{number}")
     axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])

@@ -71,7 +71,11 @@ def shade(values: np.ndarray, top: float) -> np.ndarray:
 
 @drawing
 def evolution(
-    weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str], group: np.ndarray | None = None, names: Sequence[str] = ()
+    weights: np.ndarray,
+    rounds: Sequence[int],
+    layers: Sequence[str],
+    group: np.ndarray | None = None,
+    names: Sequence[str] = (),
 ) -> "Figure":
     """Weights over rounds, [R, L, N, N], one panel for the mean over layers and one for each of some layers.
 
@@ -81,18 +85,26 @@ def evolution(
     depths = some(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
     shown = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
     columns = min(4, len(shown))
-    figure, axes = panels(860, 210 * -(-len(shown) // columns), -(-len(shown) // columns), columns, sharex=True, sharey=True)
+    figure, axes = panels(
+        860, 210 * -(-len(shown) // columns), -(-len(shown) // columns), columns, sharex=True, sharey=True
+    )
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
     named = _prominent(_lines(shown["all layers"], group, names))
     for axis, (name, part) in zip(axes.flat, shown.items(), strict=False):
         for label, line in _lines(part, group, names).items():
-            drawn = {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3} if label in named else QUIET
+            drawn = (
+                {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3}
+                if label in named
+                else QUIET
+            )
             axis.plot(rounds, line, **drawn)
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
     handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2)
+    figure.legend(
+        handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2
+    )
     return figure
 
 
@@ -116,7 +128,11 @@ def _prominent(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
 
 @drawing
 def atlas(
-    places: np.ndarray, edges: np.ndarray, group: np.ndarray | None = None, names: Sequence[str] = (), group_names: Sequence[str] = ()
+    places: np.ndarray,
+    edges: np.ndarray,
+    group: np.ndarray | None = None,
+    names: Sequence[str] = (),
+    group_names: Sequence[str] = (),
 ) -> "Figure":
     """Clients as points [N, 2], coloured by group [N] if there are any; `edges` [2, E] join those who learn from each other."""
     figure, axes = panels(460, 400)
@@ -147,7 +163,14 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
     axis = axes[0, 0]
     if counts.size <= 700:
         x, y = np.nonzero(counts)
-        axis.scatter(x, y, s=(400 / max(clients, 16)) ** 2 * 0.7 * counts[x, y] / counts.max(), color=SERIES[5], alpha=0.85, linewidth=0)
+        axis.scatter(
+            x,
+            y,
+            s=(400 / max(clients, 16)) ** 2 * 0.7 * counts[x, y] / counts.max(),
+            color=SERIES[5],
+            alpha=0.85,
+            linewidth=0,
+        )
         axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
     else:
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")

@@ -169,7 +169,9 @@ def save(path: Path | str, svg: str) -> None:
 
     light = theme("#1b1d22", "#5c616b", "#dcdfe4", "#ffffff", LIGHT)
     dark = theme("#eceef2", "#a2a8b3", "#353a44", "#15171c", DARK)
-    style = f"<style>text{{font-family:system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
+    style = (
+        f"<style>text{{font-family:system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
+    )
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     write_atomic(path, re.sub(r"<svg ([^>]*)>", rf"<svg {names} \1>{style}", svg, count=1) + "\n")
 
@@ -197,7 +199,9 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
     return np.repeat([b[0] for b in blocks], [b[1] for b in blocks]) if blocks else values
 
 
-def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5, quiet: Collection[str] = ()) -> None:
+def name_ends(
+    axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5, quiet: Collection[str] = ()
+) -> None:
     """Write each label right of the axes at its y, moved apart so that no two overlap, with a line in its colour; grey if `quiet`."""
     ends = [end for end in ends if np.isfinite(end[1])]
     low, high = axes.get_ylim()
@@ -205,9 +209,15 @@ def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float
     across = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
     for (label, y, look), at in zip(ends, spread([end[1] for end in ends], gap, low, high), strict=True):
-        options: dict[str, Any] = {"color": MUTED if label in quiet else look.color, "clip_on": False, "transform": across}
+        options: dict[str, Any] = {
+            "color": MUTED if label in quiet else look.color,
+            "clip_on": False,
+            "transform": across,
+        }
         (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [y, at], linewidth=0.6, alpha=0.6, **options)
-        (key,) = axes.plot(1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options)
+        (key,) = axes.plot(
+            1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options
+        )
         ink = MUTED if label in quiet else INK
         text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center", color=ink)
         for part, artist in enumerate((lead, key, text)):

@@ -60,7 +60,9 @@ class Unpickler(pickle._Unpickler):
     32 GiB for its memo.
     """
 
-    def __init__(self, raw: bytes, builders: Mapping[Name, Builder], persistent: Persistent | None = None, steps: int = STEPS) -> None:
+    def __init__(
+        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Persistent | None = None, steps: int = STEPS
+    ) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
         self.steps = steps

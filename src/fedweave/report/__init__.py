@@ -27,7 +27,11 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
     study = results.load_study(folder)
     root = study.folder.resolve().parents[1] / "data" / "partitions"
     environment = Environment(
-        loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("fedweave.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     dealt = Path(partitions or root)
     made, template = results.current(study, dealt), environment.get_template("page.html")

@@ -78,12 +78,17 @@ def _together(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure
     for _, part in table.groupby("ablation", sort=False):
         part = part[part["settings"] != "{}"]
         factors = plots.factors_of(part)
-        if len(factors) == 1 and (name := next(iter(factors))) and all(isinstance(v, int | float) for v in factors[name]):
+        if (
+            len(factors) == 1
+            and (name := next(iter(factors)))
+            and all(isinstance(v, int | float) for v in factors[name])
+        ):
             x = [float(json.loads(text)[name]) for text in part["settings"]]
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
     for (task, name), found in parts.items():
         points = pd.concat(found).drop_duplicates(["method", "x"])
         if points["method"].nunique() > 1 and {*points["method"]} <= {*looks}:
             yield Figure(
-                f"{name.rpartition('.')[2]} on {task}", plots.sweep(points, looks, str(points["metric"].iloc[0]), name.rpartition(".")[2])
+                f"{name.rpartition('.')[2]} on {task}",
+                plots.sweep(points, looks, str(points["metric"].iloc[0]), name.rpartition(".")[2]),
             )

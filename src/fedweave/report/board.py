@@ -50,7 +50,9 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
     return [*columns, ("mib", "MiB"), ("seconds", "seconds")]
 
 
-def rows_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, Look]) -> Iterator[Row]:
+def rows_of(
+    board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, Look]
+) -> Iterator[Row]:
     """A row for every run of `board`, in its order; `significance` has the tests of the task."""
     marks, late = marked(board, significance), {*results.unfinished(board)["run"]}
     ends = board[["low", "high"]].to_numpy(dtype=float)
@@ -60,19 +62,34 @@ def rows_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame
     controls = {control: to_control(significance, control) for control in CONTROLS}
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, a, b = row["method"], row["low"], row["high"]
-        bar = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale} if np.isfinite(a) else {}
+        bar = (
+            {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
+            if np.isfinite(a)
+            else {}
+        )
         cells = {key: Cell(_text(key, value, row), value) for key, value in _numbers(row, leader, tests).items()}
         cells |= {column(control): _against(found.get(method), row["metric"]) for control, found in controls.items()}
         cells |= {"gain": _gain(row), "best": _best(row, row["run"] in late)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
-        remark = published.remark(run.reference, run.printed_label) if run.reference and pd.notna(row["published_mean"]) else ""
-        score = Cell("diverged" if marks[method] == "diverged" else shown(row["mean"], row["std"], row["metric"]), row["mean"])
-        yield Row(method, looks[method].series, marks[method], score, bar, Cell(interval(a, b, row["metric"])), cells, remark)
+        remark = (
+            published.remark(run.reference, run.printed_label)
+            if run.reference and pd.notna(row["published_mean"])
+            else ""
+        )
+        score = Cell(
+            "diverged" if marks[method] == "diverged" else shown(row["mean"], row["std"], row["metric"]), row["mean"]
+        )
+        yield Row(
+            method, looks[method].series, marks[method], score, bar, Cell(interval(a, b, row["metric"])), cells, remark
+        )
 
 
 def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict[str, float]:
     """Key of a column -> its number."""
-    p = {key: float(tests[name].get(row["method"], np.nan)) for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))}
+    p = {
+        key: float(tests[name].get(row["method"], np.nan))
+        for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))
+    }
     return p | {
         "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
@@ -122,5 +139,11 @@ def _gain(row: Mapping[str, Any]) -> Cell:
 def _best(row: Mapping[str, Any], late: bool) -> Cell:
     if not np.isfinite(row["best_round"]):
         return Cell(EMPTY)
-    title = f"not converged: validation was best at the last round in {row['at_last']:.0f} of {row['seeds']:.0f} seeds" if late else ""
-    return Cell(f"{row['best_round']:.0f}" + (" (last)" if late else ""), row["best_round"], "loss" if late else "", title)
+    title = (
+        f"not converged: validation was best at the last round in {row['at_last']:.0f} of {row['seeds']:.0f} seeds"
+        if late
+        else ""
+    )
+    return Cell(
+        f"{row['best_round']:.0f}" + (" (last)" if late else ""), row["best_round"], "loss" if late else "", title
+    )

@@ -11,7 +11,18 @@ import pandas as pd
 from fedweave.files import read, read_table
 
 NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
-ABLATION_COLUMNS = ("ablation", "variant", "run", "task", "method", "metric", "settings", "declared", *NUMBERS, "verdict")
+ABLATION_COLUMNS = (
+    "ablation",
+    "variant",
+    "run",
+    "task",
+    "method",
+    "metric",
+    "settings",
+    "declared",
+    *NUMBERS,
+    "verdict",
+)
 COMMON = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
 
 
@@ -50,7 +61,9 @@ def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
     """
     if not path.is_file():
         return None
-    counts = read_table(path, (), f"deal the clients again: dvc repro partition@{path.parent.name}").filter(regex="^class_")
+    counts = read_table(path, (), f"deal the clients again: dvc repro partition@{path.parent.name}").filter(
+        regex="^class_"
+    )
     return (counts.to_numpy(), [name.removeprefix("class_") for name in counts]) if counts.to_numpy().any() else None
 
 
@@ -100,4 +113,6 @@ def ablation(path: Path) -> pd.DataFrame:
         BadInput: it is damaged, or a column is missing.
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
-    return read_table(path, ABLATION_COLUMNS, again, dtype={"verdict": str, "settings": str, "variant": str}).fillna({"verdict": ""})
+    return read_table(path, ABLATION_COLUMNS, again, dtype={"verdict": str, "settings": str, "variant": str}).fillna(
+        {"verdict": ""}
+    )

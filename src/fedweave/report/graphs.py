@@ -30,7 +30,9 @@ def collaborations(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataF
     for run, kept in sorted(shown, key=lambda item: _order(item[0], measures)):
         graphs, weights = kept[0][0], np.mean([graphs.weights[at].mean(0) for graphs, at in kept], axis=0)
         group = graphs.group
-        drawn = plots.graph(weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group))
+        drawn = plots.graph(
+            weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
+        )
         main = Figure(run.label, drawn, _caption(run, weights, kept, measures))
         yield Collaboration(run.label, main, _steps(run, graphs))
 
@@ -55,8 +57,15 @@ def _caption(run: Run, weights: np.ndarray, kept: Sequence[tuple[Graphs, int]], 
     others = np.where(np.eye(len(weights), dtype=bool), 0.0, weights)
     rounds = sorted({graphs.rounds[at] for graphs, at in kept})
     said = [f"AUC for own group {auc:.2f}"] if np.isfinite(auc) else []
-    said += [f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %"] if np.isfinite(variation) else []
-    said += [f"weight on itself {np.diag(weights).mean():.2g}", f"between two clients up to {others.max(initial=0.0):.2g}"]
+    said += (
+        [f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %"]
+        if np.isfinite(variation)
+        else []
+    )
+    said += [
+        f"weight on itself {np.diag(weights).mean():.2g}",
+        f"between two clients up to {others.max(initial=0.0):.2g}",
+    ]
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
     seeds = f"{len(kept)} seeds" if len(kept) > 1 else f"seed {kept[0][0].seed}"
     return f"{'; '.join(said)}. {seeds}, {when}."
@@ -97,7 +106,9 @@ def maps(runs: Sequence[Run]) -> Iterable[Figure]:
         groups = [] if known.group is None else run.group_names(known.group)
         coloured = " Colours are groups." if known.group is not None else ""
         yield Figure(
-            run.label, plots.atlas(places, links, known.group, names, groups), f"{how}, round {known.round}, seed {known.seed}.{coloured}"
+            run.label,
+            plots.atlas(places, links, known.group, names, groups),
+            f"{how}, round {known.round}, seed {known.seed}.{coloured}",
         )
 
 

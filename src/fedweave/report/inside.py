@@ -37,7 +37,9 @@ def diagnostics(runs: Sequence[Run], looks: Mapping[str, Look]) -> list[Figure]:
     if not parts:
         return []
     table = pd.concat(parts).groupby(["name", "method", "round"])["value"].agg(["mean", "std"]).reset_index()
-    return [Figure(str(name), plots.convergence(part, looks, str(name))) for name, part in table.groupby("name", sort=False)]
+    return [
+        Figure(str(name), plots.convergence(part, looks, str(name))) for name, part in table.groupby("name", sort=False)
+    ]
 
 
 def shares(measures: pd.DataFrame) -> Iterable[Grid]:
@@ -48,7 +50,10 @@ def shares(measures: pd.DataFrame) -> Iterable[Grid]:
         cells = table.set_index(["part", "quantity", "stage"])[["value", "printed"]].sort_index()
         parts = [part for part in dict.fromkeys(table["part"]) if part == "all" or not _same(cells, part)]
         rows = [
-            [kind if part == "all" else f"{kind}, {part} layers", *(_weight(cells.loc[(part, quantity, stage)]) for stage in stages)]
+            [
+                kind if part == "all" else f"{kind}, {part} layers",
+                *(_weight(cells.loc[(part, quantity, stage)]) for stage in stages),
+            ]
             for part in parts
             for quantity, kind in KINDS.items()
         ]
@@ -58,7 +63,9 @@ def shares(measures: pd.DataFrame) -> Iterable[Grid]:
 
 
 def _same(cells: pd.DataFrame, part: str) -> bool:
-    return bool(np.array_equal(cells.loc[part, "value"].to_numpy(), cells.loc["all", "value"].to_numpy(), equal_nan=True))
+    return bool(
+        np.array_equal(cells.loc[part, "value"].to_numpy(), cells.loc["all", "value"].to_numpy(), equal_nan=True)
+    )
 
 
 def _weight(cell: pd.Series) -> str:
@@ -71,7 +78,10 @@ def others(measures: pd.DataFrame) -> Grid | None:
     table = measures[~measures["quantity"].isin([*KINDS, AUC, VARIATION])]
     if table.empty:
         return None
-    rows = [[f"{r['quantity']} {r['method']}".strip(), f"{r['value']:,.6g}", f"{r['printed']:,.6g}"] for r in table.to_dict("records")]
+    rows = [
+        [f"{r['quantity']} {r['method']}".strip(), f"{r['value']:,.6g}", f"{r['printed']:,.6g}"]
+        for r in table.to_dict("records")
+    ]
     return Grid("Also printed", ["quantity", "ours", "paper"], rows)
 
 

@@ -46,7 +46,10 @@ def context(study: Study, made: Tables, partitions: Path, stale: Collection[str]
     untried = extras.untried(study.folder)
     looks = plots.looks([run.label for run in study.runs], leading(made.board))
     grouped = results.by_task(study)
-    views = [task_view.view(task, runs, made, looks, partitions, f"task-{i}") for i, (task, runs) in enumerate(grouped.items())]
+    views = [
+        task_view.view(task, runs, made, looks, partitions, f"task-{i}")
+        for i, (task, runs) in enumerate(grouped.items())
+    ]
     ranked = task_view.ranking(made.ranks)
     ranked = ranked if ranked and ranked.tasks >= RANKED else None
     return {
@@ -77,7 +80,11 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
     counts = [(len(views), "task"), (len({run.label for run in study.runs}), "method"), (len(study.runs), "run")]
     tiles = [(f"{count}", word + "s" * (count != 1)) for count, word in counts]
     seconds = sum(run.rounds["seconds"].sum() for run in study.runs)
-    spent = next(f"{seconds / size:.1f} {unit}" for size, unit in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= size or size == 1)
+    spent = next(
+        f"{seconds / size:.1f} {unit}"
+        for size, unit in ((3600, "h"), (60, "min"), (1, "s"))
+        if seconds >= size or size == 1
+    )
     spread = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     return [*tiles, (spread, "seeds each" if seeds != {1} else "seed each"), (spent, "of training")]
 
@@ -103,7 +110,12 @@ def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]
         texts.setdefault(row["method"], {})[row["task"]] = (text, marks[row["task"]][row["method"]])
     mean = _mean_ranks(board)
     return [
-        Glance(f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY, m, looks[m].series, [texts[m].get(t, (EMPTY, "")) for t in marks])
+        Glance(
+            f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY,
+            m,
+            looks[m].series,
+            [texts[m].get(t, (EMPTY, "")) for t in marks],
+        )
         for m in sorted(texts, key=lambda m: (np.nan_to_num(mean[m], nan=np.inf), -len(texts[m]), m))
     ]
 

@@ -9,7 +9,10 @@ from fedweave.plots import Look
 from fedweave.report.inside import POINTS, Figure
 from fedweave.results import Run
 
-COSTS = {"Test against traffic": "MiB sent so far, both ways", "Test against time": "seconds so far, without evaluation"}
+COSTS = {
+    "Test against traffic": "MiB sent so far, both ways",
+    "Test against time": "seconds so far, without evaluation",
+}
 
 
 def rounds(
@@ -30,7 +33,9 @@ def rounds(
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
     caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}"
     tests = parts["Test, as reported"].merge(pd.concat([_spent(run) for run in runs]), on=["run", "round"])
-    drawn = [(title, part, "round") for title, part in parts.items()] + [(title, tests, name) for title, name in COSTS.items()]
+    drawn = [(title, part, "round") for title, part in parts.items()] + [
+        (title, tests, name) for title, name in COSTS.items()
+    ]
     return [
         Figure(title, plots.convergence(part, looks, metric, name, bold), caption) for title, part, name in drawn if len(part)
     ]  # fmt: skip

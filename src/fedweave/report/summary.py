@@ -49,7 +49,9 @@ def _joined(loud: Sequence[str], tasks: int) -> list[str]:
     """What must be said first: that a control does as well; a count where there are many tasks."""
     if len(loud) <= SPELLED:
         return list(loud)
-    return [f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL (Local, FedAvg or FedAvg-FT)."]
+    return [
+        f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL (Local, FedAvg or FedAvg-FT)."
+    ]
 
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
@@ -102,7 +104,11 @@ def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
     if not led:
         return "with nothing to compare it with"
     if not behind:
-        return f"not significantly ahead of any of the {len(led)} others" if len(led) > 1 else f"not significantly ahead of {rest[0]}"
+        return (
+            f"not significantly ahead of any of the {len(led)} others"
+            if len(led) > 1
+            else f"not significantly ahead of {rest[0]}"
+        )
     if not rest:
         return "significantly ahead of every other method"
     count = f"significantly ahead of {len(behind)} of {len(led)} others"
@@ -154,7 +160,12 @@ def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> st
         auc = row["value"]
         kind = "found" if auc >= FOUND else "partly" if auc >= PARTLY else "missed"
         kinds["alike" if varied.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
-    sentences = {"found": "found by {}", "partly": "partly by {}", "missed": "not by {}", "alike": "no graph, rows nearly identical: {}"}
+    sentences = {
+        "found": "found by {}",
+        "partly": "partly by {}",
+        "missed": "not by {}",
+        "alike": "no graph, rows nearly identical: {}",
+    }
     said = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
     return f"{task}, {_named(study, task)}: {said} (AUC; 0.5 is chance)."
 
@@ -163,7 +174,13 @@ def _named(study: Study, task: str) -> str:
     """The groups of a task by name, if there are few."""
     run = next(run for run in study.runs if run.task == task)
     names = [] if run.group is None else run.group_names(run.group)
-    return f"the groups {listed(names)}" if 1 < len(names) <= SPELLED else f"the {len(names)} groups" if names else "the groups"
+    return (
+        f"the groups {listed(names)}"
+        if 1 < len(names) <= SPELLED
+        else f"the {len(names)} groups"
+        if names
+        else "the groups"
+    )
 
 
 def _tuning(study: Study) -> str:
@@ -178,7 +195,11 @@ def _tuning(study: Study) -> str:
         declared = float(found.trials["value"].iloc[0])
         accuracy = runs[found.run].info["metric"] == "accuracy"
         changes[accuracy].append(found.value - declared if accuracy else 100 * (found.value - declared) / declared)
-    said = [f"{_median(values):+.1f} {unit}" for kind, unit in ((True, "points"), (False, "% of the error")) if (values := changes[kind])]
+    said = [
+        f"{_median(values):+.1f} {unit}"
+        for kind, unit in ((True, "points"), (False, "% of the error"))
+        if (values := changes[kind])
+    ]
     by = f"by a median of {' and '.join(said)}".replace("-", "\N{MINUS SIGN}")
     return f"{each} each for {len(searches)} of {len(runs)} runs; the best trial changed the validation score of the declared values {by}."
 

@@ -24,7 +24,9 @@ def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Look]
 
 def _curves(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:
     split = table["setting"].map(NUMBER.fullmatch)
-    table = table[split.notna()].assign(factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"])))
+    table = table[split.notna()].assign(
+        factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"]))
+    )
     table = table[table["mean"].notna()]
     for (dataset, factor, metric, who), part in table.groupby(["dataset", "factor", "metric", "who"], sort=False):
         part = part.drop_duplicates(["method", "x"])

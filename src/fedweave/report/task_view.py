@@ -56,7 +56,9 @@ class TaskView(NamedTuple):
     marks: Mapping[str, str]
 
 
-def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str) -> TaskView:
+def view(
+    task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str
+) -> TaskView:
     """Everything the page shows about `task`."""
     board, significance = _of(made.board, task), _of(made.significance, task)
     scores = results.values(runs, made.clients)
@@ -75,15 +77,21 @@ def view(task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], pa
         columns=columns_of(board, ordered),
         rows=list(rows_of(board, ordered, significance, looks)),
         curves=rounds(made.curves[made.curves["task"] == task], ordered, looks, metric, bold(board)),
-        clients=Figure("Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."),
-        cost=Figure("Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."),
+        clients=Figure(
+            "Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."
+        ),
+        cost=Figure(
+            "Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."
+        ),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
         graphs=list(graphs.collaborations(ordered, made.measures, made.clients)),
         wide=len(ordered[0].client_names) > WIDE,
         evolution=list(graphs.evolution(ordered)),
         maps=list(graphs.maps(ordered)),
         diagnostics=inside.diagnostics(ordered, looks),
-        grids=[grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid],
+        grids=[
+            grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid
+        ],
         shares=list(inside.shares(_of(made.measures, task))),
         pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
         ranks=_ranks(made.ranks, task),
@@ -100,7 +108,11 @@ def bold(board: pd.DataFrame) -> list[str]:
 def _late(board: pd.DataFrame) -> list[str]:
     """A warning that names every method whose best validation round is the last one."""
     late = list(results.unfinished(board)["method"])
-    return [f"Not converged, validation was best at the last round in at least half of the seeds: {', '.join(late)}."] if late else []
+    return (
+        [f"Not converged, validation was best at the last round in at least half of the seeds: {', '.join(late)}."]
+        if late
+        else []
+    )
 
 
 def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -155,7 +167,11 @@ def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.nd
 def _incidents(runs: list[Run]) -> list[str]:
     """What happened to uploads on their way: those that were dropped as broken, and what privacy they were given."""
     dropped = [f"{run.label} {run.info['dropped']}" for run in runs if run.info.get("dropped")]
-    private = [f"{run.label} ε = {run.info['epsilon']:.3g} at δ = {run.info['delta']:g}" for run in runs if run.info.get("epsilon")]
+    private = [
+        f"{run.label} ε = {run.info['epsilon']:.3g} at δ = {run.info['delta']:g}"
+        for run in runs
+        if run.info.get("epsilon")
+    ]
     notes = [f"Broken uploads that the server dropped: {', '.join(dropped)}."] if dropped else []
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
@@ -168,7 +184,9 @@ def _labels(path: Path, run: Run) -> Figure | None:
     found = extras.label_counts(path)
     if not found:
         return None
-    return Figure("Labels", plots.labels(*found, graphs.names_of(run, len(found[0]))), "Rows of each label that a client holds.")
+    return Figure(
+        "Labels", plots.labels(*found, graphs.names_of(run, len(found[0]))), "Rows of each label that a client holds."
+    )
 
 
 def _ranks(ranks: pd.DataFrame, task: str) -> Figure | None:
@@ -186,7 +204,9 @@ def ranking(ranks: pd.DataFrame, task: str = "") -> statistics.Ranking | None:
     if table.empty:
         return None
     blocks, difference, p = (table[name].iloc[0] for name in ("blocks", "critical_difference", "p"))
-    return statistics.Ranking(tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference))
+    return statistics.Ranking(
+        tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference)
+    )
 
 
 def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:

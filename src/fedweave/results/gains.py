@@ -27,6 +27,10 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
         difference = sign * (matrix(table, run.name).mean() - base).to_numpy()
         if run is alone or not np.isfinite(difference).any():
             continue
-        counts = {"gain": (difference > 0).sum(), "loss": (difference < 0).sum(), "clients": np.isfinite(difference).sum()}
+        counts = {
+            "gain": (difference > 0).sum(),
+            "loss": (difference < 0).sum(),
+            "clients": np.isfinite(difference).sum(),
+        }
         found[run.name] = {name: float(count) for name, count in counts.items()}
     return found

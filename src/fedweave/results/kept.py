@@ -76,7 +76,9 @@ def _group(run: Run, stored: Mapping[str, np.ndarray], clients: int) -> np.ndarr
     return group if group is not None and len(group) == clients else None
 
 
-def _load(run: Run, name: str, seed: int | None, needed: tuple[str, ...]) -> tuple[int, Path, dict[str, np.ndarray]] | None:
+def _load(
+    run: Run, name: str, seed: int | None, needed: tuple[str, ...]
+) -> tuple[int, Path, dict[str, np.ndarray]] | None:
     for number in run.seeds if seed is None else [seed]:
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():

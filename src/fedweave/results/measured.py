@@ -15,7 +15,22 @@ from fedweave.results.kept import Graphs, graphs
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.runs import selection
 
-COLUMNS = ["run", "task", "dataset", "setting", "method", "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
+COLUMNS = [
+    "run",
+    "task",
+    "dataset",
+    "setting",
+    "method",
+    "quantity",
+    "part",
+    "stage",
+    "round",
+    "value",
+    "std",
+    "seeds",
+    "printed",
+    "table",
+]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
 AUC, VARIATION = "group_auc", "row_variation"  # what a collaboration graph shows, at the reported round
 CLIENT_ROUNDS = 750  # that the printed traffic of pFedLA's Table 3 stands for
@@ -35,7 +50,10 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
             mine = chosen[chosen["run"] == run.name]
             found = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
             rows += [{**_about(run), **row, "table": _table(run, row["quantity"])} for row in found]
-        rows += [{**_about(runs[0]), "method": "", **row, "table": _table(runs[0], row["quantity"])} for row in _sizes(runs[0], partitions)]
+        rows += [
+            {**_about(runs[0]), "method": "", **row, "table": _table(runs[0], row["quantity"])}
+            for row in _sizes(runs[0], partitions)
+        ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -44,11 +62,21 @@ def _table(run: Run, quantity: str) -> str:
     beside = run.reference
     if beside is None:
         return ""
-    return beside.title if any(r.table == beside.table and r.metric == quantity for r in published.rows(beside.paper)) else ""
+    return (
+        beside.title
+        if any(r.table == beside.table and r.metric == quantity for r in published.rows(beside.paper))
+        else ""
+    )
 
 
 def _about(run: Run) -> dict[str, Any]:
-    return {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"], "method": run.label}
+    return {
+        "run": run.name,
+        "task": run.task,
+        "dataset": run.info["dataset"],
+        "setting": run.info["setting"],
+        "method": run.label,
+    }
 
 
 def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
@@ -98,7 +126,9 @@ def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
         layers = kept.weights[index]
         found.setdefault(VARIATION, []).append(float(np.mean([selection.row_variation(layer) for layer in layers])))
         if kept.group is not None:
-            found.setdefault(AUC, []).append(float(np.mean([selection.group_auc(layer, kept.group) for layer in layers])))
+            found.setdefault(AUC, []).append(
+                float(np.mean([selection.group_auc(layer, kept.group) for layer in layers]))
+            )
     for quantity, values in found.items():
         when = float(np.mean([kept.rounds[index] for kept, index in shown]))
         yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
@@ -113,7 +143,11 @@ def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float,
 
 
 def _over_seeds(values: list[float]) -> dict[str, float]:
-    return {"value": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan, "seeds": len(values)}
+    return {
+        "value": float(np.mean(values)),
+        "std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan,
+        "seeds": len(values),
+    }
 
 
 def _printed_weight(run: Run, stage: str, part: str, quantity: str) -> float:
@@ -126,7 +160,11 @@ def _printed_weight(run: Run, stage: str, part: str, quantity: str) -> float:
 
 def _printed(reference: published.Reference, metric: str, names: list[str]) -> float:
     """The number printed for one of `names`, in the paper's unit; NaN where there is none."""
-    found = (row.mean for row in published.column(reference) if row.metric == metric and any(published.same(n, row.method) for n in names))
+    found = (
+        row.mean
+        for row in published.column(reference)
+        if row.metric == metric and any(published.same(n, row.method) for n in names)
+    )
     return next(found, np.nan)
 
 
@@ -148,7 +186,11 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
         return
     path = partitions / run.task / "summary.json" if partitions else None
     again = f"deal the clients again: dvc repro partition@{run.task}"
-    facts = read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), again) if path and path.is_file() else {}
+    facts = (
+        read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), again)
+        if path and path.is_file()
+        else {}
+    )
     facts["num_parameters"] = run.info.get("parameters", np.nan)
     for quantity, value in facts.items():
         printed = _printed(run.reference, quantity, [run.info["published"].get("row", "")])
@@ -170,11 +212,27 @@ def sizes(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
     """Test scores of the clients that are looked at apart (newcomers, liars, the rest), at both points and the selected round."""
-    columns = ["run", "task", "dataset", "setting", "method", "metric", "cohort", "clients", "point", "reported", "mean", "std", "seeds"]
+    columns = [
+        "run",
+        "task",
+        "dataset",
+        "setting",
+        "method",
+        "metric",
+        "cohort",
+        "clients",
+        "point",
+        "reported",
+        "mean",
+        "std",
+        "seeds",
+    ]
     rows: list[dict[str, Any]] = []
     for run in study.runs:
         tests = run.evaluations[run.evaluations["split"] == "test"]
-        picked = chosen[chosen["run"] == run.name][["seed", "client", "round"]].merge(tests, on=["seed", "client", "round"])
+        picked = chosen[chosen["run"] == run.name][["seed", "client", "round"]].merge(
+            tests, on=["seed", "client", "round"]
+        )
         for name, members in (run.info.get("cohorts") or {}).items():
             for point, part in picked[picked["client"].isin(members)].groupby("point"):
                 found = _over_seeds(part.groupby("seed")["value"].mean().tolist())
@@ -185,5 +243,7 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
                     "point": point,
                     "reported": point == run.info["point"],
                 }
-                rows.append({**_about(run), **beside, "mean": found["value"], "std": found["std"], "seeds": found["seeds"]})
+                rows.append(
+                    {**_about(run), **beside, "mean": found["value"], "std": found["std"], "seeds": found["seeds"]}
+                )
     return pd.DataFrame(rows, columns=columns)

@@ -22,7 +22,9 @@ AGAIN = "train the run again"  # what mends any of its files
 KEYS = ("seed", "round", "point", "split", "client")
 _WHOLE, _TEXT = ("int64", "int32"), ("string", "large_string")
 COLUMNS = dict(zip((*KEYS, "value"), (_WHOLE, _WHOLE, _TEXT, _TEXT, _WHOLE, ("double",)), strict=True))
-MOST_ROWS = 50_000_000  # a few bytes can claim any number of equal rows; a thousand clients and rounds make 6,000,000 a seed
+MOST_ROWS = (
+    50_000_000  # a few bytes can claim any number of equal rows; a thousand clients and rounds make 6,000,000 a seed
+)
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
@@ -135,7 +137,9 @@ def load_run(folder: Path | str) -> Run:
     lacking = [key for key in NEEDED if key not in info]
     if lacking:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
-    choose(info["select"], [rule for rule in selection.RULES if rule != selection.LEAKY], f"{folder / 'run.json'}: select")
+    choose(
+        info["select"], [rule for rule in selection.RULES if rule != selection.LEAKY], f"{folder / 'run.json'}: select"
+    )
     evaluations = read_scores(folder / "evaluations.parquet")
     if evaluations.duplicated(list(KEYS)).any():
         raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")
@@ -197,8 +201,12 @@ def load_study(folder: Path | str) -> Study:
     runs.sort(key=lambda run: (run.task, run.name))
     fair, leaky = (tuple(run for run in runs if run.leaks == leaks) for leaks in (False, True))
     if not fair:
-        raise BadInput(f"{folder / 'runs'}: every run trains on test rows, and there is nothing to compare; add one that does not")
-    return Study(str(runs[0].info.get("study", folder.name)), folder, fair, tuple(p.name for p in found if p not in done), leaky)
+        raise BadInput(
+            f"{folder / 'runs'}: every run trains on test rows, and there is nothing to compare; add one that does not"
+        )
+    return Study(
+        str(runs[0].info.get("study", folder.name)), folder, fair, tuple(p.name for p in found if p not in done), leaky
+    )
 
 
 def by_task(study: Study) -> dict[str, list[Run]]:

@@ -16,7 +16,9 @@ def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
     parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in _at_point(run).groupby("seed")]
     if not parts:
         points = sorted(run.evaluations["point"].unique())
-        raise BadInput(f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}")
+        raise BadInput(
+            f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}"
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -25,7 +27,9 @@ def _at_point(run: Run) -> pd.DataFrame:
 
 
 def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
-    tables = {split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")}
+    tables = {
+        split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")
+    }
     if set(tables) != {"val", "test"}:
         raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {sorted(tables)}; both val and test are needed")
     rounds = tables["val"].index.intersection(tables["test"].index)

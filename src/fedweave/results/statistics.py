@@ -158,7 +158,9 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float
     return float(low), float(high)
 
 
-def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool) -> list[Comparison]:
+def against(
+    values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool
+) -> list[Comparison]:
     """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
 
     Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p, corrected over
@@ -167,13 +169,18 @@ def against(values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], 
     """
     means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
     if len({mean.shape for mean in means.values()}) > 1:
-        raise BadInput(f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones")
+        raise BadInput(
+            f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones"
+        )
     raw = np.array([signed_rank(means[a], means[b]) for a, b in pairs])
     seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
     alone = len(pairs) < 2
     adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
     found = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
-    return [_decided(c, *map(float, p)) for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)]
+    return [
+        _decided(c, *map(float, p))
+        for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
+    ]
 
 
 def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
@@ -181,10 +188,14 @@ def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjus
     apart = c.low * c.high > 0
     better = c.better if adjusted < ALPHA and apart else ""
     undecided = apart and not better and adjusted == adjusted
-    return Comparison(c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided)
+    return Comparison(
+        c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided
+    )
 
 
-def _comparison(a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool) -> Comparison:
+def _comparison(
+    a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool
+) -> Comparison:
     """The difference and its interval, still without a test: `better` is who is ahead."""
     difference, nothing = means[a] - means[b], float("nan")
     paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
@@ -213,7 +224,9 @@ def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], highe
     2 M - 3 tests (the two controls meet once) instead of M (M - 1) / 2.
     """
     present = [control for control in controls if control in values]
-    pairs = [(name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]]
+    pairs = [
+        (name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]
+    ]
     return against(values, pairs, higher_is_better) if pairs else []
 
 

@@ -30,12 +30,18 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
     files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
     if not all(file.is_file() for file in files.values()):
         return tables(study, partitions)
-    runs = [run.folder / name for run in (*study.runs, *study.leaky) for name in ("run.json", "evaluations.parquet", "rounds.csv")]
+    runs = [
+        run.folder / name
+        for run in (*study.runs, *study.leaky)
+        for name in ("run.json", "evaluations.parquet", "rounds.csv")
+    ]
     read = {field: _read(file) for field, file in files.items()}
     if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
         return tables(study, partitions)  # written before these columns were there
     oldest = min(file.stat().st_mtime_ns for file in files.values())
-    if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {run.name for run in study.runs}:
+    if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {
+        run.name for run in study.runs
+    }:
         return tables(study, partitions)
     return Tables(**{**read, "board": _named(read["board"], study, files["board"])})
 

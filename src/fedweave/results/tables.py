@@ -72,7 +72,14 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
         low, high = statistics.bootstrap(scores[run.task][run.label])
-        about = {"study": study.name, **_score(run, table), "low": low, "high": high, **progress(run), **helped.get(run.name, {})}
+        about = {
+            "study": study.name,
+            **_score(run, table),
+            "low": low,
+            "high": high,
+            **progress(run),
+            **helped.get(run.name, {}),
+        }
         rows.append({**about, **totals.to_dict(), **beside, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
@@ -106,7 +113,9 @@ def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
     owner = runs[0].info.get("sharing") or range(max(common, default=0) + 1)
-    groups = np.array([owner[client] for client in common], dtype=np.int64)  # a list might be taken for names of columns
+    groups = np.array(
+        [owner[client] for client in common], dtype=np.int64
+    )  # a list might be taken for names of columns
     return {label: frame[common].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 
@@ -184,7 +193,11 @@ def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     found = {}
     for row in frame.to_dict("records"):
         mib = (row["bytes_up"] + row["bytes_down"]) / MIB
-        numbers = {row["metric"]: row["mean"], **{name: row[name] for name in ("std", "worst10", "seconds")}, "mib": mib}
+        numbers = {
+            row["metric"]: row["mean"],
+            **{name: row[name] for name in ("std", "worst10", "seconds")},
+            "mib": mib,
+        }
         found[row["run"]] = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
     return found
 

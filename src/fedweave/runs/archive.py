@@ -30,10 +30,14 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
         _write_graphs(folder / f"collaboration-{seed}.npz", history, bench)
         _write_portrait(folder / f"portrait-{seed}.npz", history, bench)
         if history.kept:
-            save_tensors(folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]})
+            save_tensors(
+                folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]}
+            )
     _write_evaluations(folder / "evaluations.parquet", histories)
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss", "dropped"), ledger)
+    write_table(
+        folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss", "dropped"), ledger
+    )
     lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
     if lost:
         write_table(folder / "dropped.csv", ("seed", "round", "client"), lost)

@@ -61,7 +61,9 @@ def check(study: Study, where: str = str(PARAMS)) -> Study:
             run = varied(study, block["run"], {}, settings)
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:
-                raise BadInput(f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run")
+                raise BadInput(
+                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run"
+                )
     return study
 
 
@@ -112,7 +114,9 @@ def build_method(run: Run, task: Task) -> Method:
     """
     train = run.train
     average = train.bn_buffers == "average"
-    training = Training(train.batch_size, train.epochs, train.steps, drop_last=bool(task.norms), average_buffers=average)
+    training = Training(
+        train.batch_size, train.epochs, train.steps, drop_last=bool(task.norms), average_buffers=average
+    )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training}
     return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
@@ -140,7 +144,9 @@ def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dt
         return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.classes)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise BadInput(f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another") from error
+        raise BadInput(
+            f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another"
+        ) from error
 
 
 def _check_fit(run: Run, dataset: Dataset) -> None:
@@ -149,11 +155,15 @@ def _check_fit(run: Run, dataset: Dataset) -> None:
     if graph != (dataset.kind == "graph"):
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":
-        raise BadInput(f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; use tf32, or leave it out")
+        raise BadInput(
+            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; use tf32, or leave it out"
+        )
     augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
     if augment and (len(sides) != 2 or augment >= min(sides)):
         what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
-        raise BadInput(f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out")
+        raise BadInput(
+            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out"
+        )
 
 
 def _tried(task: Task, example: Tensor, outputs: int) -> Task:
@@ -165,7 +175,9 @@ def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     return task
 
 
-def build_federation(dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32) -> Federation:
+def build_federation(
+    dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32
+) -> Federation:
     """All clients' data as tensors on the CPU.
 
     Raises:
@@ -175,7 +187,9 @@ def build_federation(dataset: Dataset, partition: Partition, normalize: Any, dty
     data.check_fits(dataset, partition)
     data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
     x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
-    data.check_finite(x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by")
+    data.check_finite(
+        x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by"
+    )
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if partition.test_weight is not None:
@@ -213,7 +227,10 @@ def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
     found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
     if federation.attack is not None:
         lying = federation.attack.liars.tolist()
-        found |= {name: [i for i, lies in enumerate(lying) if lies == wanted] for name, wanted in (("honest", False), ("lying", True))}
+        found |= {
+            name: [i for i, lies in enumerate(lying) if lies == wanted]
+            for name, wanted in (("honest", False), ("lying", True))
+        }
     return {name: members for name, members in found.items() if members}
 
 
@@ -225,14 +242,18 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
     if dataset.kind == "series":
         return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
     graphs = partition.subgraphs
-    own, extents = subgraphs.stacked([x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype)
+    own, extents = subgraphs.stacked(
+        [x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype
+    )
     return {}, own, extents
 
 
 def settings(run: Run, seed: int) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
-    return Settings(t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze, checks.wire(run))
+    return Settings(
+        t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze, checks.wire(run)
+    )
 
 
 def device(name: str) -> str:
@@ -242,7 +263,9 @@ def device(name: str) -> str:
         BadInput: when a GPU is asked for and there is none.
     """
     if name == "cuda" and not torch.cuda.is_available():
-        raise BadInput("train.device: 'cuda' but no CUDA device is visible; use auto or cpu, or check CUDA_VISIBLE_DEVICES")
+        raise BadInput(
+            "train.device: 'cuda' but no CUDA device is visible; use auto or cpu, or check CUDA_VISIBLE_DEVICES"
+        )
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 

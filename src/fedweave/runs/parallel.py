@@ -26,7 +26,9 @@ _PRCTL = _LIBC.prctl if _LIBC else None
 # Below this many parameters a second thread costs more in waiting than it saves (measured on two cores, 8x8 to 32x32 images).
 SMALL = 200_000
 PARTS = 4  # of the jobs of `gather` for each core: enough that none waits long for another
-COPIES = 4  # of all clients' parameters that a repetition holds: before the round, after it, as judged, and the best so far
+COPIES = (
+    4  # of all clients' parameters that a repetition holds: before the round, after it, as judged, and the best so far
+)
 
 
 def cores() -> int:

@@ -121,7 +121,9 @@ def record(history: History, report: Report, bench: Bench) -> History:
     """`history` with one more round."""
     row = [report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(report.dropped)]
     dropped = [*history.dropped, *([report.round, client] for client in report.dropped)]
-    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=[*history.graphs, *_graph(report, bench)])
+    history = replace(
+        history, ledger=[*history.ledger, row], dropped=dropped, graphs=[*history.graphs, *_graph(report, bench)]
+    )
     if not report.scores:
         return history
     values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}
@@ -190,10 +192,16 @@ def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
         return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
 
     models = trees.tree_map(merged, models, kept["models"]) if kept and not now.all() else models
-    return {"round": report.round, "models": models, "rows": sorted({*picked.tolist(), *np.array(rows)[known.argmax(0)].tolist()})}
+    return {
+        "round": report.round,
+        "models": models,
+        "rows": sorted({*picked.tolist(), *np.array(rows)[known.argmax(0)].tolist()}),
+    }
 
 
-def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None) -> History:
+def perform(
+    bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None
+) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
     state, history = _restore(checkpoints, bench, seed) if checkpoints else (None, History())
     total = bench.rounds
@@ -206,7 +214,9 @@ def perform(bench: Bench, seed: int, checkpoints: Path | None = None, progress: 
     return history
 
 
-def perform_all(bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None) -> dict[int, History]:
+def perform_all(
+    bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None
+) -> dict[int, History]:
     """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
     check_writable(checkpoints)
     workers, threads = share(bench.method.network, len(bench.run.seeds), bench.device, bench.federation.clients)
@@ -258,8 +268,12 @@ def _restore(checkpoints: Path, bench: Bench, seed: int) -> tuple[State | None, 
             reason = type(error).__name__
             continue
         if found != (wanted := [VERSION, bench.run.fingerprint(), seed]):
-            raise BadInput(f"{path}: is of (version, specification, seed) {found}, not {wanted}; delete it to start this repetition again")
-        moved = torch.utils._pytree.tree_map(lambda t: t.to(bench.device) if isinstance(t, Tensor) else t, content["state"])
+            raise BadInput(
+                f"{path}: is of (version, specification, seed) {found}, not {wanted}; delete it to start this repetition again"
+            )
+        moved = torch.utils._pytree.tree_map(
+            lambda t: t.to(bench.device) if isinstance(t, Tensor) else t, content["state"]
+        )
         return State(*moved), History(**content["history"])
     if stored:
         raise BadInput(f"{stored[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")

@@ -48,7 +48,11 @@ def headline(values: np.ndarray, higher_is_better: bool = True) -> Headline:
 
 
 def select(
-    val: np.ndarray, rounds: Sequence[int] | np.ndarray, rule: str, higher_is_better: bool, test: np.ndarray | None = None
+    val: np.ndarray,
+    rounds: Sequence[int] | np.ndarray,
+    rule: str,
+    higher_is_better: bool,
+    test: np.ndarray | None = None,
 ) -> np.ndarray:
     """Row of `val` [R, N] to report for each client: int64 [N], positions along R (use `rounds[...]` for the round).
 
@@ -83,7 +87,9 @@ def _best_row(scores: np.ndarray) -> int:
     """First row of `scores` [R, N] with the highest mean among rows without NaN."""
     usable = np.isfinite(scores).all(1) if scores.shape[1] else np.zeros(len(scores), dtype=bool)
     if not usable.any():
-        raise BadInput("val: no evaluated round has a finite value of every client; lower train.lr, or evaluate.select: last")
+        raise BadInput(
+            "val: no evaluated round has a finite value of every client; lower train.lr, or evaluate.select: last"
+        )
     return int(np.where(usable, np.where(usable[:, None], scores, 0.0).mean(1), -np.inf).argmax())
 
 

@@ -98,12 +98,23 @@ def pack(run: Path, folder: Path, data: Path = Path("data")) -> np.ndarray | Non
         return None
     for file in (run / "run.json", *models):
         shutil.copy(file, folder)
-    facts = {"name": dataset.name, "kind": dataset.kind, "shape": dataset.x.shape[1:], "classes": dataset.classes, **partition.layout}
+    facts = {
+        "name": dataset.name,
+        "kind": dataset.kind,
+        "shape": dataset.x.shape[1:],
+        "classes": dataset.classes,
+        **partition.layout,
+    }
     (folder / "data.json").write_text(json.dumps(facts), encoding="utf-8")
     if dataset.kind == "graph":
         pairs = [pairs for _, pairs in partition.subgraphs]
         sizes = np.array([len(nodes) for nodes, _ in partition.subgraphs])
-        np.savez_compressed(folder / "graphs.npz", sizes=sizes, ends=np.cumsum([p.shape[1] for p in pairs]), edges=np.concatenate(pairs, 1))
+        np.savez_compressed(
+            folder / "graphs.npz",
+            sizes=sizes,
+            ends=np.cumsum([p.shape[1] for p in pairs]),
+            edges=np.concatenate(pairs, 1),
+        )
     return example(dataset, partition, info["spec"]["task"].get("normalize", "none"))
 
 
@@ -113,11 +124,21 @@ def load(folder: Path) -> Deployed:
     Raises:
         BadInput: the run's settings no longer fit the code.
     """
-    run, facts = _run(json.loads((folder / "run.json").read_text(encoding="utf-8"))), json.loads((folder / "data.json").read_text())
+    run, facts = (
+        _run(json.loads((folder / "run.json").read_text(encoding="utf-8"))),
+        json.loads((folder / "data.json").read_text()),
+    )
     dataset, partition = _shapes(facts)
     method = assembly.build_method(run, assembly.build_task(run, dataset, partition))
-    models = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in folder.glob("models-*.pt")}
-    return Deployed(method, dict(sorted(models.items())), _graphs(folder / "graphs.npz"), sum(partition.layout.get(k, 0) for k in SPAN))
+    models = {
+        int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in folder.glob("models-*.pt")
+    }
+    return Deployed(
+        method,
+        dict(sorted(models.items())),
+        _graphs(folder / "graphs.npz"),
+        sum(partition.layout.get(k, 0) for k in SPAN),
+    )
 
 
 SPAN = ("window", "horizon")
@@ -147,7 +168,9 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
         blank = Dataset(facts["name"], kind, np.zeros((1, 1), np.float32), None, 0, time=np.zeros(1, np.float32))
     else:
         edges = np.zeros((2, 0), np.int64) if kind == "graph" else None
-        blank = Dataset(facts["name"], kind, np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), facts["classes"], edges=edges)
+        blank = Dataset(
+            facts["name"], kind, np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), facts["classes"], edges=edges
+        )
     return blank, Partition((), (), (), layout=layout)
 
 

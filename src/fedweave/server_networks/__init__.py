@@ -6,7 +6,15 @@ call, `(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`, and are chosen by nam
 
 from torch import nn
 
-from fedweave.server_networks.attention import AttentionHeads, DotAttention, FreeAttention, ModelAttention, count_sketch, layer_norm, padded
+from fedweave.server_networks.attention import (
+    AttentionHeads,
+    DotAttention,
+    FreeAttention,
+    ModelAttention,
+    count_sketch,
+    layer_norm,
+    padded,
+)
 from fedweave.server_networks.graph import GATEncoder, GCNEncoder
 from fedweave.server_networks.mlp import FlatHypernetwork, LayerWeights, TargetHypernetwork
 from fedweave.server_networks.sheaf import Sheaf, SheafDiffusion, build_sheaf

@@ -22,7 +22,14 @@ class AttentionHeads(nn.Module):
     """
 
     def __init__(
-        self, features: int, *, width: int = 8, heads: int = 8, score: Score = "gat", shared: bool = False, slope: float = 0.2
+        self,
+        features: int,
+        *,
+        width: int = 8,
+        heads: int = 8,
+        score: Score = "gat",
+        shared: bool = False,
+        slope: float = 0.2,
     ) -> None:
         super().__init__()
         self.score, self.slope, maps = choose(score, ("gat", "gatv2"), "score"), slope, 1 if shared else heads

@@ -64,7 +64,9 @@ class GATEncoder(nn.Module):
     Hidden layers concatenate `heads` heads to `width` channels in all, the last layer averages its heads.
     """
 
-    def __init__(self, f_in: int, f_out: int, *, width: int = 128, heads: int = 8, depth: int = 2, dropout: float = 0.0) -> None:
+    def __init__(
+        self, f_in: int, f_out: int, *, width: int = 128, heads: int = 8, depth: int = 2, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         if width % heads:
             raise BadInput(f"width: {width} is not a multiple of heads = {heads}; try {heads * (width // heads + 1)}")

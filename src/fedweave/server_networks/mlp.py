@@ -72,7 +72,9 @@ class LayerWeights(nn.Module):
     the embedding.
     """
 
-    def __init__(self, clients: int, layers: int, *, embed: int = 100, width: int = 100, relu_norm: bool = False) -> None:
+    def __init__(
+        self, clients: int, layers: int, *, embed: int = 100, width: int = 100, relu_norm: bool = False
+    ) -> None:
         super().__init__()
         sizes = [embed, width, width, width]
         blocks = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]

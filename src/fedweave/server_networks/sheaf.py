@@ -124,7 +124,9 @@ class SheafLearner(nn.Module):
     With `edge_weights` the maps of e are scaled by sigmoid(l [x_v || x_u]) sigmoid(l [x_u || x_v]).
     """
 
-    def __init__(self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, **normalisation: bool) -> None:
+    def __init__(
+        self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, **normalisation: bool
+    ) -> None:
         super().__init__()
         # O(1) = {1, -1} leaves nothing to learn, so one-dimensional stalks take a scalar map.
         self.kind = MAPS["diagonal" if stalk == 1 else maps]
@@ -203,7 +205,9 @@ class SheafDiffusion(nn.Module):
         self.learners = nn.ModuleList(
             SheafLearner(width, stalk, maps, act, edge_weights, **norm) for _ in range(1 if shared_maps else depth)
         )
-        self.layers = nn.ModuleList(SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth))
+        self.layers = nn.ModuleList(
+            SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth)
+        )
         self.stalk, self.dropout = stalk, dropout
 
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:

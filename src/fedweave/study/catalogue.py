@@ -21,14 +21,18 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     merged = copy.deepcopy(dict(base))
     for key, value in overlay.items():
         below = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
+        both = (
+            isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
+        )
         merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
     return merged
 
 
 def studies(folder: Path = STUDIES) -> dict[str, Path]:
     """Study name -> file; a study in a sub-folder is called folder/name."""
-    return {str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"}
+    return {
+        str(p.relative_to(folder).with_suffix("")): p for p in sorted(folder.rglob("*.yaml")) if p.name != "base.yaml"
+    }
 
 
 def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -47,7 +51,9 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
         if other in (*above, name):
-            raise BadInput(f"{file}: like: {other!r} is like this study itself ({' -> '.join((*above, name, other))}); name another")
+            raise BadInput(
+                f"{file}: like: {other!r} is like this study itself ({' -> '.join((*above, name, other))}); name another"
+            )
         inherited = merge(inherited, overlay(other, folder, (*above, name)))
     theirs, named = inherited.pop("tasks", {}), own.get("tasks")
     tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
@@ -73,10 +79,16 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
     for key, block in own["tasks"].items():
         block = dict(block)
         chosen, origin = block.pop("methods"), block.pop("base", key)
-        tasks[key] = merge(base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block)
+        tasks[key] = merge(
+            base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block
+        )
         for entry in chosen:
             suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
-            runs[f"{key}-{suffix}"] = {"task": key, "method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
+            runs[f"{key}-{suffix}"] = {
+                "task": key,
+                "method": item.get("method", suffix),
+                **({"set": item["set"]} if "set" in item else {}),
+            }
     used = sorted({item["method"] for item in runs.values()})
     defaults = {m: {setting.name: setting.default for setting in METHODS[m].settings()} for m in used}
     tune = merge({**base.get("tune", {}), "spaces": {m: derived(m) for m in METHODS}}, own.get("tune", {}))
@@ -141,16 +153,24 @@ def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection
     named = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
     wanted = [{choose(name, {pair[at] for pair in named.values()}, option) for name in names}
               for at, (option, names) in enumerate((("--task", tasks), ("--method", methods)))]  # fmt: skip
-    found = [run for run, pair in named.items() if all(not names or name in names for name, names in zip(pair, wanted, strict=True))]
+    found = [
+        run
+        for run, pair in named.items()
+        if all(not names or name in names for name, names in zip(pair, wanted, strict=True))
+    ]
     if not found:
-        raise BadInput(f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs")
+        raise BadInput(
+            f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs"
+        )
     return found
 
 
 def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
     """A full params.yaml with only `runs`, and of everything else what they need; its other results are left out of its tables."""
     kept = {run: item for run, item in content["runs"].items() if run in runs}
-    tasks = {key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())}
+    tasks = {
+        key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())
+    }
     used = {item["method"] for item in kept.values()}
     spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used}
     return {

@@ -73,16 +73,22 @@ def check_budget(run: Run, where: str) -> None:
     if train.newcomers >= clients:
         _refuse(f"{where}: train.newcomers: {train.newcomers} of {clients} clients; leave at least one")
     if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):
-        _refuse(f"{where}: train.participation: {train.participation!r} of {clients} clients; a share up to 1, or a whole number of them")
+        _refuse(
+            f"{where}: train.participation: {train.participation!r} of {clients} clients; a share up to 1, or a whole number of them"
+        )
 
 
 def check_wire(run: Run, method: Method, where: str) -> None:
     """Refuse attacks and defences that the method has nothing for."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
-        _refuse(f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}")
+        _refuse(
+            f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}"
+        )
     if kind == "label_flip" and "classes" not in kind_capabilities(run.task):
-        _refuse(f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip")
+        _refuse(
+            f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip"
+        )
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}")
     robust = wire(run).robust
@@ -99,7 +105,9 @@ def _check_buffers(run: Run, method: Method, here: str) -> None:
     if not method.averages:
         _refuse(f"{here}: {run.method} takes no mean; use {_methods('averages')}")
     if run.train.privacy:
-        _refuse(f"{here}: train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out")
+        _refuse(
+            f"{here}: train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out"
+        )
 
 
 def _methods(trait: str) -> str:
@@ -124,7 +132,9 @@ def kind_capabilities(task: TaskSpec) -> frozenset[str]:
         has |= {"subgraphs", "classes"}
     elif name not in ("gru", "tpt_mlp"):
         has |= {"classes"}
-    with_norm = task.model.get("batch_norm", options(name).get("batch_norm", name in ("aghn_cnn", "small_cnn", "resnet18")))
+    with_norm = task.model.get(
+        "batch_norm", options(name).get("batch_norm", name in ("aghn_cnn", "small_cnn", "resnet18"))
+    )
     return frozenset(has | ({"batch_norm"} if with_norm else set()))
 
 

@@ -41,7 +41,9 @@ def construct(cls: type[T], block: object, key: str, **given: object) -> T:
             choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
         check_value(value, hints[name], f"{key}.{name}")
         settings[name].check_bounds(value, f"{key}.{name}")
-    needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    needed = [
+        n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
     missing = [n for n in needed if n not in block]
     if missing:
         raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {cls.__name__}")
@@ -109,7 +111,11 @@ def _fits(value: object, hint: Any) -> bool:
         return value in get_args(hint)
     if hint is float:
         # A whole number is finite, and too large for `isfinite` where a float cannot hold it.
-        return isinstance(value, int | float) and not isinstance(value, bool) and (isinstance(value, int) or math.isfinite(value))
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (isinstance(value, int) or math.isfinite(value))
+        )
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is Any:
@@ -155,7 +161,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
     if path.stat().st_size > MOST_BYTES:
-        raise BadInput(f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; see: fedweave study show quick")
+        raise BadInput(
+            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; see: fedweave study show quick"
+        )
     try:
         loaded = load_yaml(path.read_text(encoding="utf-8"))
     except BadInput as error:
@@ -163,7 +171,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: not YAML: {error}; correct that file") from error
     if not isinstance(loaded, dict):
-        raise BadInput(f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick")
+        raise BadInput(
+            f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick"
+        )
     return loaded
 
 

@@ -41,7 +41,9 @@ def declared(study: Study, key: str) -> dict[str, Any]:
     run = study.run(key)
     settings = METHODS[run.method].__dataclass_fields__
     values = {name: run.options.get(name, getattr(settings.get(name), "default", None)) for name in entries(study, key)}
-    return values | {name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")}
+    return values | {
+        name: getattr(run.train, name.removeprefix("train.")) for name in values if name.startswith("train.")
+    }
 
 
 def check(study: Study, where: str) -> None:
@@ -99,4 +101,6 @@ def _check_reach(study: Study, key: str, where: str) -> None:
         value = values[name]
         if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
             here = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
-            raise BadInput(f"{here}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them")
+            raise BadInput(
+                f"{here}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them"
+            )

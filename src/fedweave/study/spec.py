@@ -56,7 +56,12 @@ class Run:
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
-        return {"task": task, "method": {"name": self.method, **self.options}, "train": train, "evaluate": asdict(self.evaluate)}
+        return {
+            "task": task,
+            "method": {"name": self.method, **self.options},
+            "train": train,
+            "evaluate": asdict(self.evaluate),
+        }
 
     def fingerprint(self) -> str:
         """A hash of `resolved`, the same for the same computation."""
@@ -120,7 +125,9 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
         within = {tail: value} if tail else value
         both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
         if head in nested and not (both and within.keys().isdisjoint(nested[head])):
-            raise BadInput(f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given beside it; give one of them")
+            raise BadInput(
+                f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given beside it; give one of them"
+            )
         nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
     return nested
 
@@ -140,7 +147,9 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         choose(key, ("study", "about", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate"), where)
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
-            raise BadInput(f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; see: fedweave study show quick")
+            raise BadInput(
+                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; see: fedweave study show quick"
+            )
     if not isinstance(raw.get("about", ""), str):
         raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
     check_names(raw, where)
@@ -154,11 +163,17 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
     if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
-        raise BadInput(f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: {', '.join(sorted(needed))}")
-    ablate = {name: variants.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()}
+        raise BadInput(
+            f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: {', '.join(sorted(needed))}"
+        )
+    ablate = {
+        name: variants.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()
+    }
     for name, block in ablate.items():
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
-    return Study(raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate)
+    return Study(
+        raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate
+    )
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
@@ -191,7 +206,9 @@ def _check_case(names: Iterable[str], where: str) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
-            raise BadInput(f"{where}: {name!r} and {other!r} differ in capital letters only; some file systems take them for one")
+            raise BadInput(
+                f"{where}: {name!r} and {other!r} differ in capital letters only; some file systems take them for one"
+            )
 
 
 def _check_references(raw: Mapping[str, Any], where: str) -> None:
@@ -199,7 +216,9 @@ def _check_references(raw: Mapping[str, Any], where: str) -> None:
     for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
         for name, entry in (raw.get(block) or {}).items():
             for field in fields if isinstance(entry, Mapping) else ():
-                if isinstance(entry.get(field), str) and entry[field]:  # another type, or none, is refused where it is read
+                if (
+                    isinstance(entry.get(field), str) and entry[field]
+                ):  # another type, or none, is refused where it is read
                     _check_name(entry[field], f"{where}: {block}.{name}.{field}")
     datasets = raw.get("datasets")
     for name in datasets if isinstance(datasets, list) else ():
@@ -214,7 +233,9 @@ def _check_study(study: object, where: str) -> None:
             f"{LONGEST_STUDY} characters in all"
         )
     if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
-        raise BadInput(f"{where}: study: {study!r}: {own!r} is a folder of the results of {parts[0]!r}; use another name")
+        raise BadInput(
+            f"{where}: study: {study!r}: {own!r} is a folder of the results of {parts[0]!r}; use another name"
+        )
 
 
 def _check_seeds(seeds: Sequence[object], where: str) -> None:

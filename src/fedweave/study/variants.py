@@ -25,17 +25,28 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         raise BadInput(f"{where}: {HINT}")
     if "variants" in block:
         variants = block["variants"]
-        if not isinstance(variants, Mapping) or not variants or not all(isinstance(v, Mapping) for v in variants.values()):
+        if (
+            not isinstance(variants, Mapping)
+            or not variants
+            or not all(isinstance(v, Mapping) for v in variants.values())
+        ):
             raise BadInput(f"{where}.variants: {shown(variants)}: {HINT}")
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
-                raise BadInput(f"{where}.variants: {shown(name)} is no label; use 1 to {LONGEST_LABEL} characters that can be printed")
-        return {"run": str(block["run"]), "variants": {str(name): dict(settings) for name, settings in variants.items()}}
+                raise BadInput(
+                    f"{where}.variants: {shown(name)} is no label; use 1 to {LONGEST_LABEL} characters that can be printed"
+                )
+        return {
+            "run": str(block["run"]),
+            "variants": {str(name): dict(settings) for name, settings in variants.items()},
+        }
     grid = block["grid"]
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(v, list) and len(v) > 1 for v in grid.values()):
         raise BadInput(f"{where}.grid: {shown(grid)}: {HINT}")
     if (count := prod(map(len, grid.values()))) > MOST_VARIANTS:
-        raise BadInput(f"{where}.grid: {shown(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values")
+        raise BadInput(
+            f"{where}.grid: {shown(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
+        )
     combined = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
     return {"run": str(block["run"]), "variants": {called(settings): settings for settings in combined}}
 

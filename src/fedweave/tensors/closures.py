@@ -79,20 +79,28 @@ def _walk(value: Any, found: Found) -> tuple[Hashable, Rebuild | None]:
         return _joined(kind, value, found, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return _joined(value.__code__, [cells, value.__defaults__, value.__kwdefaults__], found, partial(_function, value))
+        return _joined(
+            value.__code__, [cells, value.__defaults__, value.__kwdefaults__], found, partial(_function, value)
+        )
     if isinstance(value, MethodType):
         return _joined(MethodType, [value.__func__, value.__self__], found, MethodType)
     if isinstance(value, partial):
-        return _joined(partial, [value.func, value.args, value.keywords], found, lambda f, args, named: partial(f, *args, **named))
+        return _joined(
+            partial, [value.func, value.args, value.keywords], found, lambda f, args, named: partial(f, *args, **named)
+        )
     if is_dataclass(value) and not isinstance(value, type):
         names = tuple(f.name for f in fields(value) if not f.metadata.get("volatile"))
-        form, rebuild = _joined((type(value), names), [getattr(value, n) for n in names], found, partial(_record, type(value), names))
+        form, rebuild = _joined(
+            (type(value), names), [getattr(value, n) for n in names], found, partial(_record, type(value), names)
+        )
         return (form, rebuild) if rebuild else (_Same(value), None)
     plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
     return (type(value), value) if plain else _Same(value), None
 
 
-def _joined(kind: Hashable, parts: Sequence[Any], found: Found, join: Callable[..., Any]) -> tuple[Hashable, Rebuild | None]:
+def _joined(
+    kind: Hashable, parts: Sequence[Any], found: Found, join: Callable[..., Any]
+) -> tuple[Hashable, Rebuild | None]:
     walked = [_walk(part, found) for part in parts]
     form = (kind, tuple(form for form, _ in walked))
     if all(rebuild is None for _, rebuild in walked):
@@ -101,7 +109,9 @@ def _joined(kind: Hashable, parts: Sequence[Any], found: Found, join: Callable[.
     return form, lambda tensors: join(*(part if rebuild is None else rebuild(tensors) for part, rebuild in pairs))
 
 
-def _function(like: FunctionType, cells: list[Any], defaults: tuple[Any, ...] | None, named: dict[str, Any] | None) -> FunctionType:
+def _function(
+    like: FunctionType, cells: list[Any], defaults: tuple[Any, ...] | None, named: dict[str, Any] | None
+) -> FunctionType:
     closure = tuple(CellType(content) for content in cells)
     made = FunctionType(like.__code__, like.__globals__, like.__name__, defaults, closure)
     made.__kwdefaults__ = named

@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
-LARGE = 2**20  # bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
+LARGE = (
+    2**20
+)  # bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
 
 __all__ = [
     "Params",
@@ -47,7 +49,9 @@ def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """
     if isinstance(tree, dict):
         if any(other.keys() != tree.keys() for other in others):
-            raise ValueError(f"trees with different leaves: {', '.join(map(str, tree))} here, {[*map(list, others)]} there")
+            raise ValueError(
+                f"trees with different leaves: {', '.join(map(str, tree))} here, {[*map(list, others)]} there"
+            )
         return {name: tree_map(function, value, *(other[name] for other in others)) for name, value in tree.items()}
     if isinstance(tree, tuple | list):
         parts = [tree_map(function, *values) for values in zip(tree, *others, strict=True)]
@@ -111,7 +115,9 @@ def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
             where = next(place)
             if id(leaf) not in done and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = room.setdefault(where, leaf.new_empty((count, *leaf.shape)))
-                done[id(leaf)] = rows[i].copy_(leaf) if (rows.shape[1:], rows.dtype) == (leaf.shape, leaf.dtype) else leaf
+                done[id(leaf)] = (
+                    rows[i].copy_(leaf) if (rows.shape[1:], rows.dtype) == (leaf.shape, leaf.dtype) else leaf
+                )
             return done.get(id(leaf), leaf)
 
         return tree_map(one, tree)
@@ -126,7 +132,10 @@ def _untouched(leaves: Sequence[Tensor]) -> bool:
         return False
     size = whole[0].numel() * whole.element_size()
     first = whole.data_ptr()
-    return all(leaf._base is whole and leaf.is_contiguous() and leaf.data_ptr() == first + i * size for i, leaf in enumerate(leaves))
+    return all(
+        leaf._base is whole and leaf.is_contiguous() and leaf.data_ptr() == first + i * size
+        for i, leaf in enumerate(leaves)
+    )
 
 
 def concat(trees: Sequence[Tree]) -> Tree:
@@ -157,7 +166,10 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 def norms(part: Tree) -> Tensor:
     """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
-    each = [torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1) for leaf in tree_leaves(part)]
+    each = [
+        torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
+        for leaf in tree_leaves(part)
+    ]
     return torch.linalg.vector_norm(torch.stack(each), dim=0)
 
 

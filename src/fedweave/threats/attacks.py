@@ -43,7 +43,11 @@ class AttackSpec:
             BadInput: otherwise.
         """
         if (self.scale is None) == (self.kind in SCALED):
-            wrong = "missing; it is how strong the attack is" if self.scale is None else f"{self.scale!r}, but {self.kind} has no strength"
+            wrong = (
+                "missing; it is how strong the attack is"
+                if self.scale is None
+                else f"{self.scale!r}, but {self.kind} has no strength"
+            )
             raise BadInput(f"{key}.scale: {wrong}; kinds with a scale: {', '.join(SCALED)}")
         return self
 
@@ -82,7 +86,9 @@ class Attack:
         lies = self.scale * torch.from_numpy(drawn).to(honest).expand_as(honest)
         return {**told, TOLD: torch.where(self.liars[positions][:, None], lies, honest)}
 
-    def forged(self, upload: Tree, known: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree | list[Tree]:
+    def forged(
+        self, upload: Tree, known: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int
+    ) -> Tree | list[Tree]:
         """The uploads [P, ...] as they arrive; those of "malformed" one by one, for no tensor holds them all.
 
         Args:
@@ -90,7 +96,10 @@ class Attack:
         """
         lying = self.liars[positions]
         if self.kind == "malformed":
-            return [_malformed(trees.at(upload, i)) if lies else trees.at(upload, i) for i, lies in enumerate(lying.tolist())]
+            return [
+                _malformed(trees.at(upload, i)) if lies else trees.at(upload, i)
+                for i, lies in enumerate(lying.tolist())
+            ]
         if self.kind in (*ON_EMBEDDINGS, "label_flip") or not lying.any() or not trees.tree_leaves(upload):
             return self.corrupted(upload, positions, ids, seed, round)
         lies = self._lies(upload, known, ids, seed, round)
@@ -101,7 +110,9 @@ class Attack:
             return trees.tree_map(lambda honest: torch.full_like(honest, torch.nan), upload)
         if self.kind == "sign_flip":
             return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, known())
-        return trees.tree_map(lambda start, drawn: start + self.scale * drawn, known(), normals(upload, ids, seed, LIES, round))
+        return trees.tree_map(
+            lambda start, drawn: start + self.scale * drawn, known(), normals(upload, ids, seed, LIES, round)
+        )
 
 
 def _malformed(upload: Tree) -> Tree:

@@ -70,7 +70,11 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
         return float(ndtr(mu / 2 - value / mu) - np.exp(value + log_ndtr(-mu / 2 - value / mu))) - delta
 
     # Concentrated privacy of μ²/2 bounds ε from above (Bun, Steinke 2016, proposition 1.3).
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9))
+    return (
+        0.0
+        if excess(0.0) <= 0
+        else float(brentq(excess, 0.0, mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9))
+    )
 
 
 def clip_rows(part: Tree, base: Tree, bound: Tensor) -> Tree:

@@ -75,7 +75,14 @@ def clusters(census: Census, clients: int, rng: np.random.Generator, *, classes:
 
 
 def dirichlet(
-    census: Census, clients: int, rng: np.random.Generator, *, beta: float, balance: bool = True, minimum: int = 10, attempts: int = 1000
+    census: Census,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    beta: float,
+    balance: bool = True,
+    minimum: int = 10,
+    attempts: int = 1000,
 ) -> Deal:
     """Every class is shared out by a draw from Dir(`beta` * 1_N); redrawn until all have `minimum` rows.
 
@@ -95,7 +102,9 @@ def dirichlet(
     )
 
 
-def _shared_out(sizes: np.ndarray, clients: int, beta: float, balance: bool, rng: np.random.Generator) -> np.ndarray | None:
+def _shared_out(
+    sizes: np.ndarray, clients: int, beta: float, balance: bool, rng: np.random.Generator
+) -> np.ndarray | None:
     """One Dirichlet draw [N, C]; None if a class found no client to go to."""
     counts = np.zeros((clients, len(sizes)), dtype=np.int64)
     for c, size in enumerate(sizes):
@@ -176,7 +185,9 @@ def grouped(census: Census, clients: int, rng: np.random.Generator, *, groups: i
     return Deal(mine + evenly(census.sizes - own, np.ones((clients, total), dtype=bool)), group)
 
 
-def some_classes(census: Census, clients: int, rng: np.random.Generator, *, classes: int, size: int | None = None) -> Deal:
+def some_classes(
+    census: Census, clients: int, rng: np.random.Generator, *, classes: int, size: int | None = None
+) -> Deal:
     """`classes` random classes a client in equal counts, `size` rows in all (default: as many as fit).
 
     Source: non-IID_1 of pFedLA (Ma et al., CVPR 2022). Every class is held by equally many clients (within
@@ -187,7 +198,9 @@ def some_classes(census: Census, clients: int, rng: np.random.Generator, *, clas
     return Deal(allotted(census.sizes, held / classes, size))
 
 
-def listed(census: Census, clients: int, rng: np.random.Generator, *, classes: Sequence[Sequence[int]], size: int | None = None) -> Deal:
+def listed(
+    census: Census, clients: int, rng: np.random.Generator, *, classes: Sequence[Sequence[int]], size: int | None = None
+) -> Deal:
     """The classes of every client, given one list each, in equal counts; `size` rows in all.
 
     Source: the planted neighbours in the figures of pFedLA (Ma et al., CVPR 2022).
@@ -204,7 +217,13 @@ def listed(census: Census, clients: int, rng: np.random.Generator, *, classes: S
 
 
 def dominant(
-    census: Census, clients: int, rng: np.random.Generator, *, classes: int, dominance: float = 0.5, size: int | None = None
+    census: Census,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    classes: int,
+    dominance: float = 0.5,
+    size: int | None = None,
 ) -> Deal:
     """All classes, but `classes` random ones hold the share `dominance` of a client's `size` rows.
 

@@ -27,7 +27,13 @@ def metis(dataset: Dataset, clients: int, seed: int, *, split: Mapping[str, floa
 
 
 def metis_overlap(
-    dataset: Dataset, clients: int, seed: int, *, copies: int = 5, share: float = 0.5, split: Mapping[str, float] = SHARES
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    *,
+    copies: int = 5,
+    share: float = 0.5,
+    split: Mapping[str, float] = SHARES,
 ) -> Partition:
     """N / `copies` METIS parts; from each, `copies` independent random `share`s of its nodes."""
     integer("copies", copies, 1)
@@ -84,7 +90,12 @@ def _csr(edges: np.ndarray, count: int) -> Any:
 
 
 def _clients(
-    dataset: Dataset, nodes: list[np.ndarray], kept: np.ndarray, seed: int, split: Mapping[str, float], group: np.ndarray | None
+    dataset: Dataset,
+    nodes: list[np.ndarray],
+    kept: np.ndarray,
+    seed: int,
+    split: Mapping[str, float],
+    group: np.ndarray | None,
 ) -> Partition:
     """Clients on `nodes`; one global permutation of `kept` gives each node the same role in every client."""
     shares = parse(split, 0.1, tested=True)

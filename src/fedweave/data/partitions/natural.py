@@ -52,7 +52,9 @@ def natural(
     if dataset.recording is None and gap is not None:
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(found))
-    train, held, test = _recorded(dataset, rows, shares, between) if dataset.recording is not None else _owned(rows, shares, seed)
+    train, held, test = (
+        _recorded(dataset, rows, shares, between) if dataset.recording is not None else _owned(rows, shares, seed)
+    )
     return Partition(train, held, test, **_identities(dataset))
 
 
@@ -87,7 +89,9 @@ def _parts_of(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> lis
     parts: list[list[np.ndarray]] = [[], [], []]
     for number in np.unique(recording):
         mine = rows[recording == number]
-        for part, positions in zip(parts, chronological(len(mine), split, f"recording {number} of {dataset.name}", gap), strict=True):
+        for part, positions in zip(
+            parts, chronological(len(mine), split, f"recording {number} of {dataset.name}", gap), strict=True
+        ):
             part.append(mine[positions])
     return [np.sort(np.concatenate(part)) for part in parts]
 

@@ -28,7 +28,9 @@ SHARED = {"train": 0.9, "val": 0.1}
 DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random streams
 
 
-def partition(dataset: Dataset, name: str, clients: int | None = None, seed: int | None = None, **options: Any) -> Partition:
+def partition(
+    dataset: Dataset, name: str, clients: int | None = None, seed: int | None = None, **options: Any
+) -> Partition:
     """Deal the rows of `dataset` to `clients` clients by the rule `name` of PARTITIONS.
 
     Raises:
@@ -136,7 +138,9 @@ def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.rando
     return tuple(np.sort(np.concatenate(hand)) for hand in given)
 
 
-def _cut(dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str) -> list[np.ndarray]:
+def _cut(
+    dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str
+) -> list[np.ndarray]:
     if stratify:
         return stratified_parts(rows, dataset.labels, split, rng, who)
     return random_parts(rows, split, rng, who)

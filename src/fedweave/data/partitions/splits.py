@@ -61,7 +61,9 @@ def random_parts(rows: np.ndarray, split: Split, rng: np.random.Generator, who: 
     return [np.sort(part) for part in np.split(rng.permutation(rows), [train, train + val])]
 
 
-def stratified_parts(rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str) -> list[np.ndarray]:
+def stratified_parts(
+    rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str
+) -> list[np.ndarray]:
     """Cut `rows` into train, val, test with the class mix of the whole, to within one row a class."""
     _, val, test = sizes(len(rows), split, who)
     mixed = rng.permutation(rows)

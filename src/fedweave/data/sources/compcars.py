@@ -31,7 +31,9 @@ def compcars(root: Path) -> Dataset:
             image = folder / "image" / label.relative_to(folder / "label").with_suffix(".jpg")
             found.append((image, types[model] - 1, VIEWS[view] * len(YEARS) + int(year) - YEARS[0]))
     if not found:
-        raise BadInput(f"{folder}: holds no labelled image of the four car types; unpack image/, label/ and misc/ there")
+        raise BadInput(
+            f"{folder}: holds no labelled image of the four car types; unpack image/, label/ and misc/ there"
+        )
     pixels = np.empty((len(found), 3, SIZE, SIZE), dtype=np.uint8)
     for row, (image, _, _) in enumerate(found):
         pixels[row] = picture(image, SIZE)

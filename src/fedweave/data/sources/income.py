@@ -55,13 +55,19 @@ def incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     with path.open(encoding="ascii", newline="") as file:
         header, *rows = csv.reader(file)
     names = tuple(row[0] for row in rows)
-    return names, np.array([int(year) for year in header[2:]]), np.array([[float(value) for value in row[2:]] for row in rows])
+    return (
+        names,
+        np.array([int(year) for year in header[2:]]),
+        np.array([[float(value) for value in row[2:]] for row in rows]),
+    )
 
 
 def neighbours(path: Path) -> np.ndarray:
     """Pairs [2, R] of a GAL file: the number of regions, then for each two lines: its number and how many neighbours, their numbers."""
     _, *lines = path.read_text(encoding="ascii").splitlines()
-    pairs = [(line.split()[0], near) for line, others in zip(lines[::2], lines[1::2], strict=True) for near in others.split()]
+    pairs = [
+        (line.split()[0], near) for line, others in zip(lines[::2], lines[1::2], strict=True) for near in others.split()
+    ]
     return np.array(pairs).astype(np.int64).T
 
 

@@ -162,11 +162,19 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "us-income": (),
     "fashion-mnist": (_fashion(),),
     "emnist": (_emnist(),),
-    "cifar10": (_cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS), _below("CIFAR10")),
-    "cifar100": (_cifar("CIFAR100", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", CIFAR100_SUMS), _below("CIFAR100")),
+    "cifar10": (
+        _cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS),
+        _below("CIFAR10"),
+    ),
+    "cifar100": (
+        _cifar("CIFAR100", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", CIFAR100_SUMS),
+        _below("CIFAR100"),
+    ),
     "tiny-imagenet": (
         _whole(
-            "TinyImageNet/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+            "TinyImageNet/tiny-imagenet-200.zip",
+            "md5:90528d7ca1a48142e341f4ef8d21d0de",
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         ),
     ),
     "compcars": (

@@ -7,7 +7,18 @@ from functools import partial
 from pathlib import Path
 
 from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED, Archive, File, Form, limit
-from fedweave.data.sources.transfer import Progress, SourceError, extract, fetch, join, matches, published_sum, record, recorded, sidecar
+from fedweave.data.sources.transfer import (
+    Progress,
+    SourceError,
+    extract,
+    fetch,
+    join,
+    matches,
+    published_sum,
+    record,
+    recorded,
+    sidecar,
+)
 from fedweave.errors import BadInput, choose
 
 MIRROR = "FEDWEAVE_MIRROR"
@@ -29,7 +40,9 @@ class Search:
         return mirrored + ([url] if self.official and url else [])
 
 
-def download(name: str, root: Path | str, mirror: str | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
+def download(
+    name: str, root: Path | str, mirror: str | None = None, progress: Progress | None = None
+) -> tuple[Path, ...]:
     """Bring the files of data set `name` below `root` and return their paths (none for packaged data).
 
     Good files stay, damaged ones are replaced. `mirror` is a folder or an http(s) URL laid out as `root`, by
@@ -109,7 +122,9 @@ def _obtain(search: Search, form: Form, file: File) -> None:
     """Fetch `file` from the first source that has it, alone or inside its archive."""
     if sound(search.root, file):
         return
-    ways: list[Callable[[], None]] = [partial(_file, search, file, source) for source in search.sources(file.path, file.url, file.digest)]
+    ways: list[Callable[[], None]] = [
+        partial(_file, search, file, source) for source in search.sources(file.path, file.url, file.digest)
+    ]
     if file.archive:
         sources = search.sources(file.archive.path, file.archive.url, file.archive.digest)
         ways += [partial(_archive, search, form, file.archive, source) for source in sources]

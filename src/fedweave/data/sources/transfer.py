@@ -144,7 +144,13 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
     with atomic_path(target) as temporary:
         try:
             with source.open("rb") as read, temporary.open("wb") as write:
-                _pump(iter(partial(read.read, CHUNK), b""), write, str(source), limit, progress and Audience(progress, target.name, size))
+                _pump(
+                    iter(partial(read.read, CHUNK), b""),
+                    write,
+                    str(source),
+                    limit,
+                    progress and Audience(progress, target.name, size),
+                )
         except OSError as error:
             raise SourceError(f"{source} ({error})") from error
         if not matches(temporary, expected):
@@ -199,7 +205,9 @@ class Audience(NamedTuple):
     total: int | None
 
 
-def _pump(blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: Audience | None, done: int = 0) -> int:
+def _pump(
+    blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: Audience | None, done: int = 0
+) -> int:
     """Write `blocks`; returns the bytes of the file, of which `done` were there before.
 
     Raises:

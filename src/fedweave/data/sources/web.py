@@ -80,10 +80,14 @@ class Deadline:
 class _Redirects(HTTPRedirectHandler):
     """Follow a redirect to another web address, never from an encrypted one to a plain one."""
 
-    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> Request | None:
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
         scheme, old = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
         if scheme not in ("http", "https") or (old == "https" and scheme == "http"):
-            raise SourceError(f"{req.full_url} (redirects to {shown(newurl)}; only https, and http from http, are followed)")
+            raise SourceError(
+                f"{req.full_url} (redirects to {shown(newurl)}; only https, and http from http, are followed)"
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -107,7 +111,15 @@ def _opener(deadline: Deadline) -> OpenerDirector:
             return self.do_open(watched(HTTPSConnection), req)
 
     opener = OpenerDirector()
-    parts = (ProxyHandler(), UnknownHandler(), Plain(), Secure(), HTTPDefaultErrorHandler(), _Redirects(), HTTPErrorProcessor())
+    parts = (
+        ProxyHandler(),
+        UnknownHandler(),
+        Plain(),
+        Secure(),
+        HTTPDefaultErrorHandler(),
+        _Redirects(),
+        HTTPErrorProcessor(),
+    )
     for part in parts:
         opener.add_handler(part)
     return opener

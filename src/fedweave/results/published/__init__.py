@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, choose
 
-PAPERS = {"fedaghn": "FedAGHN", "pfedgat": "pFedGAT", "pfedla": "pFedLA", "shn": "Sheaf HyperNetworks", "fedsheafhn": "FedSheafHN"}
+PAPERS = {
+    "fedaghn": "FedAGHN",
+    "pfedgat": "pFedGAT",
+    "pfedla": "pFedLA",
+    "shn": "Sheaf HyperNetworks",
+    "fedsheafhn": "FedSheafHN",
+}
 STD_OVER_CLIENTS = frozenset({"shn"})
 
 # Our metric -> (printed metric, factor from the printed unit to ours).
@@ -112,7 +118,11 @@ def reference(block: Mapping[str, Any], dataset: str, setting: str) -> Reference
     """
     paper = choose(str(block.get("paper", "")), PAPERS, "published.paper")
     found = rows(paper)
-    wanted = {"table": block.get("table", ""), "dataset": block.get("dataset", dataset), "setting": block.get("setting", setting)}
+    wanted = {
+        "table": block.get("table", ""),
+        "dataset": block.get("dataset", dataset),
+        "setting": block.get("setting", setting),
+    }
     for key, value in wanted.items():
         choose(str(value), {getattr(row, key) for row in found}, f"published.{key}")
         found = tuple(row for row in found if getattr(row, key) == str(value))
