@@ -132,7 +132,7 @@ def bench(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]
     whole = data.load("digits", "unused")
     rows = np.random.default_rng(0).integers(len(whole.labels), size=count * size)
     dataset: Dataset = replace(whole, x=whole.x[rows], y=whole.labels[rows])
-    content = copy.deepcopy(catalogue.expand("quick", STUDIES))
+    content = copy.deepcopy(catalogue.expand("zoo", STUDIES))
     block = content["tasks"]["digits"]
     block |= {
         "partition": {"name": "iid", "clients": count, "seed": 0},

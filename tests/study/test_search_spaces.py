@@ -76,7 +76,7 @@ def test_what_is_not_searched_needs_no_declared_value() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["quick", "fedaghn/sweep", "shn/search"])
+@pytest.mark.parametrize("name", ["quick", "zoo", "fedaghn/sweep", "shn/search"])
 def test_what_is_let_through_is_a_space(name: str) -> None:
     """For every run of a study that searches."""
     study = assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies")))

@@ -109,8 +109,8 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     )
     for run in part["runs"]:
         assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
-    assert studies.chosen("zoo", ["digits"], None)["ablate"].keys() == {"fedaghn-parts"}
-    assert studies.chosen("zoo", ["digits-graph"], None)["ablate"] == {}
+    assert studies.chosen("quick", ["shoulder"], None)["ablate"].keys() == {"fedaghn-parts"}
+    assert studies.chosen("quick", ["us-income"], None)["ablate"] == {}
     monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
     for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
         studies.use("fedsheafhn/table1", *words)
@@ -126,7 +126,7 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     [
         (["cora"], [], "--task.*cora-disjoint10"),
         ([], ["fedavgg"], "--method.*fedavg"),
-        (["digits"], ["fedsage"], "--method: fedsage not in digits"),
+        (["shoulder"], ["sfl"], "--method: sfl not in shoulder"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str], named: str) -> None:

@@ -239,7 +239,8 @@ def pull_back(
         outputs = generate(torch.utils._pytree.tree_unflatten(tracked, spec))
     start = {name: value.detach() for name, value in outputs.items()}
     vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
-    # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra, seconds a process.
+    # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra,
+    # which takes every process seconds.
     with torch.enable_grad():
         product = torch.stack([(outputs[n] * vector[n]).sum() for n in live]).sum()
     grads = torch.autograd.grad(product, tracked, allow_unused=True)

@@ -32,8 +32,9 @@ def natural(
 
     A series is cut into windows of `window` steps in and `horizon` steps out that start every `stride` steps;
     rows are sensor * T + start; the first windows train, the last test. Source: Li et al., DCRNN (ICLR 2018),
-    liyaguang/DCRNN. Rows that are cut from recordings are split in the same way inside each recording, other rows of an owner at
-    random. `gap` windows between two parts are left out; by default as many as share samples with a window, in a series none.
+    liyaguang/DCRNN. Rows that are cut from recordings are split in the same way inside each recording, other rows of an
+    owner at random. `gap` windows between two parts are left out; by default as many as share samples with a window, in
+    a series none.
 
     Raises:
         BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
@@ -52,9 +53,8 @@ def natural(
     if dataset.recording is None and gap is not None:
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(found))
-    train, held, test = (
-        _recorded(dataset, rows, shares, between) if dataset.recording is not None else _owned(rows, shares, seed)
-    )
+    ordered = dataset.recording is not None
+    train, held, test = _recorded(dataset, rows, shares, between) if ordered else _owned(rows, shares, seed)
     return Partition(train, held, test, **_identities(dataset))
 
 
@@ -89,9 +89,8 @@ def _parts_of(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> lis
     parts: list[list[np.ndarray]] = [[], [], []]
     for number in np.unique(recording):
         mine = rows[recording == number]
-        for part, positions in zip(
-            parts, chronological(len(mine), split, f"recording {number} of {dataset.name}", gap), strict=True
-        ):
+        cuts = chronological(len(mine), split, f"recording {number} of {dataset.name}", gap)
+        for part, positions in zip(parts, cuts, strict=True):
             part.append(mine[positions])
     return [np.sort(np.concatenate(part)) for part in parts]
 

@@ -1,8 +1,9 @@
 """Income per head in the 48 contiguous states of the USA, a value a year, and the borders between the states.
 
-Source: Regional Economic Information System, Bureau of Economic Analysis, U.S. Department of Commerce (public domain), as the example
-`us_income` of libpysal 4.14.1 (BSD 3-Clause). Incomes relative to the national mean are the usual measure of regional convergence:
-S. Rey, B. Montouri, "US Regional Income Convergence: A Spatial Econometric Perspective" (Regional Studies, 1999).
+Source: Regional Economic Information System, Bureau of Economic Analysis, U.S. Department of Commerce (public domain),
+as the example `us_income` of libpysal 4.14.1 (BSD 3-Clause). Incomes relative to the national mean are the usual
+measure of regional convergence: S. Rey, B. Montouri, "US Regional Income Convergence: A Spatial Econometric
+Perspective" (Regional Studies, 1999).
 """
 
 import csv
@@ -28,9 +29,9 @@ DIVISIONS = {
 
 
 def us_income(root: Path) -> Dataset:
-    """Log of a state's income over the mean of all states in that year [48, 81], 1929 to 2009; borders; census divisions as groups.
+    """Log of a state's income over the mean of all states in that year [48, 81], 1929 to 2009.
 
-    `root` is not used.
+    The states' borders are the given relation, the census divisions the groups. `root` is not used.
     """
     del root
     table, borders, states = packaged("us-income")
@@ -55,27 +56,26 @@ def incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     with path.open(encoding="ascii", newline="") as file:
         header, *rows = csv.reader(file)
     names = tuple(row[0] for row in rows)
-    return (
-        names,
-        np.array([int(year) for year in header[2:]]),
-        np.array([[float(value) for value in row[2:]] for row in rows]),
-    )
+    return names, np.array(header[2:]).astype(np.int64), np.array([row[2:] for row in rows]).astype(np.float64)
 
 
 def neighbours(path: Path) -> np.ndarray:
-    """Pairs [2, R] of a GAL file: the number of regions, then for each two lines: its number and how many neighbours, their numbers."""
+    """Pairs [2, R] of a GAL file.
+
+    Its first line is the number of regions. Each region has two lines: its number and how many neighbours it has, then
+    their numbers.
+    """
     _, *lines = path.read_text(encoding="ascii").splitlines()
-    pairs = [
-        (line.split()[0], near) for line, others in zip(lines[::2], lines[1::2], strict=True) for near in others.split()
-    ]
+    regions = zip(lines[::2], lines[1::2], strict=True)
+    pairs = [(line.split()[0], near) for line, others in regions for near in others.split()]
     return np.array(pairs).astype(np.int64).T
 
 
 def divisions(path: Path) -> dict[str, str]:
-    """Census division of every state, from the dBase table of the map.
+    """Census division of every state, from the dBase III table of the map.
 
-    A dBase III file: at byte 8 the lengths of its header and of a record, from byte 32 on 32 bytes a field (name, at 16 its width),
-    then records of fixed width, each after one byte that marks deleted ones.
+    Such a file has the lengths of its header and of a record at byte 8, and from byte 32 on 32 bytes a field (name,
+    width at 16). Then come records of fixed width; the first byte of a record says whether it is deleted.
     """
     raw = path.read_bytes()
     start, width = (int.from_bytes(raw[at : at + 2], "little") for at in (8, 10))

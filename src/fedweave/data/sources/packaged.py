@@ -1,4 +1,4 @@
-"""Data files that come inside Python packages of the optional group `datasets`: where they lie, and whether they are the known ones."""
+"""Data files inside Python packages of the optional group `datasets`: where they lie, and whether they are intact."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,39 +19,15 @@ class Packaged(NamedTuple):
     sha256: str
 
 
+_WATCH = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+_INCOME = {
+    "usjoin.csv": (21197, "01566698b83366c27193ba6cc9d844f92d7c0a1a5dd4b9348aa46935dc9160d8"),
+    "states48.gal": (831, "08ee593424c543ac39a1279374d37eef4819625ca953771ecd9d16db505d3b9f"),
+    "us48.dbf": (4274, "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3"),
+}
 PACKAGED = {
-    "shoulder": (
-        Packaged(
-            "seglearn",
-            "1.2.5",
-            "data/watch_dataset.npy",
-            18118091,
-            "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537",
-        ),
-    ),
-    "us-income": (
-        Packaged(
-            "libpysal",
-            "4.14.1",
-            "examples/us_income/usjoin.csv",
-            21197,
-            "01566698b83366c27193ba6cc9d844f92d7c0a1a5dd4b9348aa46935dc9160d8",
-        ),
-        Packaged(
-            "libpysal",
-            "4.14.1",
-            "examples/us_income/states48.gal",
-            831,
-            "08ee593424c543ac39a1279374d37eef4819625ca953771ecd9d16db505d3b9f",
-        ),
-        Packaged(
-            "libpysal",
-            "4.14.1",
-            "examples/us_income/us48.dbf",
-            4274,
-            "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3",
-        ),
-    ),
+    "shoulder": (Packaged("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
+    "us-income": tuple(Packaged("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()),
 }
 
 
@@ -68,9 +44,8 @@ def packaged(name: str) -> Iterator[Path]:
             raise BadInput(f"dataset {name}: needs the package {file.package}, which is not installed; run: {command}")
         path = Path(found.origin).parent / file.path
         if not _is_known(path, file):
-            raise BadInput(
-                f"{path}: not the file of {file.package} {file.version}, which {name} needs; run: {command} --force-reinstall"
-            )
+            known = f"{file.package} {file.version}"
+            raise BadInput(f"{path}: not the file of {known}, which {name} needs; run: {command} --force-reinstall")
         yield path
 
 

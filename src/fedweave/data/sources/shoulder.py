@@ -1,7 +1,8 @@
 """Shoulder exercises recorded by a smartwatch: ten people, either arm, seven exercises.
 
-Source: D. Burns et al., "Shoulder Physiotherapy Exercise Recognition: Machine Learning the Inertial Signals from a Smartwatch"
-(Physiological Measurement, 2018; arXiv 1802.01489). The part used here comes with seglearn 1.2.5 (BSD 3-Clause).
+Source: D. Burns et al., "Shoulder Physiotherapy Exercise Recognition: Machine Learning the Inertial Signals from a
+Smartwatch" (Physiological Measurement, 2018; arXiv 1802.01489). The part used here comes with seglearn 1.2.5 (BSD
+3-Clause).
 """
 
 import tempfile
@@ -64,7 +65,10 @@ def contents(path: Path) -> Mapping[str, Any]:
 
 
 def cut(recording: np.ndarray) -> np.ndarray:
-    """Windows [W, F, 1, WINDOW / MERGED] float32 of a recording [T, F] that begin every STEP samples; each value is a mean of MERGED."""
+    """Windows [W, F, 1, WINDOW / MERGED] float32 of a recording [T, F] that begin every STEP samples.
+
+    Each value is the mean of MERGED samples.
+    """
     views = np.lib.stride_tricks.sliding_window_view(recording, WINDOW, axis=0)[::STEP]
     means = views.reshape(*views.shape[:2], 1, -1, MERGED).mean(-1)
     return means.astype(np.float32)
