@@ -40,6 +40,7 @@ def shared_sources() -> list[Path]:
 def code_digest(method: str) -> str:
     """A hash of the code that a run of `method` depends on: a checkpoint of other code is not continued."""
     content = hashlib.sha256()
-    for file in [*shared_sources(), PACKAGE / "methods" / f"{method}.py"]:
+    own = PACKAGE / "methods" / f"{method}.py"
+    for file in [*shared_sources(), *([own] if own.is_file() else [])]:  # a user's method lies elsewhere
         content.update(file.read_bytes())
     return content.hexdigest()[:16]

@@ -1,6 +1,7 @@
 """The shape of the code: imports go downward, sizes stay small, methods stay leaves."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,17 +93,22 @@ def test_methods_are_frozen_final_and_documented(name: str) -> None:
     cls = METHODS[name]
     assert cls.__dataclass_params__.frozen
     assert not cls.__abstractmethods__
-    assert not cls.__subclasses__()
+    assert not [c for c in cls.__subclasses__() if c.__module__.startswith("fedweave.")]
     assert [setting.name for setting in cls.settings() if not setting.meaning or setting.default is REQUIRED] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_sizes(path: Path) -> None:
-    """Files of at most 300 lines, functions of at most 40."""
+    """Files of at most 300 lines, functions of at most 40 without their documentation."""
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert not [f.name for f in functions if f.end_lineno - f.lineno + 1 > 40]
+    assert not [f.name for f in functions if f.end_lineno - f.lineno + 1 - documentation(f) > 40]
+
+
+def documentation(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function's docstring."""
+    return len((ast.get_docstring(function, clean=False) or "").splitlines())
 
 
 def test_no_method_is_named_outside() -> None:
@@ -110,5 +116,5 @@ def test_no_method_is_named_outside() -> None:
     names = {f'"{n}"' for n in METHODS if n not in ("local",)}
     for path in FILES:
         if path.parent.name not in ("methods", "published"):
-            text = path.read_text(encoding="utf-8")
+            text = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.S)  # examples may name some
             assert not [n for n in names if n in text], path

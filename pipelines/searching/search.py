@@ -30,7 +30,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
-from fedweave.data import Dataset, Partition
 from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
@@ -102,11 +101,12 @@ class Claims:
 
 
 class Search(NamedTuple):
-    """The search of one run in its journal."""
+    """The search of one run in its journal; `inputs` are those of `experiment.prepare`."""
 
     study: Study
     key: str
     opened: optuna.Study
+    inputs: tuple[Any, ...]
 
     @property
     def left(self) -> int:
@@ -114,13 +114,18 @@ class Search(NamedTuple):
         return max(0, self.study.tune.trials - len(self.opened.get_trials(deepcopy=False, states=DONE)))
 
 
-def find(study: Study, key: str) -> Search:
-    """The search of the run `key`, begun where it is not there yet."""
+def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> Search:
+    """The search of the run `key` in its journal below `root`, begun where it is not there yet.
+
+    Args:
+        inputs: data set, partition and maker of models in memory; by default what the earlier stages wrote.
+    """
     warnings.simplefilter("ignore", ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    run, path = study.run(key), journal(study, key)
+    run, path = study.run(key), journal(study, key, root)
     check_writable(path.parent)
-    task = assembly.build_task(run, *assembly.load_inputs(run))
+    dataset, partition, *model = inputs or assembly.load_inputs(run)
+    task = assembly.build_task(run, dataset, partition, model=model[0] if model else None)
     return Search(
         study,
         key,
@@ -130,12 +135,13 @@ def find(study: Study, key: str) -> Search:
             direction="maximize" if task.higher_is_better else "minimize",
             load_if_exists=True,
         ),
+        (dataset, partition, *model),
     )
 
 
-def journal(study: Study, key: str) -> Path:
+def journal(study: Study, key: str, root: Path = paths.STATE) -> Path:
     """Where the search lies: outside the stage's outputs, which DVC deletes before it runs a stage."""
-    return paths.STATE / "tune" / study.name / f"{key}.journal"
+    return root / "tune" / study.name / f"{key}.journal"
 
 
 def storage(path: Path) -> JournalStorage:
@@ -156,13 +162,12 @@ def digest(study: Study, key: str) -> str:
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def perform(study: Study, key: str) -> None:
-    """Bring the search of the run `key` to its budget, together with whoever else works on it."""
+def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> None:
+    """Bring the search of the run `key` to its budget, together with whoever else works on it; arguments as in `find`."""
     torch.set_num_threads(1)
-    search = find(study, key)
-    claims = Claims(journal(study, key).with_suffix(".claims"))
-    inputs = assembly.load_inputs(study.run(key))
-    total = _bench(search, {}, inputs).rounds
+    search = find(study, key, inputs, root)
+    claims = Claims(journal(study, key, root).with_suffix(".claims"))
+    total = _bench(search, {}).rounds
     whole = study.tune.sampler == "grid"  # whoever asks for every point wants its value
     search.opened.pruner = NopPruner() if whole else MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
     while search.left:
@@ -171,7 +176,7 @@ def perform(study: Study, key: str) -> None:
             time.sleep(PAUSE)
             continue
         try:
-            search.opened.tell(trial, _value(_bench(search, trial.params, inputs), study.tune.seeds, trial))
+            search.opened.tell(trial, _value(_bench(search, trial.params), study.tune.seeds, trial))
         except (optuna.TrialPruned, Diverged):
             search.opened.tell(trial, state=TrialState.PRUNED)
         claims.drop(trial.number)
@@ -208,10 +213,10 @@ def seed(key: str, trial: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
 
 
-def _bench(search: Search, params: Mapping[str, Any], inputs: tuple[Dataset, Partition]) -> repetition.Bench:
+def _bench(search: Search, params: Mapping[str, Any]) -> repetition.Bench:
     """The objects of a trial with `params`."""
     rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
-    return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *inputs)
+    return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
 
 
 def _value(bench: repetition.Bench, seeds: list[int], trial: optuna.Trial) -> float:

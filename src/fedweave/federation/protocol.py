@@ -6,8 +6,8 @@ dictionaries of tensors. Only `enrol`, `client_update`, `personalize` and `predi
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import Loss, Solver
 from fedweave.client.task import Task
+from fedweave.errors import BadInput
 from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
@@ -69,9 +70,21 @@ class Stage(NamedTuple):
     handover: Callable[[Server, Start], Server] | None = None
 
 
+class Unbound:
+    """Stands for what a method gets when a run is built; until then the method is its settings alone."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise BadInput(f"a method that is no part of a run has no {name}; pass it to fedweave.compare or fedweave.fit")
+
+
+UNBOUND: Any = Unbound()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A personalized federated learning method.
+    """A personalized federated learning method: its settings, and what it gets when a run is built.
 
     Attributes:
         task: what clients learn.
@@ -79,9 +92,9 @@ class Method(ABC):
         training: batches and epochs of a round.
     """
 
-    task: Task
-    solver: Solver
-    training: Training
+    task: Task = field(default=UNBOUND, repr=False)
+    solver: Solver = field(default=UNBOUND, repr=False)
+    training: Training = field(default=UNBOUND, repr=False)
 
     label: ClassVar[str]
     # The evaluation point its paper reports: "pre" = as deployed after the server's step, "post" = after local training.

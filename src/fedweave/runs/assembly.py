@@ -1,6 +1,6 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from fedweave.federation.federation import Federation, check_clients, pad_rows
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
-from fedweave.models import build
+from fedweave.models import ClientModel, build
+from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, search_spaces
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
@@ -44,17 +45,20 @@ def load(path: Path | str = PARAMS) -> Study:
     return check(parse(read_yaml(Path(path)), str(path)), str(path))
 
 
-def check(study: Study, where: str = str(PARAMS)) -> Study:
+def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) -> Study:
     """`study` as it is, or the first thing that is wrong with it.
+
+    Args:
+        inputs: data and model of all its tasks in memory; their names are then not looked up.
 
     Raises:
         BadInput: as `load`.
     """
     checks.check_methods(study, where)
-    for name, task in study.tasks.items():
+    for name, task in study.tasks.items() if inputs is None else ():
         checks.check_task(task, f"{where}: tasks.{name}")
     for key in study.runs:
-        check_run(study.run(key), where)
+        check_run(study.run(key), where, inputs)
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
@@ -84,8 +88,8 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
     return run
 
 
-def check_run(run: Run, where: str) -> Method:
-    """The run's method, on a task that is a mere name; refuses what is unknown or makes no sense on the task.
+def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
+    """The run's method, on `inputs` or on a task that is a mere name; refuses what is unknown or makes no sense on the task.
 
     Raises:
         BadInput: naming the run, the setting and the way out.
@@ -93,10 +97,15 @@ def check_run(run: Run, where: str) -> Method:
     here = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{here}.method")
     checks.check_budget(run, here)
-    kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
-    method = build_method(run, kind(lambda: build("mlp", (1,), 1)))  # any model: only the settings are looked at
-    checks.check_wire(run, method, here)
-    checks.check_needs(run, here)
+    if inputs:
+        task = build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
+    else:
+        kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
+        task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
+    capabilities = task.capabilities if inputs else checks.kind_capabilities(run.task)
+    method = build_method(run, task)
+    checks.check_wire(run, method, here, capabilities)
+    checks.check_needs(run, here, capabilities)
     return method
 
 
@@ -122,23 +131,31 @@ def build_method(run: Run, task: Task) -> Method:
     return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
 
 
-def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Task:
-    """What the run's clients learn, for the shapes of `dataset`.
+def build_task(
+    run: Run,
+    dataset: Dataset,
+    partition: Partition,
+    dtype: torch.dtype = torch.float32,
+    model: Callable[[], ClientModel] | None = None,
+) -> Task:
+    """What the run's clients learn, for the shapes of `dataset`; `model` makes their models in place of the one that the task names.
 
     Raises:
         BadInput: the model does not fit the data.
     """
-    _check_fit(run, dataset)
-    model = dict(run.task.model)
-    name, half = model.pop("name"), torch.bfloat16 if run.train.precision == "bfloat16" else None
+    _check_fit(run, dataset, named=model is None)
+    options = dict(run.task.model)
+    name, half = options.pop("name"), torch.bfloat16 if run.train.precision == "bfloat16" else None
     try:
         if dataset.kind == "series":
             window, horizon = partition.layout["window"], partition.layout["horizon"]
-            forecast = Forecast(partial(build, name, (window, 2), horizon, **model), dtype, half, window, horizon)
+            forecast = Forecast(
+                model or partial(build, name, (window, 2), horizon, **options), dtype, half, window, horizon
+            )
             return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
-        built = partial(build, name, shape, dataset.classes, **model)
-        if name == "gcn":
+        built = model or partial(build, name, shape, dataset.classes, **options)
+        if dataset.kind == "graph":
             return NodeClassification(built, dtype)
         rows = RowClassification(built, dtype, half, run.train.augment or 0)
         return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.classes)
@@ -149,10 +166,10 @@ def build_task(run: Run, dataset: Dataset, partition: Partition, dtype: torch.dt
         ) from error
 
 
-def _check_fit(run: Run, dataset: Dataset) -> None:
-    """Refuse a model or a setting of its training that is not made for `dataset`."""
-    name, graph = run.task.model["name"], run.task.model["name"] == "gcn"
-    if graph != (dataset.kind == "graph"):
+def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
+    """Refuse a model, if it is `named`, or a setting of its training that is not made for `dataset`."""
+    name, graph = run.task.model["name"], dataset.kind == "graph"
+    if named and graph != (name == "gcn"):
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":
         raise BadInput(

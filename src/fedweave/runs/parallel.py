@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psutil
 
@@ -56,17 +56,44 @@ def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1)
     return max(1, min(workers, fitting)), 1 if parameter_count(network) < SMALL else max(1, cores() // workers)
 
 
-def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int, start: str = "fork") -> None:
+class Inbox:
+    """Messages of forked processes to the one that made this; None is no message."""
+
+    def __init__(self, receive: Callable[[Any], None]) -> None:
+        self._receive, self._owner = receive, os.getpid()
+        self.reader, self._writer = multiprocessing.Pipe(duplex=False)
+        self._lock = multiprocessing.Lock()
+
+    def post(self, message: Any) -> None:
+        """Send `message`; the owner receives its own messages at once."""
+        if message is None:
+            return
+        if os.getpid() == self._owner:
+            self._receive(message)
+            return
+        with self._lock:
+            self._writer.send(message)
+
+    def empty(self) -> None:
+        """Receive what has arrived."""
+        while self.reader.poll():
+            self._receive(self.reader.recv())
+
+
+def side_by_side(
+    job: Callable[[T], object], items: Sequence[T], workers: int, inbox: Inbox | None = None, start: str = "fork"
+) -> None:
     """Run `job` on every item in processes of its own, `workers` at a time; what it returns or raises is dropped.
 
     For work that leaves its result in a file and that the caller can take up again in its own process, where an error
     then shows. Children die with the caller, however that ends.
 
     Args:
-        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller that may
-            have used a GPU, and needs a job that can be pickled.
+        inbox: receives here, meanwhile, what the children post to it.
+        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller
+            that may have used a GPU, and needs a job that can be pickled.
     """
-    context = multiprocessing.get_context(start)
+    context, inbox = multiprocessing.get_context(start), inbox or Inbox(lambda message: None)
     waiting, running = list(items), list[multiprocessing.process.BaseProcess]()
     try:
         while waiting or running:
@@ -74,8 +101,10 @@ def side_by_side(job: Callable[[T], object], items: Sequence[T], workers: int, s
                 child = context.Process(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)  # type: ignore[attr-defined]
                 child.start()
                 running.append(child)
-            multiprocessing.connection.wait([child.sentinel for child in running])
+            multiprocessing.connection.wait([inbox.reader, *(child.sentinel for child in running)])
+            inbox.empty()
             running = [child for child in running if child.is_alive()]
+        inbox.empty()
     finally:
         for child in running:
             child.kill()

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from fedweave.federation.executors import exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
+from fedweave.models import ClientModel
 from fedweave.runs import assembly
-from fedweave.runs.parallel import keep_memory, share, side_by_side
+from fedweave.runs.parallel import Inbox, keep_memory, share, side_by_side
 from fedweave.runs.selection import select
 from fedweave.study.spec import Run
 from fedweave.tensors import trees
@@ -76,8 +76,11 @@ class Bench:
         return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
 
 
-def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
+def prepare(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None) -> Bench:
     """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
+
+    Args:
+        model: makes client models, in place of the one that the task names.
 
     Raises:
         BadInput: as the functions of `assemble`.
@@ -85,7 +88,7 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
-    task = assembly.build_task(run, dataset, partition)
+    task = assembly.build_task(run, dataset, partition, model=model)
     federation = assembly.attacked(assembly.build_federation(dataset, partition, run.task.normalize), run.task)
     method, names = assembly.build_method(run, task), (partition.names, partition.group_names)
     return Bench(run, method, federation.to(device), dataset.note, device, *names)
@@ -215,18 +218,30 @@ def perform(
 
 
 def perform_all(
-    bench: Bench, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None
+    bench: Bench,
+    checkpoints: Path,
+    progress: Callable[[int, Report], Any] = lambda seed, report: None,
+    receive: Callable[[Any], None] = lambda message: None,
+    most_threads: int | None = None,
 ) -> dict[int, History]:
-    """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
+    """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint.
+
+    Args:
+        progress: called with every report, in the process that trains.
+        receive: called in this process with what `progress` returns, unless that is None.
+        most_threads: of each of several processes. A process forks safely into ones with several threads only while it
+            has not used several itself.
+    """
     check_writable(checkpoints)
     workers, threads = share(bench.method.network, len(bench.run.seeds), bench.device, bench.federation.clients)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(min(threads, most_threads or threads) if workers > 1 else threads)
+    inbox = Inbox(receive)
 
     def one(seed: int) -> History:
-        return perform(bench, seed, checkpoints, partial(progress, seed))
+        return perform(bench, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
     if workers > 1:
-        side_by_side(one, bench.run.seeds, workers)
+        side_by_side(one, bench.run.seeds, workers, inbox=inbox)
     return {seed: one(seed) for seed in bench.run.seeds}
 
 

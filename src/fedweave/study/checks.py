@@ -78,19 +78,19 @@ def check_budget(run: Run, where: str) -> None:
         )
 
 
-def check_wire(run: Run, method: Method, where: str) -> None:
-    """Refuse attacks and defences that the method has nothing for."""
+def check_wire(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
+    """Refuse attacks and defences that the method, or the task with its `capabilities`, has nothing for."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
         _refuse(
             f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}"
         )
-    if kind == "label_flip" and "classes" not in kind_capabilities(run.task):
+    if kind == "label_flip" and "classes" not in capabilities:
         _refuse(
             f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip"
         )
     if run.train.bn_buffers:
-        _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}")
+        _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
     robust = wire(run).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
@@ -98,9 +98,9 @@ def check_wire(run: Run, method: Method, where: str) -> None:
         )
 
 
-def _check_buffers(run: Run, method: Method, here: str) -> None:
+def _check_buffers(run: Run, method: Method, here: str, capabilities: frozenset[str]) -> None:
     """Statistics are averaged where there are some, with the model, and without noise: a variance must stay positive."""
-    if "batch_norm" not in kind_capabilities(run.task):
+    if "batch_norm" not in capabilities:
         _refuse(f"{here}: model {run.task.model['name']} has no BatchNorm as it is set; leave it out")
     if not method.averages:
         _refuse(f"{here}: {run.method} takes no mean; use {_methods('averages')}")
@@ -115,9 +115,9 @@ def _methods(trait: str) -> str:
     return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
 
-def check_needs(run: Run, where: str) -> None:
-    """Refuse a method on a task that lacks what it needs."""
-    missing = METHODS[run.method].needs - kind_capabilities(run.task)
+def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
+    """Refuse a method on a task whose `capabilities` lack what it needs."""
+    missing = METHODS[run.method].needs - capabilities
     if missing:
         _refuse(
             f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "

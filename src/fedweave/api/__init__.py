@@ -1,0 +1,1 @@
+"""The Python interface: federations in memory, methods compared on them, results as objects."""

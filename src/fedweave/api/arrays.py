@@ -1,0 +1,116 @@
+"""What users give as arrays, checked and in the form that data sets have.
+
+Every function raises `BadInput`, one line that names the argument and the way out.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from fedweave import data
+from fedweave.data.base import symmetric
+from fedweave.errors import BadInput
+
+
+def as_features(x: Any, name: str) -> np.ndarray:
+    """Finite numbers: vectors [M, F], windows [M, T, C] or images [M, C, H, W]."""
+    values = np.asarray(x)
+    if values.dtype == object or values.ndim not in (2, 3, 4) or not values.size:
+        raise BadInput(
+            f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
+        )
+    if values.dtype != np.uint8 or values.ndim != 4:
+        values = values.astype(np.float32)
+    data.check_finite(values, f"x of {name}", "drop these rows, or fill them in")
+    return values
+
+
+def as_images(values: np.ndarray) -> np.ndarray:
+    """Rows as images [M, C, H, W]: vectors [F, 1, 1], windows [C, 1, T]."""
+    if values.ndim == 2:
+        return values[:, :, None, None]
+    return np.ascontiguousarray(values.transpose(0, 2, 1))[:, :, None] if values.ndim == 3 else values
+
+
+def as_column(values: Any, name: str, count: int) -> np.ndarray:
+    """One value per row [M]."""
+    column = np.asarray(values)
+    if column.shape != (count,):
+        raise BadInput(f"{name}: shape {list(column.shape)}, but x has {count} rows; give one value for each")
+    return column
+
+
+def as_classes(y: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers of the classes [M] and their names, sorted."""
+    column = as_column(y, "y", count)
+    if np.issubdtype(column.dtype, np.floating):
+        if not np.isfinite(column).all() or (column != column.round()).any():
+            raise BadInput("y: holds numbers that are no classes; give whole numbers or names")
+        column = column.astype(np.int64)
+    if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
+        column = column.astype(str)
+    names, labels = np.unique(column, return_inverse=True)
+    if len(names) < 2:
+        raise BadInput(f"y: only one class, {str(names[0])!r}; there is nothing to learn")
+    return labels.astype(np.int64), tuple(map(str, names.tolist()))
+
+
+def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Position of each row's client [M], and the clients' names in their own order."""
+    ids = client.tolist() if hasattr(client, "tolist") else list(client)
+    if len(ids) != count:
+        raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
+    distinct = list(dict.fromkeys(ids))
+    with suppress(TypeError):  # ids of several types keep the order in which they come
+        distinct.sort()
+    names = tuple(map(str, distinct))
+    if len({*names}) < len(names):
+        raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
+    place = {one: i for i, one in enumerate(distinct)}
+    return np.array([place[one] for one in ids], dtype=np.int64), names
+
+
+def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Number of each client's group [N] and the groups' names."""
+    if group is None:
+        return None, ()
+    if isinstance(group, Mapping):
+        members = {str(key): str(value) for key, value in group.items()}
+    else:
+        column = as_column(np.asarray(group, dtype=object), "group", len(owner))
+        pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
+        members = dict(pairs)
+        if len(pairs) > len(members):
+            raise BadInput("group: a client is in two groups; give all rows of a client the same")
+    missing = [name for name in names if name not in members]
+    if missing:
+        raise BadInput(f"group: client {missing[0]!r} has none; name one for each client")
+    titles = tuple(sorted({members[name] for name in names}))
+    return np.array([titles.index(members[name]) for name in names], dtype=np.int64), titles
+
+
+def unseen_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """A note on classes of test rows that no training row has."""
+    new = sorted({*labels[np.concatenate(rows["test"])]} - {*labels[np.concatenate(rows["train"])]})
+    return (f"classes in test rows that no training row has: {', '.join(classes[c] for c in new)}",) if new else ()
+
+
+def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, edges in both directions and classes of one client."""
+    x, edges, y = np.asarray(graph[0], dtype=np.float32), np.asarray(graph[1]), np.asarray(graph[2])
+    if (
+        x.ndim != 2
+        or y.shape != (len(x),)
+        or edges.ndim != 2
+        or len(edges) != 2
+        or not np.issubdtype(edges.dtype, np.integer)
+    ):
+        raise BadInput(
+            f"graphs: {client!r} has x {list(x.shape)}, edge_index {list(edges.shape)} and y {list(y.shape)}; "
+            "they must be [V, F], whole numbers [2, E] and [V]"
+        )
+    if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
+        raise BadInput(f"graphs: {client!r} has an edge to node {edges.max()}, but {len(x)} nodes")
+    return x, symmetric(edges, len(x)), y

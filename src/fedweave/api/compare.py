@@ -1,0 +1,279 @@
+"""Train methods on one federation, on equal terms, into a folder that the report and the other tools read."""
+
+import json
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedweave import data, results
+from fedweave.api.comparison import Comparison, MethodResult
+from fedweave.api.federation import Federation
+from fedweave.api.plan import Methods, Plan, plan
+from fedweave.api.progress import Bar, Callback, estimate, heading, reporter
+from fedweave.api.tuning import tuned
+from fedweave.api.warn import findings
+from fedweave.errors import BadInput, Diverged
+from fedweave.federation.protocol import Method
+from fedweave.files import check_writable, placed, write_atomic
+from fedweave.runs import archive, repetition
+from fedweave.study.spec import Run
+
+ABOUT = "federation.json"
+
+
+def compare(
+    federation: Federation,
+    methods: Methods,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    rounds: int = 50,
+    seeds: int | Sequence[int] = 3,
+    tune: int | Mapping[str, Any] = 0,
+    evaluate: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    name: str = "comparison",
+    **train: Any,
+) -> Comparison:
+    """Train every method with every seed, choose rounds by validation, and compare by test.
+
+    Args:
+        federation: the clients and their data.
+        methods: names, methods with settings such as `fedweave.methods.Ditto(lam=0.5)`, or {name: one of these}.
+        model: of the clients: a name, {"name": ..., option: ...}, a callable (shape, outputs) -> nn.Module, a class of
+            modules, or a module, from whose values every repetition starts. Default: "mlp", of graphs "gcn".
+        head: name of the layer of a model of one's own that gives the outputs; default: its last layer.
+        rounds: of training.
+        seeds: how many repetitions, or a list of seeds.
+        tune: trials of a search for each method's settings, or a mapping as the block `tune` of params.yaml.
+        evaluate: every, select, point: see `fedweave.study.schema.EvaluateSpec`.
+        out: folder for the results; default: one that goes with the returned object, see `Comparison.save`.
+        resume: take finished runs from `out` where the settings and the code are the same.
+        progress: show a bar and an estimate.
+        callbacks: called with a `Progress` after every evaluated round.
+        name: of the study in tables.
+        train: other settings of training, such as lr=0.1 or participation=0.5: see `fedweave.study.schema.TrainSpec`.
+
+    Raises:
+        BadInput: one line that names what is wrong, before any work.
+        Diverged: no method got anywhere.
+
+    >>> import numpy as np
+    >>> draws = np.random.default_rng(0)
+    >>> x, y = draws.normal(size=(120, 4)), draws.integers(2, size=120)
+    >>> federation = Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 40)
+    >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
+    Comparison of 2 methods on 'own-data': 3 clients, 1 seed
+    """
+    settings = {"rounds": rounds, **train}
+    chosen = plan(
+        federation,
+        methods,
+        model=model,
+        head=head,
+        seeds=seeds,
+        tune=tune,
+        evaluate=evaluate,
+        name=name,
+        train=settings,
+    )
+    done = _completed(chosen, out, resume, progress, callbacks)
+    found = (*done.warnings, *findings(done, federation))
+    for line in found:
+        warnings.warn(line, stacklevel=2)
+    return replace(done, warnings=found)
+
+
+def fit(
+    method: str | Method | type[Method],
+    federation: Federation,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    rounds: int = 50,
+    seed: int = 0,
+    evaluate: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    **train: Any,
+) -> MethodResult:
+    """Train one method once; arguments as in `compare`.
+
+    Returns:
+        its result: `history` is a table of all scores, `graph()` says who learned from whom.
+
+    >>> federation = Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    >>> run = fit("fedavg", federation, rounds=2, progress=False)
+    >>> run.history.columns.tolist()
+    ['method', 'seed', 'client', 'round', 'point', 'split', 'metric', 'value']
+    """
+    settings = {"rounds": rounds, **train}
+    chosen = plan(
+        federation,
+        [method],
+        model=model,
+        head=head,
+        seeds=[seed],
+        evaluate=evaluate,
+        name="fit",
+        title="fit()",
+        train=settings,
+    )
+    done = _completed(chosen, out, resume, progress, callbacks)
+    return done[next(iter(done.methods))]
+
+
+def load(folder: Path | str) -> Comparison:
+    """Open a folder of results, whoever wrote it: `compare`, the command line or `dvc repro`.
+
+    Raises:
+        BadInput: it has no finished run, or a damaged one.
+    """
+    return Comparison(results.load_study(folder), _about(Path(folder)), ())
+
+
+def _completed(
+    chosen: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
+) -> Comparison:
+    """The results of a plan in `out`, which may hold more runs, of earlier calls."""
+    temporary = tempfile.TemporaryDirectory(prefix="fedweave-")  # removed at once where `out` is given
+    folder = Path(temporary.name if out is None else out)
+    with placed():
+        check_writable(folder)
+        lost = perform(chosen, folder, resume, progress, callbacks)
+    study = results.load_study(folder)
+    runs, leaky = (tuple(run for run in part if run.name in chosen.study.runs) for part in (study.runs, study.leaky))
+    study = study._replace(runs=runs, leaky=leaky, unfinished=())
+    return Comparison(study, _about(folder), tuple(lost), temporary if out is None else None)
+
+
+def perform(
+    chosen: Plan, folder: Path, resume: bool = True, progress: bool = True, callbacks: Sequence[Callback] = ()
+) -> list[str]:
+    """Bring every run of a plan to its end in `folder`; returns what happened on the way that the user must know.
+
+    Raises:
+        Diverged: no run got anywhere.
+    """
+    _describe(chosen, folder)
+    keys = [key for key in chosen.study.runs if not (resume and finished(chosen, key, folder))]
+    if not resume:
+        _forget(folder)
+    lost: list[str] = []
+    if not keys:
+        return lost
+    planned = sum(chosen.study.run(key).train.rounds for key in keys) * len(chosen.study.seeds)
+    bar, threads = Bar(progress, planned, callbacks), torch.get_num_threads()
+    try:
+        if progress:
+            first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
+            runs = {key: chosen.study.runs[key] for key in keys}
+            bar.say(heading(chosen.study, estimate(first, chosen.study) * len(runs) / len(chosen.study.runs)))
+        best = tuned(chosen, folder)
+        for key in keys:
+            try:
+                _one(chosen, chosen.study.run(key, best[key]), folder, bar)
+            except Diverged as error:
+                lost.append(str(error))
+    finally:
+        bar.close()
+        torch.set_num_threads(threads)
+    if len(lost) == len(chosen.study.runs):
+        raise Diverged(lost[0])
+    return lost
+
+
+def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
+    """Train a run and write its folder."""
+    bench = repetition.prepare(run, *chosen.inputs)
+    short = run.key.removeprefix(f"{run.name}-")
+    bar.begin(short, (bench.rounds - run.train.rounds) * len(run.seeds))
+    checkpoints = folder / ".fedweave" / chosen.code(run.key) / "checkpoints"
+    histories = repetition.perform_all(bench, checkpoints, reporter(short, bench), bar.receive, most_threads=1)
+    place = folder / "runs" / run.key
+    (place / "run.json").unlink(missing_ok=True)
+    write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
+    archive.write(place, bench, histories)
+    repetition.forget(checkpoints, run)
+
+
+def finished(chosen: Plan, key: str, folder: Path) -> bool:
+    """Whether `folder` holds the run `key` as the plan wants it, trained by the same code."""
+    place = folder / "runs" / key
+    if not (place / "run.json").is_file():
+        return False
+    try:
+        info = json.loads((place / "run.json").read_text(encoding="utf-8"))
+        code = json.loads((place / "code.json").read_text(encoding="utf-8"))["code"]
+        best = _best(chosen, key, folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if best is None:
+        return False
+    run = chosen.study.run(key, best)
+    return bool(
+        info.get("spec_hash") == run.fingerprint() and info.get("seeds") == [*run.seeds] and code == chosen.code(key)
+    )
+
+
+def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
+    """What an earlier search has found for a run; None where one is wanted and has not ended."""
+    tune = chosen.study.tune
+    if not tune.trials:
+        return {}
+    place = folder / "tuned" / chosen.study.runs[key].task
+    if (trials := place / "trials" / f"{key}.json").is_file():
+        budget = json.loads(trials.read_text(encoding="utf-8"))["budget"]
+        if budget != {"trials": tune.trials, "share": tune.share, "seeds": [*tune.seeds], "sampler": tune.sampler}:
+            return None
+    return dict(json.loads((place / f"{key}.json").read_text(encoding="utf-8"))["best"])
+
+
+def _forget(folder: Path) -> None:
+    """Remove checkpoints and searches of earlier calls."""
+    import shutil
+
+    shutil.rmtree(folder / ".fedweave", ignore_errors=True)
+
+
+def _describe(chosen: Plan, folder: Path) -> None:
+    """Write what the federation is: names, sizes and the score of always naming the most frequent class.
+
+    Raises:
+        BadInput: the folder holds runs of another federation.
+    """
+    federation = chosen.federation
+    majority = federation.majority()
+    about = {
+        "name": federation.name,
+        "clients": [*federation.names],
+        "classes": [*federation.classes],
+        "partition": dict(federation.dealt),
+        "majority": None if majority is None else majority.tolist(),
+    }
+    text = json.dumps(about, indent=2, default=str) + "\n"
+    there = _about(folder)
+    if there and there != json.loads(text):
+        raise BadInput(
+            f"{folder / ABOUT}: holds results of other data ({there.get('name')!r}); choose another folder, or remove it"
+        )
+    write_atomic(folder / ABOUT, text)
+    data.describe(folder / "partitions" / federation.name, federation.dataset, federation.partition)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """What `_describe` wrote; empty where something else wrote the results."""
+    try:
+        return dict(json.loads((folder / ABOUT).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,99 @@
+"""Figures that show themselves in a notebook and can be saved."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fedweave import plots, results
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    from fedweave.api.comparison import Comparison, MethodResult
+
+THEME = "color:#1b1d22;--muted:#5c616b;--grid:#dcdfe4;--surface:#ffffff;background:#ffffff;padding:8px"
+
+
+@dataclass(frozen=True, repr=False)
+class Figure:
+    """A drawing.
+
+    Attributes:
+        title: what it shows.
+        svg: the drawing as an element of a page.
+    """
+
+    title: str
+    svg: str
+
+    def save(self, path: Path | str) -> Path:
+        """Write an SVG file and return its path."""
+        if Path(path).suffix != ".svg":
+            raise BadInput(f"save: {str(path)!r} must end in .svg")
+        plots.save(path, self.svg)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Figure {self.title!r}; save it with .save('figure.svg')"
+
+    def _repr_html_(self) -> str:
+        hues = "".join(f"--s{i}:{color};" for i, color in enumerate(plots.LIGHT))
+        return f'<div style="{THEME};{hues}">{self.svg}</div>'
+
+
+class ComparisonPlots:
+    """Figures of a comparison."""
+
+    def __init__(self, comparison: "Comparison") -> None:
+        self._of = comparison
+
+    def curves(self, split: str = "test") -> Figure:
+        """Mean over clients by round, every method at the point that it reports."""
+        if split not in ("val", "test"):
+            raise BadInput(f"split: {split!r} is unknown; choices: test, val")
+        done = self._of
+        points = {run.name: run.info["point"] for run in done.study.runs}
+        curves = results.curves(done.study)
+        part = curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
+        return Figure(f"{split} score by round", plots.convergence(self._renamed(part), self._looks(), done.metric))
+
+    def clients(self) -> Figure:
+        """The score of every client, one row per method."""
+        done = self._of
+        values = {name: done[name].scores.to_numpy() for name in done.leaderboard()["method"] if name in done.methods}
+        return Figure("score of every client", plots.client_spread(values, self._looks(), done.metric))
+
+    def cost(self) -> Figure:
+        """Score against traffic and time."""
+        done = self._of
+        board = results.board(done.study, results.clients(done.study))
+        return Figure("score against cost", plots.cost(self._renamed(board), self._looks(), done.metric))
+
+    def _renamed(self, table: pd.DataFrame) -> pd.DataFrame:
+        names = {run.name: name for name, run in self._of.runs.items()}
+        return table.assign(method=table["run"].map(names))
+
+    def _looks(self) -> dict[str, plots.Look]:
+        return plots.looks(list(self._of.methods))
+
+
+class MethodPlots:
+    """Figures of one method."""
+
+    def __init__(self, result: "MethodResult") -> None:
+        self._of = result
+
+    def graph(self, seed: int | None = None) -> Figure:
+        """Who learns from whom, over rounds and layers; row = learner, column = source."""
+        kept = self._of.graphs(seed)
+        return Figure(
+            f"who learns from whom: {self._of.name}", plots.collaboration(kept.weights, kept.rounds, kept.layers)
+        )
+
+    def evolution(self, seed: int | None = None) -> Figure:
+        """The weights between clients by round."""
+        kept = self._of.graphs(seed)
+        return Figure(
+            f"weights by round: {self._of.name}", plots.evolution(kept.weights, kept.rounds, kept.layers, kept.group)
+        )

@@ -1,0 +1,234 @@
+"""What a comparison will do: its study, and the data and the model that its tasks stand for."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from fedweave import data
+from fedweave.api.federation import Federation
+from fedweave.client.model_check import check_model
+from fedweave.client.task import RowClassification
+from fedweave.errors import BadInput, choose
+from fedweave.federation.executors import Batched, choose_executor
+from fedweave.federation.protocol import Method
+from fedweave.methods import METHODS
+from fedweave.models import MODELS
+from fedweave.models.adapter import Adapter, adapt, source_of
+from fedweave.runs import assembly
+from fedweave.runs.inputs import Inputs
+from fedweave.study.spec import Study, parse
+
+ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
+GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
+CHECKED = 8  # rows that a user's model is checked on
+Methods = Sequence[str | Method | type[Method]] | Mapping[str, str | Method | type[Method]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A checked comparison.
+
+    Attributes:
+        federation: the clients.
+        study: its runs, one a method.
+        inputs: the data and the model of its task.
+        title: how a message names the call.
+    """
+
+    federation: Federation
+    study: Study
+    inputs: Inputs
+    title: str
+
+    def code(self, key: str) -> str:
+        """A hash of the user's own code that the run `key` depends on."""
+        cls = METHODS[self.study.runs[key].method]
+        own = [part for part in cls.__mro__ if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
+        return hashlib.sha256("".join(map(source_of, own)).encode()).hexdigest()[:12]
+
+
+def plan(
+    federation: Federation,
+    methods: Methods,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    seeds: int | Sequence[int] = 3,
+    tune: int | Mapping[str, Any] = 0,
+    evaluate: Mapping[str, Any] | None = None,
+    name: str = "comparison",
+    title: str = "compare()",
+    train: Mapping[str, Any],
+) -> Plan:
+    """Everything that can be refused of a comparison is refused here.
+
+    Raises:
+        BadInput: one line that names the argument, its value and the way out.
+    """
+    if not isinstance(federation, Federation):
+        raise BadInput(
+            f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays or from_pandas"
+        )
+    block, adapter = _model(federation, model, head)
+    named = resolve(methods)
+    raw = {
+        "study": name,
+        "seeds": _seeds(seeds),
+        "tasks": {federation.name: _task(federation, block, train, evaluate)},
+        "runs": {
+            _key(federation, n): {"task": federation.name, "method": m, "set": options}
+            for n, (m, options) in named.items()
+        },
+        "methods": {method: {} for method, _ in named.values()},
+        "tune": _tune(tune, seeds, {method for method, _ in named.values()}),
+    }
+    inputs = Inputs(federation.dataset, federation.partition, adapter)
+    try:
+        study = parse(raw, title)
+        if adapter:
+            _check(study, inputs, adapter)
+        assembly.check(study, title, inputs)
+    except BadInput as error:
+        # Nothing stands in a file here: what is wrong was an argument.
+        raise BadInput(re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", str(error))) from error
+    return Plan(federation, study, inputs, title)
+
+
+def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> (method of METHODS, its settings) of what a user lists.
+
+    Raises:
+        BadInput: nothing is listed, a name is unknown, or two entries are the same.
+    """
+    if isinstance(methods, str | Method | type):
+        methods = [methods]
+    pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
+    if not pairs:
+        raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
+    found = [(given, *_method(one)) for given, one in pairs]
+    counts = [method for _, method, _ in found]
+    named: dict[str, tuple[str, dict[str, Any]]] = {}
+    for given, method, options in found:
+        suffix = ",".join(f"{key}={value}" for key, value in options.items())
+        name = given or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
+        if name in named:
+            raise BadInput(
+                f"methods: {name!r} is there twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
+            )
+        named[name] = (method, options)
+    return named
+
+
+def _method(one: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(one, str):
+        return choose(one, METHODS, "methods"), {}
+    cls = one if isinstance(one, type) else type(one)
+    if not issubclass(cls, Method):
+        raise BadInput(
+            f"methods: {one!r} is no method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
+        )
+    name = _registered(cls)
+    if isinstance(one, type):
+        return name, {}
+    run_sets = {f.name for f in fields(Method)}
+    options = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in run_sets}
+    return name, {key: value for key, value in options.items() if value != cls.__dataclass_fields__[key].default}
+
+
+def _registered(cls: type[Method]) -> str:
+    """The name of a method's class; a user's own class is registered under its own name."""
+    known = {value: name for name, value in METHODS.items()}
+    if cls in known:
+        return known[cls]
+    name = cls.__name__.lower()
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing or "__dataclass_fields__" not in vars(cls) or not getattr(cls, "label", ""):
+        lacking = f"lacks {', '.join(missing)}" if missing else "is no frozen dataclass with a label"
+        raise BadInput(f"methods: {cls.__name__} {lacking}; decorate it with @dataclass(frozen=True, kw_only=True)")
+    there = METHODS.get(name)
+    if there is not None and (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise BadInput(f"methods: {cls.__name__} has the name of {there.__module__}.{there.__name__}; rename the class")
+    METHODS[name] = cls
+    return name
+
+
+def _key(federation: Federation, name: str) -> str:
+    return f"{federation.name}-{name}"
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if seeds < 1:
+            raise BadInput(f"seeds: {seeds} must be at least 1, or a list of seeds")
+        return [*range(seeds)]
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise BadInput(f"seeds: {seeds!r} must be a number of repetitions, or a list of seeds")
+    return [*seeds]
+
+
+def _task(
+    federation: Federation, model: dict[str, Any], train: Mapping[str, Any], evaluate: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
+    if "steps" in train:
+        defaults = {key: value for key, value in defaults.items() if key != "epochs"}
+    return {
+        "dataset": federation.name,
+        "setting": federation.setting,
+        "normalize": federation.normalize,
+        "partition": dict(federation.dealt),
+        "model": model,
+        "train": {**defaults, **train},
+        "evaluate": dict(evaluate or {}),
+    }
+
+
+def _tune(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
+    """The tuning budget; its seeds are none of the comparison's."""
+    given: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
+    used = _seeds(seeds)
+    spare = next(seed for seed in range(1000, 2000 + len(used)) if seed not in used)
+    return {"seeds": [spare], **given, "spaces": {**_spaces(methods), **given.get("spaces", {})}}
+
+
+def _spaces(methods: set[str]) -> dict[str, Any]:
+    """What is searched for by default: the clients' learning rate, and what the methods' settings declare."""
+    from fedweave.study import search_spaces
+
+    declared = getattr(search_spaces, "derived", None)
+    rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
+    return {method: {**rate, **(declared(method) if declared else {})} for method in sorted(methods)}
+
+
+def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
+    """(model block of the task, maker of the models where they are the user's own)."""
+    graph = federation.dataset.kind == "graph"
+    model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
+    if isinstance(model, str | Mapping):
+        block = {"name": model} if isinstance(model, str) else dict(model)
+        if head is not None:
+            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
+        return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
+    if federation.dataset.kind != "images":
+        raise BadInput(
+            f"model: {federation.name} holds a {federation.dataset.kind}, which only fedweave's own models take; give a name"
+        )
+    windows = len(federation.shape) == 2
+    adapter = adapt(model, federation.shape, federation.dataset.classes, head, windows)
+    return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
+
+
+def _check(study: Study, inputs: Inputs, adapter: Adapter) -> None:
+    """Try a user's model on rows of the data, for one client and for several at once if that is how it is going to run."""
+    dataset, rows = inputs.dataset, inputs.partition.train[0][:CHECKED]
+    few = data.Dataset(dataset.name, dataset.kind, dataset.x[rows], dataset.labels[rows], classes=dataset.classes)
+    task = RowClassification(adapter)
+    train = study.run(next(iter(study.runs))).train
+    stacked = isinstance(choose_executor(train.executor, task.template, assembly.device(train.device)), Batched)
+    check_model(
+        task, torch.from_numpy(data.normalise(few, inputs.partition, "none")), dataset.classes, adapter.name, stacked
+    )

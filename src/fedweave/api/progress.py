@@ -1,0 +1,139 @@
+"""What a comparison tells while it runs: a bar, an estimate of its duration, and reports for callbacks."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedweave.errors import Diverged
+from fedweave.federation.engine import Report
+from fedweave.runs import assembly, repetition
+from fedweave.runs.parallel import share
+from fedweave.study.spec import Study
+
+TIMED = 2  # rounds behind an estimate; the first one also warms up
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """What a callback gets after every evaluated round.
+
+    Attributes:
+        method: name of the method in the comparison.
+        seed, round, rounds: of the repetition.
+        loss: mean training loss of the round.
+        seconds: of training in the round.
+        val: validation value of each client [N] at the reported point. Test values stay out of reach until the end.
+    """
+
+    method: str
+    seed: int
+    round: int
+    rounds: int
+    loss: float
+    seconds: float
+    val: np.ndarray | None
+
+
+Callback = Callable[[Progress], None]
+
+
+class Bar:
+    """A progress bar over rounds; hands what happens to the callbacks."""
+
+    def __init__(self, shown: bool, total: int, callbacks: Sequence[Callback]) -> None:
+        from tqdm import tqdm
+
+        self.callbacks = tuple(callbacks)
+        self.bar = tqdm(total=total, unit="round", disable=not shown, dynamic_ncols=True, mininterval=0.5)
+        self.shown = shown
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self.shown:
+            self.bar.write(line)
+
+    def begin(self, method: str, extra: int) -> None:
+        """One more method is about to run, for `extra` rounds above what was planned."""
+        self.bar.set_description(method)
+        self.bar.total += extra
+
+    def receive(self, progress: Progress) -> None:
+        """A round is over."""
+        self.bar.update()
+        if progress.val is not None:
+            self.bar.set_postfix_str(f"validation {np.nanmean(progress.val):.4g}", refresh=False)
+            for callback in self.callbacks:
+                callback(progress)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()
+
+
+def reporter(method: str, bench: repetition.Bench) -> Callable[[int, Report], Progress]:
+    """Makes a small record of every round, which may cross processes."""
+    point, rounds = assembly.point(bench.run), bench.rounds
+
+    def made(seed: int, report: Report) -> Progress:
+        val = report.scores[point]["val"].cpu().numpy() if report.scores else None
+        return Progress(method, seed, report.round, rounds, report.loss, report.seconds, val)
+
+    return made
+
+
+def estimate(bench: repetition.Bench, study: Study) -> float:
+    """Seconds that the runs and the trials of `study` will take, from some rounds of the run that `bench` holds.
+
+    Methods differ, so this says minutes from hours and not more.
+    """
+    workers, _ = share(bench.method.network, len(study.seeds), bench.device, bench.federation.clients)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds = _round_seconds(bench)
+    finally:
+        torch.set_num_threads(threads)
+    waves = -(-len(study.seeds) // workers)
+    trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
+    return seconds * bench.rounds * len(study.runs) * (waves + trials)
+
+
+def _round_seconds(bench: repetition.Bench) -> float:
+    spent = float("nan")
+    reports = repetition.repeat(bench, bench.run.seeds[0])
+    for _ in range(min(TIMED, bench.rounds)):
+        begun = time.perf_counter()
+        try:
+            next(reports)
+        except Diverged:
+            break
+        spent = time.perf_counter() - begun
+    return spent
+
+
+def duration(seconds: float) -> str:
+    """About how long, in words.
+
+    >>> duration(4), duration(700), duration(9000)
+    ('a few seconds', 'about 12 min', 'about 2.5 h')
+    """
+    if not seconds >= 0:
+        return "for a time that cannot be estimated"
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+def heading(study: Study, seconds: float) -> str:
+    """The line before a comparison runs."""
+
+    def count(number: int, word: str) -> str:
+        return f"{number} {word}" + ("s" if number != 1 else "")
+
+    tuning = f", {count(study.tune.trials, 'trial')} each" if study.tune.trials else ""
+    return f"{count(len(study.runs), 'method')} x {count(len(study.seeds), 'seed')}{tuning}: {duration(seconds)}"

@@ -1,0 +1,203 @@
+"""A check of a client model on two small batches: what would train or score wrongly is refused before any work."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.client.task import Task
+from fedweave.errors import BadInput
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import Params
+
+ROWS = 4  # of a batch
+TOLERANCE = 1e-3  # relative, of float32 sums in another order
+
+
+def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = True) -> None:
+    """Refuse a client model that does not do what training relies on.
+
+    Args:
+        task: of the model.
+        x: rows [M, ...] of the data, at least one.
+        outputs: of the model for a row.
+        name: of the model, for the message.
+        stacked: whether several clients are to be computed at once (the executors batched and compiled).
+
+    Raises:
+        BadInput: one line that names the model, what is wrong and the way out.
+    """
+    rows = torch.cat([x] * (-(-2 * ROWS // len(x))))[: 2 * ROWS].to(task.dtype)
+    probe = _Probe(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
+    probe.outputs(outputs)
+    probe.evaluation()
+    probe.training()
+    probe.gradients()
+    probe.padding()
+    if stacked:
+        probe.stacking()
+
+
+class _Probe:
+    """A model with two batches [4, ...]."""
+
+    def __init__(self, task: Task, first: Tensor, second: Tensor, here: str) -> None:
+        self.task, self.first, self.second, self.here = task, first, second, here
+        self.model, self.key = task.init(0), dropout_keys.key(1, 2)
+
+    def outputs(self, count: int) -> None:
+        """[B, C] for a batch, and for a batch of one."""
+        for batch in (self.first, self.first[:1]):
+            for key in (None, self.key):
+                found = self._run(batch, key)
+                if not isinstance(found, Tensor):
+                    self._refuse(f"gives a {type(found).__name__}", "return the outputs alone, a tensor [B, C]")
+                if found.shape != (len(batch), count):
+                    alone = len(batch) == 1
+                    way = "keep the first axis, for example by flatten(1) in place of squeeze()"
+                    self._refuse(
+                        f"gives outputs of shape {[*found.shape]} for a batch of {len(batch)} where {[len(batch), count]} is needed",
+                        way if alone else f"let its last layer have {count} outputs",
+                    )
+
+    def evaluation(self) -> None:
+        """The same rows give the same outputs, alone or together."""
+        with torch.no_grad():
+            whole = self._run(self.first)
+            again = self._run(self.first)
+            alone = torch.cat([self._run(self.first[i : i + 1]) for i in range(len(self.first))])
+        if not torch.equal(whole, again):
+            self._refuse("is random in evaluation", "use nn.Dropout, or F.dropout(x, p, training=self.training)")
+        if not _close(whole, alone):
+            self._refuse(
+                "gives a row other outputs when other rows stand beside it", "let no layer mix the rows of a batch"
+            )
+
+    def training(self) -> None:
+        """Randomness is a function of the key."""
+        with torch.no_grad():
+            first, second = self._seeded(0), self._seeded(1)
+        if not torch.equal(first, second):
+            self._refuse(
+                "draws random numbers that no key controls",
+                "use nn.Dropout or F.dropout for all randomness in training",
+            )
+
+    def gradients(self) -> None:
+        """They reach every parameter."""
+        leaves = {name: self.model[name].clone().requires_grad_() for name in self.task.params}
+        with torch.enable_grad():
+            total = self._run(self.first, self.key, {**self._fresh(), **leaves}).square().sum()
+            found = (
+                torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
+                if total.requires_grad
+                else [None] * len(leaves)
+            )
+        missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            self._refuse(f"no gradient reaches {missing[0]}{more}", "use the layer in forward, or remove or freeze it")
+
+    def padding(self) -> None:
+        """Padded rows change neither the outputs nor the statistics of the real ones."""
+        short, plain = self._fresh(), self._fresh()
+        mask = torch.tensor([True] * 3 + [False] * (ROWS - 3))
+        with torch.no_grad():
+            padded = self._run(self.first, self.key, short, mask)[:3]
+            alone = self._run(self.first[:3], self.key, plain)
+        same = _close(padded, alone) and all(_close(short[name], plain[name]) for name in self.task.buffers)
+        if not same:
+            self._refuse(
+                "gives other outputs in training when a batch has padded rows",
+                "let the first axis be that of the rows everywhere",
+            )
+
+    def stacking(self) -> None:
+        """Two clients at once give what they give one after the other: outputs, buffers and gradients."""
+        batches = torch.stack([self.first, self.second])
+        pair = {
+            name: torch.stack([value, value * 1.1 if value.is_floating_point() else value])
+            for name, value in self.model.items()
+        }
+        codes = torch.stack([self.key, dropout_keys.key(3)])
+        for key in (None, codes):
+            together = self._together(pair, batches, key)
+            for i in range(2):
+                single = self._gradient({n: v[i] for n, v in pair.items()}, batches[i], None if key is None else key[i])
+                for a, b in zip(together, single, strict=True):
+                    scale = max((float(value.abs().max()) for value in b.values() if value.numel()), default=0.0)
+                    if not all(_close(a[name][i], value, scale) for name, value in b.items()):
+                        self._refuse(
+                            "gives other results when several clients run at once", "train with executor='loop'"
+                        )
+
+    def _together(self, pair: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
+        try:
+            return vmap(self._gradient, (0, 0, None if key is None else 0))(pair, batches, key)
+        except BadInput:
+            raise
+        except Exception as error:
+            text = str(error)
+            flow = "data-dependent" in text or ".item()" in text
+            reason = (
+                "its control flow depends on the data"
+                if flow
+                else f"{type(error).__name__}: {(text.splitlines() or [''])[0][:160]}"
+            )
+            self._refuse(
+                f"cannot run for several clients at once ({reason})",
+                "use torch.where and the like, or train with executor='loop'",
+            )
+            raise
+
+    def _gradient(self, model: Params, batch: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
+        buffers = {name: model[name].clone() for name in self.task.buffers}
+        params = {name: model[name] for name in self.task.params}
+
+        def total(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+            outputs = self._call({**params, **buffers}, batch, key)
+            return outputs.square().sum(), (outputs, buffers)
+
+        grads, (outputs, buffers) = torch.func.grad(total, has_aux=True)(params)
+        return {"outputs": outputs.detach()}, {name: value.detach() for name, value in buffers.items()}, grads
+
+    def _seeded(self, seed: int) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._run(self.first, self.key)
+
+    def _fresh(self) -> Params:
+        return {name: value.clone() for name, value in self.model.items()}
+
+    def _call(self, model: Params, batch: Tensor, key: Tensor | None = None, mask: Tensor | None = None) -> Any:
+        return self.task.call(model, batch, key=key, mask=mask)
+
+    def _run(
+        self, batch: Tensor, key: Tensor | None = None, model: Params | None = None, mask: Tensor | None = None
+    ) -> Any:
+        """The model's outputs; an error becomes one line."""
+        try:
+            return self._call(model or self._fresh(), batch, key, mask)
+        except BadInput:
+            raise
+        except Exception as error:
+            mode = "in evaluation" if key is None else "in training"
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            way = (
+                "it must take any number of rows"
+                if len(batch) == 1
+                else f"it is given batches [B, {', '.join(map(str, batch.shape[1:]))}]"
+            )
+            self._refuse(f"fails {mode} on a batch of {len(batch)} ({reason})", way)
+
+    def _refuse(self, what: str, way: str) -> None:
+        raise BadInput(f"{self.here}: {what}; {way}")
+
+
+def _close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
+    """Whether two results differ by rounding alone; `scale` is the size of the results that they belong to."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    scale = max(scale, float(b.detach().abs().max()) if b.numel() else 0.0)
+    return torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * max(scale, 1e-3), equal_nan=True)

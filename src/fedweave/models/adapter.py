@@ -1,0 +1,312 @@
+"""Any nn.Module as a client model: training mode, keys, masks, batch normalisation and the head are taken care of."""
+
+import ast
+import copy
+import hashlib
+import inspect
+import textwrap
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from fedweave.errors import BadInput
+from fedweave.models.base import ClientModel
+from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
+
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+class _Reached(Exception):
+    """Carries the input of the head out of a forward pass."""
+
+
+class Adapted(ClientModel):
+    """A user's module under the protocol of client models.
+
+    It shares the tables of the module, so that parameters keep the names they have there, and a state dictionary of
+    one can be loaded into the other. `head` holds the name of the layer that maps features to outputs.
+    """
+
+    inner: nn.Module
+    made_by: "Adapter"
+    current: Pass
+    parts: list[nn.Module]
+
+    def __init__(self, module: nn.Module, made_by: "Adapter") -> None:
+        super().__init__()
+        current = make_keyed(module, made_by.name)
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[table] = module.__dict__[table]
+        self.__dict__ |= {
+            "inner": module,
+            "current": current,
+            "made_by": made_by,
+            "head": (made_by.head,),
+            "parts": [module, *(layer for layer in module.modules() if layer is not module)],
+        }
+        module.eval()
+
+    def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Outputs of the module for rows [B, ...]; a key makes it a training pass."""
+        with self._pass(key, mask):
+            return self.inner(self.made_by.rows(x))
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Input of the head [B, D]."""
+
+        def stop(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+            raise _Reached(inputs[0])
+
+        handle = self.inner.get_submodule(self.head[0]).register_forward_pre_hook(stop)
+        try:
+            self.forward(x, key=key, mask=mask)
+        except _Reached as reached:
+            return reached.args[0]
+        finally:
+            handle.remove()
+        raise BadInput(
+            f"model: {self.made_by.name}: its forward never calls the head {self.head[0]!r}; name the last layer: head='...'"
+        )
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Outputs [B, C] from features [B, D].
+
+        Raises:
+            BadInput: the module does more behind its head than that.
+        """
+        if not self.made_by.splits:
+            raise BadInput(
+                f"model: {self.made_by.name}: this method applies the head {self.head[0]!r} alone, but the model's outputs are not "
+                "those of its head; let forward end with that layer, or name another one: head='...'"
+            )
+        return self.inner.get_submodule(self.head[0])(h)
+
+    @contextmanager
+    def _pass(self, key: Tensor | None, mask: Tensor | None) -> Iterator[None]:
+        """A forward pass of the module; it is in evaluation mode outside of training passes."""
+        self.current.key, self.current.mask = key, mask
+        training = key is not None
+        if training:
+            self._set_mode(True)
+        try:
+            with KeyedFunctions(key) if training and self.made_by.functional else nullcontext():  # type: ignore[arg-type]
+                yield
+        finally:
+            self.current.key = self.current.mask = None
+            if training:
+                self._set_mode(False)
+
+    def _set_mode(self, training: bool) -> None:
+        for layer in self.parts:
+            layer.training = training
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Makes client models of one kind; what is drawn comes from torch's generator.
+
+    Attributes:
+        make: the user's module, freshly initialised.
+        name: of the model in messages and tables.
+        shape: of one input, without the batch axis.
+        windows: whether inputs [T, C] are stored as [C, 1, T].
+        head: name of the head.
+        functional: whether forward calls such as F.dropout must be given a key.
+        splits: whether the module is its head applied to the head's input.
+        code: hash of the model's structure, of its source, and of the values of an instance.
+    """
+
+    make: Callable[[], nn.Module]
+    name: str
+    shape: tuple[int, ...]
+    windows: bool
+    head: str
+    functional: bool
+    splits: bool
+    code: str
+
+    def __call__(self) -> ClientModel:
+        """A client model."""
+        return Adapted(_prepared(self.make(), self.shape), self)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Stored rows [B, ...] as the module takes them, [B, *shape]."""
+        return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(len(x), *self.shape)
+
+
+def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = None, windows: bool = False) -> Adapter:
+    """`model` as a maker of client models for inputs of `shape` and `outputs` outputs.
+
+    Args:
+        model: a callable (shape, outputs) -> nn.Module, a class of modules with these or no arguments, or a module,
+            from whose own values every repetition starts.
+        head: name of the layer that maps features to outputs; default: the last layer with parameters that runs.
+        windows: whether inputs [T, C] are stored as [C, 1, T].
+
+    Raises:
+        BadInput: it makes no module, the module fails on an input, or a layer of it cannot be adapted.
+    """
+    make, name = _maker(model, shape, outputs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = _made(make, name)
+        if isinstance(module, ClientModel):
+            raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
+        module = _prepared(module, shape)
+        _check_parameters(module, name)
+        code = _code(module, model if isinstance(model, nn.Module) else None)
+        make_keyed(module, name)
+        chosen, functional, splits = _looked_at(module, shape, name, head)
+    return Adapter(make, name, shape, windows, chosen, functional, splits, code)
+
+
+def _maker(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[], nn.Module], str]:
+    if isinstance(model, nn.Module):
+        return lambda: copy.deepcopy(model), type(model).__name__
+    if not callable(model):
+        raise BadInput(
+            f"model: {model!r} is no name, module or callable; give a name such as 'mlp', or lambda shape, outputs: Net(...)"
+        )
+    name = str(getattr(model, "__name__", type(model).__name__)).strip("<>")
+    try:
+        inspect.signature(model).bind(shape, outputs)
+    except TypeError:
+        try:
+            inspect.signature(model).bind()
+        except TypeError as error:
+            raise BadInput(
+                f"model: {name}: takes neither (shape, outputs) nor nothing; use lambda shape, outputs: {name}(...)"
+            ) from error
+        return model, name
+    return lambda: model(shape, outputs), name
+
+
+def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
+    try:
+        module = make()
+    except Exception as error:
+        raise BadInput(f"model: {name}: cannot be built ({type(error).__name__}: {_first(error)})") from error
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"model: {name}: gives {type(module).__name__}, not an nn.Module; return the module")
+    return module
+
+
+def _prepared(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """`module` with all its parameters there, in named layers; frozen ones are buffers, which nobody trains or sends."""
+    if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+        with torch.no_grad():
+            module.eval()(torch.zeros(2, *shape))
+    for layer in list(module.modules()):
+        for name, value in list(layer._parameters.items()):
+            if value is not None and not value.requires_grad:
+                del layer._parameters[name]
+                layer.register_buffer(name, value.detach())
+    return nn.Sequential(OrderedDict(model=module)) if module._parameters else module
+
+
+def _check_parameters(module: nn.Module, name: str) -> None:
+    if not any(True for _ in module.parameters()):
+        raise BadInput(
+            f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
+        )
+    named: dict[int, str] = {}
+    for place, value in module.named_parameters(remove_duplicate=False):
+        first = named.setdefault(id(value), place)
+        owners = [module.get_submodule(p.rpartition(".")[0]) for p in (first, place)]
+        if first != place and owners[0] is not owners[1]:
+            raise BadInput(f"model: {name}: {first} and {place} are one parameter; give each layer its own")
+
+
+def _looked_at(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:
+    """(name of the head, whether functional dropout runs, whether the outputs are those of the head on its input)."""
+    owners = {place: layer for place, layer in module.named_modules() if layer._parameters}
+    if head is not None and (
+        head not in dict(module.named_modules()) or not any(True for _ in module.get_submodule(head).parameters())
+    ):
+        raise BadInput(
+            f"head: {head!r} is no layer of {name} with parameters; choices: {', '.join(filter(None, owners))}"
+        )
+    order: list[str] = []
+    seen: dict[str, Any] = {}
+
+    def note(place: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            order.append(place)
+            seen[place] = (inputs[0] if inputs else None, output)
+
+        return hook
+
+    watched = {p: layer for p, layer in module.named_modules() if p and (p in owners or p == head)}
+    handles = [layer.register_forward_hook(note(p)) for p, layer in watched.items()]
+    with torch.no_grad(), _Calls() as calls:
+        outputs = _tried(module, torch.rand(2, *shape), name)
+    for handle in handles:
+        handle.remove()
+    chosen = head or next(iter(order[::-1]), [*owners][-1])
+    if head is not None and head not in order:
+        raise BadInput(
+            f"head: {head!r} does not run in the forward of {name}; choices: {', '.join(dict.fromkeys(order))}"
+        )
+    _, last = seen.get(chosen, (None, None))
+    splits = (
+        isinstance(last, Tensor)
+        and isinstance(outputs, Tensor)
+        and order.count(chosen) == 1
+        and torch.equal(last, outputs)
+    )
+    return chosen, calls.dropout, splits
+
+
+class _Calls(torch.overrides.TorchFunctionMode):
+    """Notes whether functional dropout is called outside of dropout layers."""
+
+    dropout = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.dropout = self.dropout or func in FUNCTIONS
+        return func(*args, **(kwargs or {}))
+
+
+def _tried(module: nn.Module, x: Tensor, name: str) -> Any:
+    try:
+        return module.eval()(x)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"model: {name}: fails on inputs of shape {[*x.shape]} ({type(error).__name__}: {_first(error)}); "
+            f"it is given batches [B, {', '.join(map(str, x.shape[1:]))}]"
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
+
+
+def _code(module: nn.Module, values: nn.Module | None) -> str:
+    """A hash of what the model computes: its structure, the source of its classes, and the values of an instance."""
+    content = hashlib.sha256(repr(module).encode())
+    for kind in dict.fromkeys(type(layer) for layer in module.modules()):
+        if not kind.__module__.startswith("torch."):
+            content.update(source_of(kind).encode())
+    for name, value in values.state_dict().items() if values is not None else ():
+        content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()[:16]
+
+
+def source_of(thing: Any) -> str:
+    """The source of a class or function without comments and formatting; of one without a file, its byte code."""
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
+    except (OSError, TypeError, SyntaxError):
+        functions = [vars(thing)[n] for n in sorted(vars(thing))] if isinstance(thing, type) else [thing]
+        codes = [getattr(function, "__code__", None) for function in functions]
+        return repr(
+            [(code.co_code, [c for c in code.co_consts if isinstance(c, int | float | str)]) for code in codes if code]
+        )

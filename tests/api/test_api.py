@@ -1,0 +1,337 @@
+"""The Python interface: federations in memory, compare, fit, save and load, as a user calls them."""
+
+import json
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fedweave as fw
+from fedweave import results
+from fedweave.runs import archive, assembly, repetition
+from fedweave.study import spec
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+QUIET = {"progress": False}
+
+
+def people(clients: int = 6, rows: int = 40, seed: int = 0) -> fw.Federation:
+    """Two blobs per client, whose labels are swapped in one of two groups."""
+    draws = np.random.default_rng(seed)
+    count = clients * rows
+    owner = np.repeat(np.arange(clients), rows)
+    side = draws.integers(2, size=count)
+    x = draws.normal(size=(count, 5)) + 2.0 * side[:, None]
+    y = np.where(owner % 2, side, 1 - side)
+    names = [f"person {i}" for i in owner]
+    return fw.Federation.from_arrays(x, y, client=names, group=[f"side {i % 2}" for i in owner], name="people")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
+    """Three methods on six people, written to a folder."""
+    methods = ["local", "pfedgraph", fw.methods.Ditto(lam=0.5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fw.compare(
+            people(), methods, rounds=3, seeds=2, lr=0.1, out=tmp_path_factory.mktemp("api") / "out", **QUIET
+        )
+
+
+def test_tables_are_tidy_and_named(compared: fw.Comparison) -> None:
+    """Every score once, with the names of methods and clients."""
+    table = compared.table
+    assert table.columns.tolist() == ["method", "seed", "client", "round", "point", "split", "metric", "value"]
+    assert {*table["method"]} == {"local", "pfedgraph", "ditto"} == {*compared.methods}
+    assert {*table["client"]} == {f"person {i}" for i in range(6)}
+    assert len(table) == 3 * 2 * 6 * 3 * 2 * 2
+    assert not table.duplicated([c for c in table if c != "value"]).any()
+    board = compared.leaderboard()
+    assert board["mean"].is_monotonic_decreasing
+    for name in compared.methods:
+        expected = compared[name].chosen().groupby("seed")["value"].mean().mean()
+        assert board.set_index("method")["mean"][name] == pytest.approx(expected)
+        assert compared[name].scores.index.tolist() == [*compared.clients]
+
+
+def test_paired_test_and_graph(compared: fw.Comparison) -> None:
+    """A test says who is better, in numbers and in words; the graph has the clients' names and shows the groups."""
+    found = compared.test("pfedgraph", "local")
+    other = compared.test("local", "pfedgraph")
+    assert found.difference == pytest.approx(-other.difference)
+    assert (found.clients, found.seeds) == (6, 2)
+    assert "95 % interval" in str(found)
+    assert found.low <= found.difference <= found.high
+    graph = compared["pfedgraph"].graph()
+    assert graph.index.tolist() == graph.columns.tolist() == [*compared.clients]
+    same = graph.loc["person 0", ["person 2", "person 4"]].mean()
+    assert same > graph.loc["person 0", ["person 1", "person 3", "person 5"]].mean()
+    with pytest.raises(fw.BadInput, match="local keeps no collaboration graph"):
+        compared["local"].graph()
+
+
+def test_figures(compared: fw.Comparison, tmp_path: Path) -> None:
+    """Every figure is a drawing that shows itself and can be saved."""
+    plots = [compared.plot.curves(), compared.plot.clients(), compared.plot.cost()]
+    plots += [compared["pfedgraph"].plot.graph(), compared["pfedgraph"].plot.evolution()]
+    for figure in plots:
+        assert "<svg" in figure._repr_html_()
+    assert "ditto" in plots[0].svg
+    assert plots[0].save(tmp_path / "curves.svg").read_text(encoding="utf-8").startswith("<svg xmlns")
+
+
+def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
+    """The folder is that of a study: the readers open it, and what is loaded says what was saved."""
+    folder = compared.save(tmp_path / "saved")
+    again = fw.load(folder)
+    pd.testing.assert_frame_equal(again.table, compared.table)
+    pd.testing.assert_frame_equal(again.leaderboard(), compared.leaderboard())
+    assert again.majority() == compared.majority()
+    assert {run.name for run in results.load_study(folder).runs} == {"people-local", "people-pfedgraph", "people-ditto"}
+    assert (folder / "leaderboard.csv").is_file()
+    assert "people" in again.report().read_text(encoding="utf-8")
+    models = again["ditto"].models(seed=1)
+    assert [*models] == [*compared.clients]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(fw.BadInput, match="holds something else"):
+        compared.save(tmp_path / "other")
+
+
+def test_load_opens_what_the_stages_write(tmp_path: Path) -> None:
+    """Several tasks: names begin with that of the task, and only methods of one task can be tested against each other."""
+    from fake_results import write_study
+
+    folder = write_study(tmp_path / "results" / "study", {"blobs": {}, "circles": {"dataset": "circles"}}, extras=False)
+    opened = fw.load(folder)
+    assert {"blobs-ditto", "circles-ditto"} <= {*opened.methods}
+    assert {*opened.leaderboard()["task"]} == {"blobs", "circles"}
+    assert opened.test("blobs-ditto", "blobs-local").clients == 12
+    with pytest.raises(fw.BadInput, match="must be two methods of one task"):
+        opened.test("blobs-ditto", "circles-ditto")
+
+
+def test_resume(compared: fw.Comparison) -> None:
+    """The same call trains nothing again; another setting trains its own run and leaves the others."""
+    folder = compared.study.folder
+    stamps = {run: (folder / "runs" / f"people-{run}" / "run.json").stat().st_mtime_ns for run in compared.methods}
+    calls: list[fw.Progress] = []
+    settings = {"rounds": 3, "seeds": 2, "lr": 0.1, "out": folder, "callbacks": [calls.append], **QUIET}
+    again = fw.compare(people(), ["local", "pfedgraph", fw.methods.Ditto(lam=0.5)], **settings)
+    assert not calls
+    pd.testing.assert_frame_equal(again.table, compared.table)
+    more = fw.compare(people(), ["local", "fedavg"], **settings)
+    assert {call.method for call in calls} == {"fedavg"}
+    assert {*more.methods} == {"local", "fedavg"}
+    assert all(
+        (folder / "runs" / f"people-{run}" / "run.json").stat().st_mtime_ns == stamp for run, stamp in stamps.items()
+    )
+    with pytest.raises(fw.BadInput, match="holds results of other data"):
+        fw.compare(people(seed=1), ["local"], **settings)
+
+
+def test_callbacks_see_every_evaluated_round() -> None:
+    """In this process, whoever trained, with validation values of every client and without test values."""
+    calls: list[fw.Progress] = []
+    fw.compare(
+        people(), ["local", "fedavg"], rounds=4, seeds=2, evaluate={"every": 2}, callbacks=[calls.append], **QUIET
+    )
+    assert sorted({(c.method, c.seed, c.round) for c in calls}) == [
+        (m, s, r) for m in ("fedavg", "local") for s in (0, 1) for r in (2, 4)
+    ]
+    assert len(calls) == 8
+    assert all(c.rounds == 4 and c.val.shape == (6,) and not hasattr(c, "test") for c in calls)
+
+
+def test_same_bits_as_the_stages(tmp_path: Path) -> None:
+    """A study from params.yaml's own words, through the functions that the stages call, and `compare` give the same numbers."""
+    block = {"name": "dirichlet", "clients": 5, "seed": 3, "beta": 0.5}
+    train = {"rounds": 2, "epochs": 2, "batch_size": 16, "lr": 0.05}
+    task = {
+        "dataset": "digits",
+        "setting": "own",
+        "normalize": "unit",
+        "partition": block,
+        "model": {"name": "mlp"},
+        "train": train,
+    }
+    raw = {
+        "study": "comparison",
+        "seeds": [0, 1],
+        "tasks": {"digits": task},
+        "runs": {"digits-ditto": {"task": "digits", "method": "ditto", "set": {"lam": 0.5}}},
+        "methods": {"ditto": {}},
+    }
+    run = assembly.check(spec.parse(raw)).run("digits-ditto")
+    dataset = assembly.data.load("digits", tmp_path)
+    bench = repetition.prepare(run, dataset, assembly.data.partition(dataset, **block))
+    archive.write(tmp_path / "runs" / run.key, bench, repetition.perform_all(bench, tmp_path / "checkpoints"))
+    stages = results.load_run(tmp_path / "runs" / run.key)
+    federation = fw.Federation.from_dataset("digits", block, normalize="unit", setting="own")
+    compared = fw.compare(federation, [fw.methods.Ditto(lam=0.5)], seeds=2, **train, **QUIET)["ditto"].run
+    pd.testing.assert_frame_equal(compared.evaluations, stages.evaluations, check_exact=True)
+    assert compared.info["spec_hash"] == stages.info["spec_hash"]
+
+
+class Net(nn.Module):
+    """A model with dropout and batch normalisation."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.fc = nn.Linear(8, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damped(fw.methods.FedAvg):
+    """FedAvg that goes a part of the way.
+
+    Attributes:
+        step: the part.
+    """
+
+    step: float = 0.5
+
+    label = "Damped"
+
+    def merge(self, old: dict, mean: dict) -> dict:
+        return {name: value + self.step * (mean[name] - value) for name, value in old.items()}
+
+
+def test_own_model_and_own_method() -> None:
+    """A module and a method of the user's own, next to methods that need a head and batch normalisation."""
+    methods = {"half": Damped(), "whole": Damped(step=1.0), "fedavg": "fedavg", "fedrod": "fedrod", "fedbn": "fedbn"}
+    compared = fw.compare(
+        people(), methods, model=lambda shape, outputs: Net(*shape, outputs), rounds=2, seeds=1, **QUIET
+    )
+    whole, half, fedavg = (compared[name].history["value"].to_numpy() for name in ("whole", "half", "fedavg"))
+    np.testing.assert_array_equal(whole, fedavg)
+    assert (half != fedavg).any()
+    assert compared["fedrod"].settings["task"]["model"]["name"] == "lambda"
+    assert compared["fedavg"].run.info["layers"] == ["body.0", "body.1", "fc"]
+
+
+def test_fit() -> None:
+    """One run: a table of scores, the same bits for the same seed."""
+    federation, model = people(), Net(5, 2)
+    first, again, other = (
+        fw.fit("fedaghn", federation, model=model, rounds=2, seed=seed, **QUIET) for seed in (0, 0, 1)
+    )
+    pd.testing.assert_frame_equal(first.history, again.history)
+    assert not first.rounds["train_loss"].equals(other.rounds["train_loss"])
+    assert first.graph().shape == (6, 6)
+
+
+def test_tuning_is_that_of_the_stage(tmp_path: Path) -> None:
+    """Trials on validation data, the best values train, and a second call makes no trial again."""
+    settings = {
+        "rounds": 2,
+        "seeds": 1,
+        "tune": {"trials": 3, "spaces": {"ditto": {"train.lr": {"choices": [0.01, 0.1]}}}},
+        "out": tmp_path,
+    }
+    compared = fw.compare(people(), ["ditto"], **settings, **QUIET)
+    trials = json.loads((tmp_path / "tuned" / "people" / "trials" / "people-ditto.json").read_text(encoding="utf-8"))
+    assert len(trials["trials"]) == 3
+    assert compared["ditto"].settings["train"]["lr"] == trials["best"]["train.lr"]
+    calls: list[fw.Progress] = []
+    fw.compare(people(), ["ditto"], **settings, callbacks=[calls.append], **QUIET)
+    assert not calls
+
+
+def test_warnings() -> None:
+    """Said once each: training was too short, nobody is above the majority, clients are small or few."""
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(90, 3)), (draws.random(90) < 0.2).astype(int)
+    federation = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="noise")
+    with pytest.warns(UserWarning, match="no method is above") as caught:
+        compared = fw.compare(
+            federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]}, **QUIET
+        )
+    said = " | ".join(str(w.message) for w in caught)
+    assert "with 3 clients no test can call a difference significant" in said
+    assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in said
+    assert {*compared.warnings} <= {str(w.message) for w in caught}
+    assert 60 < compared.majority() <= 100
+
+
+def test_a_diverged_method_leaves_the_others(tmp_path: Path) -> None:
+    """Its line is a warning; if none is left, it is the error."""
+    methods = {"good": "fedavg", "bad": fw.methods.PerFedAvg(alpha=1e30)}
+    settings = {"rounds": 3, "seeds": 1, "lr": 0.05, "evaluate": {"every": 3}, **QUIET}
+    compared = fw.compare(people(), methods, **settings)
+    assert compared.methods == ("good",)
+    assert any("training diverged" in line for line in compared.warnings)
+    with pytest.raises(fw.Diverged, match="training diverged"):
+        fw.compare(people(), {"bad": methods["bad"]}, **settings)
+
+
+def test_import_is_quick_and_lazy() -> None:
+    """`import fedweave` loads neither torch nor matplotlib; public names are there."""
+    code = (
+        "import sys, fedweave; heavy = {'torch', 'matplotlib', 'pandas', 'torch_geometric'} & {*sys.modules}; "
+        "assert not heavy, heavy; fedweave.compare; fedweave.methods.Ditto(lam=2); "
+        "assert not {'matplotlib', 'torch_geometric', 'mlflow', 'optuna'} & {*sys.modules}"
+    )
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert time.perf_counter() - begun < 60  # a machine under load; the bound on modules is what counts
+    assert {*fw.__all__} <= {*dir(fw)}
+    with pytest.raises(AttributeError, match="no attribute 'compair'"):
+        fw.compair  # noqa: B018
+
+
+def test_doctests() -> None:
+    """The examples in public docstrings."""
+    import doctest
+
+    from fedweave.api import compare, federation, progress
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in (compare, federation, progress):
+            found = doctest.testmod(module)
+            assert found.attempted
+            assert not found.failed
+
+
+REFUSED = {
+    "methods: 'locall' is unknown; did you mean 'local'": {"methods": ["locall"]},
+    "methods: the list is empty": {"methods": []},
+    "methods: 'local' is there twice": {"methods": ["local", "local"]},
+    "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
+    "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
+    "train.lrr: not a setting of TrainSpec: 'lrr' is unknown; did you mean 'lr'": {"lrr": 0.1},
+    "train.rounds: 0 is out of range": {"rounds": 0},
+    "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
+    "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
+    "SmallCNN takes larger images": {"model": "small_cnn"},
+    "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
+    "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
+    "seeds: 0 must be at least 1": {"seeds": 0},
+    "evaluate.selct: not a setting of EvaluateSpec": {"evaluate": {"selct": "last"}},
+    "model: lambda: gives outputs of shape [4, 7]": {"model": lambda shape, outputs: nn.Linear(5, 7)},
+    "model: Flatten: has no parameters": {"model": nn.Flatten},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_bad_arguments(message: str, tmp_path: Path) -> None:
+    """One line before any work; the folder stays as it was."""
+    arguments = {"methods": ["local"], "rounds": 1, "seeds": 1, "out": tmp_path / "out", **QUIET, **REFUSED[message]}
+    with pytest.raises(fw.BadInput) as caught:
+        fw.compare(people(), **arguments)
+    assert message in str(caught.value)
+    assert "params.yaml" not in str(caught.value)
+    assert not (tmp_path / "out").exists()

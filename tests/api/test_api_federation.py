@@ -1,0 +1,222 @@
+"""Federations from arrays, tables, graphs and known data sets: what is kept, how it is split, what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+
+PARTS = ("train", "val", "test")
+X = np.random.default_rng(0).normal(size=(60, 4))
+Y = np.arange(60) % 3
+WHO = ["Ann", "Bob", "Cy"] * 20
+
+
+def rows(federation: fw.Federation) -> list[dict[str, set[int]]]:
+    """Rows of every client by part."""
+    return [
+        {part: {*getattr(federation.partition, part)[i].tolist()} for part in PARTS} for i in range(len(federation))
+    ]
+
+
+@pytest.mark.parametrize(
+    "ids", [WHO, np.array(WHO), [(i % 3, "x") for i in range(60)], pd.Series(WHO), [i % 3 for i in range(60)]]
+)
+def test_clients_keep_rows_and_names(ids: object) -> None:
+    """Whatever identifies a client, its rows are its own and nobody else's, once."""
+    federation = fw.Federation.from_arrays(X, Y, client=ids)
+    listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    for name, parts in zip(federation.names, rows(federation), strict=True):
+        mine = {i for i, one in enumerate(listed) if str(one) == name}
+        assert set.union(*parts.values()) == mine
+        assert sum(map(len, parts.values())) == len(mine)
+        assert all(parts.values())
+
+
+def test_random_split_is_stratified_and_seeded() -> None:
+    """Each part has the client's mix of classes; the same seed gives the same rows."""
+    split = {"train": 0.5, "val": 0.25, "test": 0.25}
+    y = np.repeat([0, 1], 30)
+    first, again, other = (fw.Federation.from_arrays(X, y, client=WHO, split=split, seed=seed) for seed in (1, 1, 2))
+    assert rows(first) == rows(again) != rows(other)
+    for parts in rows(first):
+        for part in parts.values():
+            assert abs(y[[*part]].mean() - 0.5) <= 1 / len(part) + 1e-9
+
+
+def test_chronological_split() -> None:
+    """With a time, the first rows of each client train and the last ones test."""
+    clock = np.random.default_rng(1).permutation(60)
+    for parts in rows(fw.Federation.from_arrays(X, Y, client=WHO, time=clock)):
+        ends = [(min(clock[[*parts[p]]]), max(clock[[*parts[p]]])) for p in PARTS]
+        assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
+
+
+def test_given_splits() -> None:
+    """Labels per row and rows per part say the same; validation can be taken from training rows."""
+    label = np.array((["train"] * 3 + ["val"] * 3 + ["test"] * 3) * 7)[:60]
+    first = fw.Federation.from_arrays(X, Y, client=WHO, split=label)
+    second = fw.Federation.from_arrays(X, Y, client=WHO, split={part: np.flatnonzero(label == part) for part in PARTS})
+    assert rows(first) == rows(second)
+    assert first.dealt == second.dealt
+    taken = fw.Federation.from_arrays(X, Y, client=WHO, split=np.where(label == "test", "test", "train"), val=0.25)
+    assert [p["test"] for p in rows(taken)] == [p["test"] for p in rows(first)]
+    assert all(len(p["val"]) >= 1 for p in rows(taken))
+
+
+@pytest.mark.parametrize(("shape", "stored"), [((4,), (4, 1, 1)), ((7, 2), (2, 1, 7)), ((3, 8, 8), (3, 8, 8))])
+def test_kinds(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
+    """Vectors, windows and images; a module of one's own sees rows as they were given."""
+    from torch import nn
+
+    x = np.random.default_rng(0).normal(size=(60, *shape)).astype(np.float32)
+    federation = fw.Federation.from_arrays(x, Y, client=WHO)
+    assert federation.dataset.x.shape[1:] == stored
+    seen = []
+
+    class Sees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(int(np.prod(shape)), 3)
+
+        def forward(self, batch):
+            seen.append(tuple(batch.shape[1:]))
+            return self.fc(batch.flatten(1))
+
+    from fedweave.models.adapter import adapt
+
+    adapter = adapt(Sees, federation.shape, 3, windows=len(shape) == 2)
+    import torch
+
+    assert torch.equal(adapter.rows(torch.from_numpy(federation.dataset.x[:5])), torch.from_numpy(x[:5]))
+    assert {*seen} == {shape}
+
+
+def test_digest_follows_the_data() -> None:
+    """Other values, labels or rows are another federation; the order in which clients are named is not."""
+    one = fw.Federation.from_arrays(X, Y, client=WHO).dealt
+    assert one == fw.Federation.from_arrays(X.copy(), [*Y], client=np.array(WHO)).dealt
+    assert one != fw.Federation.from_arrays(X + 1, Y, client=WHO).dealt
+    assert one != fw.Federation.from_arrays(X, Y[::-1], client=WHO).dealt
+    assert one != fw.Federation.from_arrays(X, Y, client=WHO, seed=1).dealt
+
+
+def test_table_preprocessing_reads_training_rows_alone() -> None:
+    """Numbers are standardised and filled in, categories get columns; rows outside of training change nothing."""
+    part = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
+    table = pd.DataFrame(
+        {
+            "who": [f"c{i // 10}" for i in range(60)],
+            "number": [float(i) if i % 7 else np.nan for i in range(60)],
+            "kind": [["a", "b", None][i % 3] for i in range(60)],
+            "flag": [bool(i % 2) for i in range(60)],
+            "label": [["no", "yes"][i % 2] for i in range(60)],
+            "part": part,
+        }
+    )
+    federation = fw.Federation.from_pandas(table, client="who", label="label", split="part")
+    train = np.array(part) == "train"
+    values = federation.dataset.x[:, :, 0, 0]
+    assert federation.shape == (4,)
+    np.testing.assert_allclose(values[train, 0].mean(), 0.0, atol=1e-6)
+    np.testing.assert_allclose(values[train, 0].std(), 1.0, atol=1e-6)
+    np.testing.assert_array_equal(values[:, 1], [i % 3 == 0 for i in range(60)])
+    other = table.copy()
+    other.loc[~train, "number"] = 1e6
+    other.loc[~train, "kind"] = "new"
+    changed = fw.Federation.from_pandas(other, client="who", label="label", split="part")
+    assert changed.preprocessing == federation.preprocessing
+    np.testing.assert_array_equal(changed.dataset.x[train], federation.dataset.x[train])
+    assert (changed.dataset.x[~train][:, 1:3] == 0).all()
+    text = str(federation.describe())
+    assert "number: number, minus" in text
+    assert "missing values become the median" in text
+    assert "kind: category, 2 values" in text
+    np.testing.assert_array_equal(federation.preprocessing.encode(table), values)
+
+
+def test_graphs() -> None:
+    """One graph per client; training runs on them."""
+    draws = np.random.default_rng(0)
+    graphs = {
+        f"site {i}": (draws.normal(size=(12, 3)), np.stack([np.arange(11), np.arange(1, 12)]), np.arange(12) % 2)
+        for i in range(3)
+    }
+    federation = fw.Federation.from_graphs(graphs, split={"train": 0.5, "val": 0.25, "test": 0.25})
+    assert federation.names == ("site 0", "site 1", "site 2")
+    assert federation.partition.edges[0].shape == (2, 22)
+    run = fw.fit("fedavg", federation, rounds=2, progress=False)
+    assert {*run.history["client"]} == {*federation.names}
+    with pytest.raises(fw.BadInput, match="'bad' has an edge to node 12, but 12 nodes"):
+        fw.Federation.from_graphs({"bad": (np.ones((12, 3)), np.array([[0], [12]]), np.arange(12) % 2)})
+
+
+def test_known_data_set() -> None:
+    """Names, groups and the partition of a data set that fedweave brings along."""
+    federation = fw.Federation.from_dataset("digits", {"name": "dirichlet", "beta": 0.3}, clients=4)
+    assert federation.dealt == {"seed": 0, "name": "dirichlet", "beta": 0.3, "clients": 4}
+    assert federation.table["train"].sum() + federation.table["val"].sum() + federation.table["test"].sum() == 1797
+    with pytest.raises(fw.BadInput, match="'digit' is unknown; did you mean"):
+        fw.Federation.from_dataset("digit", "dirichlet", clients=3)
+
+
+TABLE = pd.DataFrame({"who": WHO, "x": X[:, 0], "empty": np.nan, "when": pd.date_range("2024", periods=60), "y": Y})
+REFUSED = {
+    "client: 5 ids, but x has 60 rows": lambda: fw.Federation.from_arrays(X, Y, client=WHO[:5]),
+    "y: shape [4], but x has 60 rows": lambda: fw.Federation.from_arrays(X, Y[:4], client=WHO),
+    "x: shape [60]": lambda: fw.Federation.from_arrays(X[:, 0], Y, client=WHO),
+    "x of own-data: nan at [0, 0]": lambda: fw.Federation.from_arrays(X * np.nan, Y, client=WHO),
+    "y: only one class, '0'": lambda: fw.Federation.from_arrays(X, Y * 0, client=WHO),
+    "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO),
+    "two ids have the same name": lambda: fw.Federation.from_arrays(X, Y, client=[1, "1", "a"] * 20),
+    "split: row 19 is in 'train' and 'val'; the parts must not overlap": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, split={"train": range(20), "val": range(19, 40), "test": range(40, 60)}
+    ),
+    "split: row 0 is in 'test' twice": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"test": [0, 0]}),
+    "split: 'val' names row 60": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"val": [60]}),
+    "split: 'dev' is unknown": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"dev": [1]}),
+    "split: 'tain' is unknown": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split=["tain"] * 60),
+    "split: shape (5,), but there are 60 rows": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, split=["train"] * 5
+    ),
+    "split: client 'Ann' has no row in 'test'": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, split=[["val", "train", "test"][i % 3] if i % 2 else "train" for i in range(60)]
+    ),
+    "split: no row is 'val'": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split=["train", "test"] * 30),
+    "add up to 0.8, not to 1": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, split={"train": 0.6, "test": 0.2, "val": 0.0}
+    ),
+    "client 'Ann' has 2 rows, too few": lambda: fw.Federation.from_arrays(X[:6], Y[:6], client=WHO[:6]),
+    "group: a client is in two groups": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group=[*"ab"] * 30),
+    "group: client 'Bob' has none": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"Ann": 1}),
+    "table: no column 'whom'": lambda: fw.Federation.from_pandas(TABLE, client="whom", label="y"),
+    "column 'empty' has no value in any training row": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", features=["empty"]
+    ),
+    "column 'when' is a time": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", features=["x", "when"]
+    ),
+    "features: ['y'] must name columns other than": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", features=["y"]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str) -> None:
+    """One line that names the argument and the way out."""
+    with pytest.raises(fw.BadInput) as caught:
+        REFUSED[message]()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unseen_classes_and_small_clients_are_said() -> None:
+    """What a user must know of the data stands in the description."""
+    label = ["train", "val", "test"] * 20
+    y = np.where(np.array(label) == "test", 2, np.arange(60) // 3 % 2)
+    federation = fw.Federation.from_arrays(X, y, client=np.repeat(["a", "b"], 30), split=label)
+    text = str(federation.describe())
+    assert "classes in test rows that no training row has: 2" in text
+    federation = fw.Federation.from_arrays(X, Y, client=WHO)
+    assert "3 of 3 clients have fewer than 10 test rows" in str(federation.describe())

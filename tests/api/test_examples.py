@@ -1,0 +1,39 @@
+"""The examples run as they are, from any folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def code(notebook: Path) -> str:
+    """The code cells of a notebook in their order."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.suffix in (".py", ".ipynb")))
+def test_example(name: str, tmp_path: Path) -> None:
+    """One child process, in an empty folder."""
+    script = tmp_path / f"{Path(name).stem}.py"
+    script.write_text(
+        code(EXAMPLES / name) if name.endswith(".ipynb") else (EXAMPLES / name).read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_hold_no_outputs(path: Path) -> None:
+    """They are text that a diff can show."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None

@@ -1,0 +1,348 @@
+"""Any nn.Module as a client model: the same under both executors, deterministic in evaluation, refused where it cannot be."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import CLASSES, rows_federation
+from torch import nn
+
+from fedweave.client.model_check import check_model
+from fedweave.client.solvers import SGD
+from fedweave.client.task import RowClassification
+from fedweave.errors import BadInput
+from fedweave.federation.engine import Settings, run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.schedule import Training
+from fedweave.methods import METHODS
+from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.keyed import make_keyed
+from fedweave.tensors import dropout_keys, trees
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+class Functional(nn.Module):
+    """Two layers with functional dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.dropout(F.relu(self.first(x)), 0.4, self.training))
+
+
+class Sequence(nn.Module):
+    """A recurrent layer and a head on its last output."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: object) -> None:
+        super().__init__()
+        self.rnn = kind(2, 4, batch_first=True, **options)
+        self.fc = nn.Linear(4 * (1 + self.rnn.bidirectional), CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.rnn(x)[0][:, -1])
+
+
+def dense(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Batch normalisation and dropout."""
+    return nn.Sequential(nn.Linear(shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, outputs))
+
+
+def normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Layer normalisation and alpha dropout."""
+    return nn.Sequential(
+        nn.Linear(shape[0], 8), nn.LayerNorm(8), nn.SELU(), nn.AlphaDropout(0.2), nn.Linear(8, outputs)
+    )
+
+
+def convolutional(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Batch and group normalisation, dropout of channels."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout2d(0.3),
+        nn.MaxPool2d(2),
+        nn.GroupNorm(2, 4),
+        nn.Flatten(),
+        nn.LazyLinear(outputs),
+    )
+
+
+MODELS = {
+    "dense": (dense, (6,)),
+    "normalised": (normalised, (6,)),
+    "functional": (Functional, (6,)),
+    "convolutional": (convolutional, (1, 8, 8)),
+    "gru": (lambda shape, outputs: Sequence(nn.GRU), (3, 2)),
+    "lstm": (lambda shape, outputs: Sequence(nn.LSTM, num_layers=2, dropout=0.3, bidirectional=True), (3, 2)),
+}
+
+
+def maker(name: str) -> Adapter:
+    """The adapter of one of MODELS."""
+    model, shape = MODELS[name]
+    return adapt(model, shape, CLASSES)
+
+
+def federation(name: str) -> Federation:
+    """Clients of different sizes, with rows for one of MODELS."""
+    shape = MODELS[name][1]
+    return rows_federation(shape if len(shape) == 3 else (6,))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_executors_agree(name: str) -> None:
+    """Training through padded batches gives the models that training of one client after the other gives."""
+    task = RowClassification(maker(name), torch.float64)
+    method = METHODS["fedavg_ft"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=2))
+    ends = [
+        [*run(method, federation(name), Settings(2), executor)][-1]
+        for executor in (Loop(), Batched(), Batched(chunk=2))
+    ]
+    for end in ends[1:]:
+        for first, other in zip(*(trees.tree_leaves(e.models["post"]) for e in (ends[0], end)), strict=True):
+            torch.testing.assert_close(first, other, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(ends[0].scores["post"]["test"], end.scores["post"]["test"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_check_accepts(name: str) -> None:
+    """What the executors agree on passes the check, alone and in stacks."""
+    adapter = maker(name)
+    check_model(RowClassification(adapter), torch.rand(7, *adapter.shape), CLASSES, adapter.name)
+
+
+@pytest.mark.parametrize("name", ["dense", "functional", "convolutional"])
+def test_dropout_is_a_function_of_the_key(name: str) -> None:
+    """Evaluation has none; training has, the same for the same key."""
+    task = RowClassification(maker(name))
+    model, x = task.init(0), torch.rand(5, *MODELS[name][1])
+
+    def outputs(key: torch.Tensor | None) -> torch.Tensor:
+        return task.call({n: v.clone() for n, v in model.items()}, x, key=key)
+
+    assert torch.equal(outputs(None), outputs(None))
+    assert torch.equal(outputs(dropout_keys.key(1)), outputs(dropout_keys.key(1)))
+    assert not torch.equal(outputs(dropout_keys.key(1)), outputs(dropout_keys.key(2)))
+
+
+def test_dropout_rate() -> None:
+    """The share that is dropped is the rate, and the mean is kept."""
+    task = RowClassification(
+        adapt(lambda shape, outputs: nn.Sequential(nn.Dropout(0.3), nn.Linear(50, outputs)), (50,), 2)
+    )
+    layer = task.template.inner[0]
+    layer.current.key = dropout_keys.key(5)
+    dropped = layer(torch.ones(400, 50))
+    assert abs(float((dropped == 0).double().mean()) - 0.3) < 0.02
+    assert abs(float(dropped.mean()) - 1.0) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [(nn.GRU, {}), (nn.LSTM, {"bidirectional": True}), (nn.RNN, {"nonlinearity": "relu"})]
+)
+def test_recurrent_layers_are_torchs(kind: type[nn.RNNBase], options: dict) -> None:
+    """The layers in matrix products give what torch's own give, outputs and states."""
+    torch.manual_seed(1)
+    own = kind(3, 5, num_layers=2, **options)
+    x = torch.rand(4, 2, 3)
+    expected, states = own(x)
+    make_keyed(own, "layer")
+    found, found_states = own(x)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(trees.tree_leaves(found_states), trees.tree_leaves(states), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_batch_norm_is_torchs() -> None:
+    """Training on a full batch, and on the real rows of a padded one, updates the statistics as torch does."""
+    own = nn.BatchNorm1d(3)
+    x = torch.rand(6, 3)
+    theirs = nn.BatchNorm1d(3)
+    expected = theirs.train()(x[:4])
+    current = make_keyed(own, "layer")
+    current.key, current.mask = dropout_keys.key(0), torch.tensor([True] * 4 + [False] * 2)
+    torch.testing.assert_close(own(x)[:4], expected)
+    torch.testing.assert_close(own.running_mean, theirs.running_mean)
+    torch.testing.assert_close(own.running_var, theirs.running_var)
+
+
+def test_names_head_and_features() -> None:
+    """Parameters keep their names, the head is the last layer that runs, and the model is its head on its features."""
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.features = nn.Linear(4, 3), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.features(x).relu())
+
+    task = RowClassification(adapt(Named, (6,), 3))
+    assert task.head == ("head.weight", "head.bias")
+    assert {*task.params} == {*Named().state_dict()}
+    model, x = task.init(0), torch.rand(5, 6)
+    features = task.call(model, x, "features")
+    torch.testing.assert_close(task.call(model, features, "classify"), task.call(model, x))
+    assert RowClassification(adapt(Named, (6,), 3, head="features")).head == ("features.weight", "features.bias")
+    own = Named()
+    own.load_state_dict(model)
+    torch.testing.assert_close(own(x), task.call(model, x))
+
+
+def test_instances_classes_and_frozen_parts() -> None:
+    """An instance starts from its values for every seed; a class is drawn anew; frozen parameters stay on the client."""
+    instance = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    task = RowClassification(adapt(instance, (6,), 3))
+    assert all(torch.equal(task.init(0)[name], task.init(1)[name]) for name in task.params)
+    task = RowClassification(adapt(Functional, (6,), 3))
+    assert not torch.equal(task.init(0)["first.weight"], task.init(1)["first.weight"])
+    instance[0].requires_grad_(False)
+    task = RowClassification(adapt(instance, (6,), 3))
+    assert task.params == ("1.weight", "1.bias")
+    assert {*task.buffers} == {"0.weight", "0.bias"}
+
+
+def test_code_hash() -> None:
+    """It changes with the structure, the source of a class and the values of an instance, not with a comment."""
+
+    def code(model: object) -> str:
+        return adapt(model, (6,), 3).code
+
+    assert code(Functional) == code(Functional)
+    assert code(lambda shape, outputs: nn.Linear(6, outputs)) != code(
+        lambda shape, outputs: nn.Linear(6, outputs, bias=False)
+    )
+    assert code(nn.Sequential(nn.Linear(6, 3))) != code(nn.Sequential(nn.Linear(6, 3)))
+
+    class Other(Functional):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(F.dropout(F.gelu(self.first(x)), 0.4, self.training))
+
+    assert code(Other) != code(Functional)
+
+
+class Always(Functional):
+    """Dropout that never ends."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.dropout(self.first(x), 0.5))
+
+
+class Noise(Functional):
+    """Randomness without a key."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x) + (torch.randn(len(x), 8) if self.training else 0))
+
+
+class Branching(Functional):
+    """Control flow that depends on the data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x) if x.sum() > 0 else self.first(-x))
+
+
+class Unused(Functional):
+    """A layer that does nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x)[:, :CLASSES]
+
+
+class Mixing(Functional):
+    """Statistics over the batch by hand."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return self.second(h - h.mean(0))
+
+
+class Squeezed(Functional):
+    """No batch axis for a batch of one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).squeeze())
+
+
+class Pair(Functional):
+    """Two outputs."""
+
+    def forward(self, x: torch.Tensor) -> tuple:
+        return super().forward(x), x
+
+
+class Tied(Functional):
+    """One parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Linear(6, 8)
+        self.third.weight = self.first.weight
+
+
+REFUSED = [
+    (Always, "is random in evaluation; use nn.Dropout"),
+    (Noise, "draws random numbers that no key controls"),
+    (Branching, "its control flow depends on the data"),
+    (Unused, "no gradient reaches second.weight and 1 more"),
+    (Mixing, "gives a row other outputs when other rows stand beside it"),
+    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep the first axis"),
+    (Pair, "gives a tuple; return the outputs alone"),
+    (Tied, "first.weight and third.weight are one parameter"),
+    (nn.Flatten, "has no parameters to train"),
+    (
+        lambda shape, outputs: nn.Linear(6, outputs + 1),
+        "gives outputs of shape [4, 4] for a batch of 4 where [4, 3] is needed",
+    ),
+    (lambda shape, outputs: nn.Linear(5, outputs), "fails on inputs of shape [2, 6]"),
+    (lambda shape: nn.Linear(6, 3), "takes neither (shape, outputs) nor nothing"),
+    (lambda shape, outputs: "mlp", "gives str, not an nn.Module"),
+    (
+        lambda shape, outputs: nn.Sequential(nn.Linear(6, outputs), nn.RReLU()),
+        "RReLU draws random numbers that no key controls",
+    ),
+    (
+        lambda shape, outputs: nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, outputs)),
+        "momentum=None is not supported",
+    ),
+    (5, "is no name, module or callable"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
+def test_refused(model: object, message: str) -> None:
+    """One line that names the model, what is wrong and the way out."""
+
+    def build() -> None:
+        adapter = adapt(model, (6,), CLASSES)
+        check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name)
+
+    with pytest.raises(BadInput) as caught:
+        build()
+    text = str(caught.value)
+    assert text.startswith("model: ")
+    assert message in text
+    assert "\n" not in text
+    assert ";" in text
+
+
+def test_control_flow_may_depend_on_data_for_one_client_at_a_time() -> None:
+    """With the executor `loop` nothing is stacked, and nothing speaks against it."""
+    adapter = adapt(Branching, (6,), CLASSES)
+    check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name, stacked=False)
+
+
+def test_a_head_that_is_not_the_end() -> None:
+    """Methods that split the model are refused in one line; others train it."""
+    model = lambda shape, outputs: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, outputs), nn.LogSoftmax(-1))  # noqa: E731
+    task = RowClassification(adapt(model, (6,), CLASSES))
+    with pytest.raises(BadInput, match="applies the head '1' alone"):
+        task.call(task.init(0), torch.rand(2, 5), "classify")
+    with pytest.raises(
+        BadInput, match="head: 'nowhere' is no layer of Functional with parameters; choices: first, second"
+    ):
+        adapt(Functional, (6,), CLASSES, head="nowhere")
