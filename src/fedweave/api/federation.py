@@ -11,6 +11,7 @@ import numpy as np
 
 from fedweave import data
 from fedweave.api import arrays
+from fedweave.api.graphs import pack_graphs
 from fedweave.api.splits import split_rows
 from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
@@ -185,35 +186,7 @@ class Federation:
         Raises:
             BadInput: shapes that do not fit each other, and as `from_arrays`.
         """
-        named = (
-            dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-        )
-        parts = [arrays.as_graph(graph, client) for client, graph in named.items()]
-        if not parts or len({x.shape[1] for x, _, _ in parts}) > 1:
-            raise BadInput(
-                f"graphs: {len(parts)} of them, with {sorted({x.shape[1] for x, _, _ in parts})} features; they must agree"
-            )
-        sizes = [len(x) for x, _, _ in parts]
-        first, owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(parts)), sizes)
-        labels, classes = arrays.as_classes(np.concatenate([y for _, _, y in parts]), sum(sizes))
-        labelled = not (split is None or isinstance(split, Mapping))
-        whole = [part for given in split for part in given] if labelled else split
-        rows = split_rows(owner, labels, tuple(named), whole, None, val, seed)
-        local = {part: tuple(mine - start for mine, start in zip(rows[part], first, strict=True)) for part in PARTS}
-        edges = np.concatenate([e + start for (_, e, _), start in zip(parts, first, strict=True)], axis=1)
-        dataset = Dataset(
-            name, "graph", np.concatenate([x for x, _, _ in parts]), labels, classes=len(classes), edges=edges
-        )
-        nodes = tuple(np.arange(size) + start for size, start in zip(sizes, first, strict=True))
-        partition = Partition(
-            local["train"],
-            local["val"],
-            local["test"],
-            nodes=nodes,
-            edges=tuple(e for _, e, _ in parts),
-            names=tuple(named),
-        )
-        unseen = arrays.unseen_classes(labels, rows, classes)
+        dataset, partition, classes, unseen = pack_graphs(graphs, split, val, name, seed)
         return cls(
             dataset, partition, "own", _given(dataset, partition), "none", dataset.x.shape[1:], classes, notes=unseen
         )

@@ -17,7 +17,8 @@ from fedweave.federation.executors import Batched, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
-from fedweave.models.adapter import Adapter, adapt, source_of
+from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.digest import source_of
 from fedweave.runs import assembly
 from fedweave.runs.inputs import Inputs
 from fedweave.study.spec import Study, parse

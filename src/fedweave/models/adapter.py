@@ -1,10 +1,7 @@
 """Any nn.Module as a client model: training mode, keys, masks, batch normalisation and the head are taken care of."""
 
-import ast
 import copy
-import hashlib
 import inspect
-import textwrap
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.models.digest import model_digest
 from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]
@@ -160,7 +158,7 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepared(module, shape)
         _check_parameters(module, name)
-        code = _code(module, model if isinstance(model, nn.Module) else None)
+        code = model_digest(module, model if isinstance(model, nn.Module) else None)
         make_keyed(module, name)
         chosen, functional, splits = _looked_at(module, shape, name, head)
     return Adapter(make, name, shape, windows, chosen, functional, splits, code)
@@ -287,26 +285,3 @@ def _tried(module: nn.Module, x: Tensor, name: str) -> Any:
 
 def _first(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:200]
-
-
-def _code(module: nn.Module, values: nn.Module | None) -> str:
-    """A hash of what the model computes: its structure, the source of its classes, and the values of an instance."""
-    content = hashlib.sha256(repr(module).encode())
-    for kind in dict.fromkeys(type(layer) for layer in module.modules()):
-        if not kind.__module__.startswith("torch."):
-            content.update(source_of(kind).encode())
-    for name, value in values.state_dict().items() if values is not None else ():
-        content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return content.hexdigest()[:16]
-
-
-def source_of(thing: Any) -> str:
-    """The source of a class or function without comments and formatting; of one without a file, its byte code."""
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
-    except (OSError, TypeError, SyntaxError):
-        functions = [vars(thing)[n] for n in sorted(vars(thing))] if isinstance(thing, type) else [thing]
-        codes = [getattr(function, "__code__", None) for function in functions]
-        return repr(
-            [(code.co_code, [c for c in code.co_consts if isinstance(c, int | float | str)]) for code in codes if code]
-        )
