@@ -144,7 +144,8 @@ def test_every_stage_is_a_child_of_dvc_itself() -> None:
 @pytest.mark.parametrize("stage", ["tune", "train"])
 def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
     """No shared code can change without the stages that use it knowing, and what only reads results retrains nothing."""
-    code = f"import sys, fedweave.pipelines.stages.{stage}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
+    listed = "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
+    code = f"import sys, fedweave.pipelines.stages.{stage}; {listed}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     imported = {Path(file) for file in printed.split()}
