@@ -202,6 +202,7 @@ def header(text: str) -> bytes:
         (zipped(a=bytes(3 << 20)), "more than 1048576 bytes"),
         (partitions()[0][:-30], "damaged"),
     ],
+    ids=["length", "objects", "records", "nesting", "size", "cut"],
 )
 def test_archives_of_arrays(content: bytes, words: str, tmp_path: Path) -> None:
     def reader(path: Path) -> Any:
