@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedweave.api.progress import Progress
     from fedweave.errors import BadInput, Diverged
     from fedweave.federation.protocol import Method
+    from fedweave.federation.registry import method
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ _PLACES: dict[str, str | None] = {
     "BadInput": "fedweave.errors",
     "Diverged": "fedweave.errors",
     "Method": "fedweave.federation.protocol",
+    "method": "fedweave.federation.registry",
     "methods": None,
     "models": None,
 }
@@ -41,6 +43,7 @@ __all__ = [
     "compare",
     "fit",
     "load",
+    "method",
     "methods",
     "models",
 ]

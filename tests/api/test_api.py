@@ -16,6 +16,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import results
+from fedweave.methods import METHODS
 from fedweave.runs import archive, assembly, repetition
 from fedweave.study import spec
 
@@ -107,7 +108,7 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
 
 
 def test_load_opens_what_the_stages_write(tmp_path: Path) -> None:
-    """Several tasks: names begin with that of the task, and only methods of one task can be tested against each other."""
+    """Several tasks: names begin with that of the task, and only methods of one task are tested."""
     from fake_results import write_study
 
     folder = write_study(tmp_path / "results" / "study", {"blobs": {}, "circles": {"dataset": "circles"}}, extras=False)
@@ -152,7 +153,7 @@ def test_callbacks_see_every_evaluated_round() -> None:
 
 
 def test_same_bits_as_the_stages(tmp_path: Path) -> None:
-    """A study from params.yaml's own words, through the functions that the stages call, and `compare` give the same numbers."""
+    """A study from params.yaml's own words, through the stages' functions, and `compare` give the same numbers."""
     block = {"name": "dirichlet", "clients": 5, "seed": 3, "beta": 0.5}
     train = {"rounds": 2, "epochs": 2, "batch_size": 16, "lr": 0.05}
     task = {
@@ -209,8 +210,9 @@ class Damped(fw.methods.FedAvg):
         return {name: value + self.step * (mean[name] - value) for name, value in old.items()}
 
 
-def test_own_model_and_own_method() -> None:
+def test_own_model_and_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module and a method of the user's own, next to methods that need a head and batch normalisation."""
+    monkeypatch.setitem(METHODS, "damped", Damped)  # gone again after this test
     methods = {"half": Damped(), "whole": Damped(step=1.0), "fedavg": "fedavg", "fedrod": "fedrod", "fedbn": "fedbn"}
     compared = fw.compare(
         people(), methods, model=lambda shape, outputs: Net(*shape, outputs), rounds=2, seeds=1, **QUIET

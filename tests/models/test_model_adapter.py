@@ -1,4 +1,4 @@
-"""Any nn.Module as a client model: the same under both executors, deterministic in evaluation, refused where it cannot be."""
+"""Any nn.Module as a client model: equal under both executors, deterministic in evaluation, or refused."""
 
 import pytest
 import torch
@@ -194,7 +194,7 @@ def test_names_head_and_features() -> None:
 
 
 def test_instances_classes_and_frozen_parts() -> None:
-    """An instance starts from its values for every seed; a class is drawn anew; frozen parameters stay on the client."""
+    """An instance starts from its values for every seed; a class is drawn anew; frozen parts stay on the client."""
     instance = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     task = RowClassification(adapt(instance, (6,), 3))
     assert all(torch.equal(task.init(0)[name], task.init(1)[name]) for name in task.params)

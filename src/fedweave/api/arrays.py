@@ -3,6 +3,7 @@
 Every function raises `BadInput`, one line that names the argument and the way out.
 """
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedweave import data
+from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
+from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
 
@@ -97,6 +100,16 @@ def unseen_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[s
     return (f"classes in test rows that no training row has: {', '.join(classes[c] for c in new)}",) if new else ()
 
 
+def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
+    named = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
+    parts = {str(client): as_graph(graph, client) for client, graph in named.items()}
+    widths = sorted({x.shape[1] for x, _, _ in parts.values()})
+    if len(widths) != 1:
+        raise BadInput(f"graphs: {len(parts)} of them, with {widths} features; give some, all with the same number")
+    return parts
+
+
 def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, edges in both directions and classes of one client."""
     x, edges, y = np.asarray(graph[0], dtype=np.float32), np.asarray(graph[1]), np.asarray(graph[2])
@@ -114,3 +127,12 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
     if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
         raise BadInput(f"graphs: {client!r} has an edge to node {edges.max()}, but {len(x)} nodes")
     return x, symmetric(edges, len(x)), y
+
+
+def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """The partition block of a task whose rows are given: the data stand in it as a hash."""
+    content = hashlib.sha256()
+    rows = (mine for part in PARTS for mine in getattr(partition, part))
+    for array in (dataset.x, dataset.labels, *rows, *(partition.edges or ())):
+        content.update(str((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes())
+    return {"name": "given", "clients": partition.clients, "seed": 0, "content": content.hexdigest()[:16]}

@@ -264,9 +264,7 @@ def _describe(chosen: Plan, folder: Path) -> None:
     text = json.dumps(about, indent=2, default=str) + "\n"
     there = _about(folder)
     if there and there != json.loads(text):
-        raise BadInput(
-            f"{folder / ABOUT}: holds results of other data ({there.get('name')!r}); choose another folder, or remove it"
-        )
+        raise BadInput(f"{folder / ABOUT}: holds results of other data ({there.get('name')!r}); choose another folder")
     write_atomic(folder / ABOUT, text)
     data.describe(folder / "partitions" / federation.name, federation.dataset, federation.partition)
 

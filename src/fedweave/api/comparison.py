@@ -49,7 +49,8 @@ class Test:
     def __str__(self) -> str:
         verdict = f"{self.better} is significantly better" if self.better else "not significantly different"
         return (
-            f"{self.method} - {self.other}: {self.difference:+.4g} (95 % interval {self.low:+.4g} to {self.high:+.4g}), "
+            f"{self.method} - {self.other}: {self.difference:+.4g} "
+            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), "
             f"p = {self.p:.3g} over {self.clients} clients: {verdict}"
         )
 
@@ -250,12 +251,12 @@ class MethodResult:
         kept = results.graphs(self.run, seed)
         if kept is None:
             raise BadInput(
-                f"graph: {self.name} keeps no collaboration graph (seed {seed}); methods that do: {', '.join(self._others())}"
+                f"graph: {self.name} keeps no collaboration graph; methods that do: {', '.join(self._others())}"
             )
         return kept
 
     def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
-        """Who learns from whom, averaged over layers: learners (rows) by sources (columns), in the last round or in `round`."""
+        """Who learns from whom, averaged over layers: learners (rows) by sources (columns), after the last round."""
         kept = self.graphs(seed)
         weights = kept.weights[-1 if round is None else kept.at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))

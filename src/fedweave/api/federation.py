@@ -1,6 +1,5 @@
 """A federation in memory: the rows of all clients, who owns them, and which of them train, validate and test."""
 
-import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,9 +10,8 @@ import numpy as np
 
 from fedweave import data
 from fedweave.api import arrays
-from fedweave.api.graphs import pack_graphs
 from fedweave.api.splits import split_rows
-from fedweave.api.tables import Preprocessing, fit_columns
+from fedweave.api.tables import Preprocessing, Text, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
@@ -22,15 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SMALL = 10  # test rows of a client below which its score is hardly more than chance
-
-
-class Text(str):
-    """A text that shows as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +97,14 @@ class Federation:
         partition = Partition(rows["train"], rows["val"], rows["test"], names=names, group=members, group_names=groups)
         unseen = arrays.unseen_classes(labels, rows, classes)
         return cls(
-            dataset, partition, "own", _given(dataset, partition), normalize, values.shape[1:], classes, notes=unseen
+            dataset,
+            partition,
+            "own",
+            arrays.given_block(dataset, partition),
+            normalize,
+            values.shape[1:],
+            classes,
+            notes=unseen,
         )
 
     @classmethod
@@ -157,7 +153,7 @@ class Federation:
         dataset = Dataset(
             plan.dataset.name, "images", arrays.as_images(encoded), plan.dataset.y, classes=len(plan.classes)
         )
-        dealt = _given(dataset, plan.partition)
+        dealt = arrays.given_block(dataset, plan.partition)
         return cls(
             dataset,
             plan.partition,
@@ -186,10 +182,22 @@ class Federation:
         Raises:
             BadInput: shapes that do not fit each other, and as `from_arrays`.
         """
-        dataset, partition, classes, unseen = pack_graphs(graphs, split, val, name, seed)
-        return cls(
-            dataset, partition, "own", _given(dataset, partition), "none", dataset.x.shape[1:], classes, notes=unseen
-        )
+        named = arrays.as_graphs(graphs)
+        parts = [*named.values()]
+        sizes = [len(x) for x, _, _ in parts]
+        first, owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(parts)), sizes)
+        labels, classes = arrays.as_classes(np.concatenate([y for _, _, y in parts]), sum(sizes))
+        whole = split if split is None or isinstance(split, Mapping) else [part for given in split for part in given]
+        rows = split_rows(owner, labels, tuple(named), whole, None, val, seed)
+        local = {part: tuple(mine - start for mine, start in zip(rows[part], first, strict=True)) for part in PARTS}
+        edges = np.concatenate([e + start for (_, e, _), start in zip(parts, first, strict=True)], axis=1)
+        x = np.concatenate([features for features, _, _ in parts])
+        dataset = Dataset(name, "graph", x, labels, classes=len(classes), edges=edges)
+        nodes = tuple(np.arange(size) + start for size, start in zip(sizes, first, strict=True))
+        rest: dict[str, Any] = {"nodes": nodes, "edges": tuple(pairs for _, pairs, _ in parts), "names": tuple(named)}
+        partition = Partition(local["train"], local["val"], local["test"], **rest)
+        dealt, notes = arrays.given_block(dataset, partition), arrays.unseen_classes(labels, rows, classes)
+        return cls(dataset, partition, "own", dealt, "none", dataset.x.shape[1:], classes, notes=notes)
 
     @classmethod
     def from_dataset(
@@ -277,7 +285,7 @@ class Federation:
         )
 
     def majority(self) -> np.ndarray | None:
-        """Accuracy in percent of each client [N] for the most frequent class of its training rows; None without classes."""
+        """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
         if self.dataset.y is None or self.partition.test_weight is not None:
             return None
         found = []
@@ -290,12 +298,3 @@ class Federation:
         rows = getattr(self.partition, part)[client]
         nodes = self.partition.nodes
         return self.dataset.labels[rows if nodes is None else nodes[client][rows]]
-
-
-def _given(dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    """The partition block of a task whose rows are given: the data stand in it as a hash."""
-    content = hashlib.sha256()
-    rows = (mine for part in PARTS for mine in getattr(partition, part))
-    for array in (dataset.x, dataset.labels, *rows, *(partition.edges or ())):
-        content.update(str((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes())
-    return {"name": "given", "clients": partition.clients, "seed": 0, "content": content.hexdigest()[:16]}

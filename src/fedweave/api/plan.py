@@ -18,9 +18,10 @@ from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
-from fedweave.models.digest import source_of
+from fedweave.models.source import source_of
 from fedweave.runs import assembly
 from fedweave.runs.inputs import Inputs
+from fedweave.study import search_spaces
 from fedweave.study.spec import Study, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
@@ -71,9 +72,7 @@ def plan(
         BadInput: one line that names the argument, its value and the way out.
     """
     if not isinstance(federation, Federation):
-        raise BadInput(
-            f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays or from_pandas"
-        )
+        raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     block, adapter = _model(federation, model, head)
     named = resolve(methods)
     raw = {
@@ -198,11 +197,7 @@ def _tune(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: se
 
 def _spaces(methods: set[str]) -> dict[str, Any]:
     """What is searched for by default: the clients' learning rate, and what the methods' settings declare."""
-    from fedweave.study import search_spaces
-
-    declared = getattr(search_spaces, "derived", None)
-    rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
-    return {method: {**rate, **(declared(method) if declared else {})} for method in sorted(methods)}
+    return {method: search_spaces.derived(method) for method in sorted(methods)}
 
 
 def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
@@ -216,7 +211,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":
         raise BadInput(
-            f"model: {federation.name} holds a {federation.dataset.kind}, which only fedweave's own models take; give a name"
+            f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"
         )
     windows = len(federation.shape) == 2
     adapter = adapt(model, federation.shape, federation.dataset.classes, head, windows)
@@ -224,7 +219,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
 
 
 def _check(study: Study, inputs: Inputs, adapter: Adapter) -> None:
-    """Try a user's model on rows of the data, for one client and for several at once if that is how it is going to run."""
+    """Try a user's model on rows of the data, for several clients at once if that is how it is going to run."""
     dataset, rows = inputs.dataset, inputs.partition.train[0][:CHECKED]
     few = data.Dataset(dataset.name, dataset.kind, dataset.x[rows], dataset.labels[rows], classes=dataset.classes)
     task = RowClassification(adapter)

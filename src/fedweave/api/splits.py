@@ -28,7 +28,7 @@ def split_rows(
         owner: client of each row [M].
         y: classes [M], whose mix a random split keeps.
         names: of the clients.
-        split: a label ("train", "val", "test") per row; a mapping of parts to rows; a mapping of parts to shares; or None.
+        split: a label ("train", "val", "test") per row; a mapping of parts to rows, or to shares; or None.
         time: of each row [M]: the first rows of a client train and the last ones test.
         val: share of the training rows that validates, where `split` names no such rows.
         seed: of a random split.
@@ -42,7 +42,7 @@ def split_rows(
         return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
     if time is not None:
         raise BadInput(
-            "time: the parts are given by split; leave one of them out, or give shares such as split={'train': 0.7, ...}"
+            "time: the parts are given by split; leave one out, or give shares such as split={'train': 0.7, ...}"
         )
     label = _from_rows(split, len(owner)) if isinstance(split, Mapping) else _labels(split, len(owner))
     rows = {part: [np.flatnonzero((owner == i) & (label == part)) for i in range(len(names))] for part in PARTS}

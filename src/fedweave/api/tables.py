@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 LEVELS = 100  # most values of a category
 
 
+class Text(str):
+    """A text that shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True)
 class Column:
     """How one column becomes numbers.
@@ -102,6 +111,6 @@ def _fit(seen: "pd.DataFrame", name: str) -> Column:
     levels = tuple(sorted({str(value) for value in column.dropna().tolist()}))
     if len(levels) > LEVELS:
         raise BadInput(
-            f"table: column {name!r} has {len(levels)} different values, at most {LEVELS}; group them, or leave it out of features"
+            f"table: column {name!r} has {len(levels)} different values, more than {LEVELS}; group or drop them"
         )
     return Column(name, levels=levels, missing=missing)

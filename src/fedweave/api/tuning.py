@@ -14,7 +14,7 @@ from fedweave.study import search_spaces
 
 
 def tuned(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
-    """The best values of every run, empty where nothing is searched for; trials that are in `folder` are not made again.
+    """The best values of every run, empty where nothing is searched for; trials in `folder` are not made again.
 
     Raises:
         BadInput: Optuna is not installed.

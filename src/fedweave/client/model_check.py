@@ -57,7 +57,8 @@ class _Probe:
                     alone = len(batch) == 1
                     way = "keep the first axis, for example by flatten(1) in place of squeeze()"
                     self._refuse(
-                        f"gives outputs of shape {[*found.shape]} for a batch of {len(batch)} where {[len(batch), count]} is needed",
+                        f"gives outputs of shape {[*found.shape]} for a batch of {len(batch)} "
+                        f"where {[len(batch), count]} is needed",
                         way if alone else f"let its last layer have {count} outputs",
                     )
 

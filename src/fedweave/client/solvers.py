@@ -242,7 +242,8 @@ def pull_back(
     # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra,
     # which takes every process seconds.
     with torch.enable_grad():
-        product = torch.stack([(outputs[n] * vector[n]).sum() for n in live]).sum()
-    grads = torch.autograd.grad(product, tracked, allow_unused=True)
+        products = [(outputs[name] * vector[name]).sum() for name in live]
+    # With one client, what is generated may not depend on φ at all.
+    grads = torch.autograd.grad(products, tracked, allow_unused=True) if live else [None] * len(tracked)
     filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, tracked, strict=True)]
     return torch.utils._pytree.tree_unflatten(filled, spec), start

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from fedweave.federation.registry import METHODS
 
@@ -9,3 +10,11 @@ for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")
 
 __all__ = ["METHODS"]
+
+
+def __getattr__(name: str) -> Any:
+    """A method's class by its own name, such as `Ditto`."""
+    found = next((cls for cls in METHODS.values() if cls.__name__ == name), None)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found

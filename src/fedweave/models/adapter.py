@@ -1,6 +1,7 @@
 """Any nn.Module as a client model: training mode, keys, masks, batch normalisation and the head are taken care of."""
 
 import copy
+import hashlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
-from fedweave.models.digest import model_digest
 from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
+from fedweave.models.source import source_of
 
 Factory = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -69,7 +70,7 @@ class Adapted(ClientModel):
         finally:
             handle.remove()
         raise BadInput(
-            f"model: {self.made_by.name}: its forward never calls the head {self.head[0]!r}; name the last layer: head='...'"
+            f"model: {self.made_by.name}: forward never calls the head {self.head[0]!r}; name another: head='...'"
         )
 
     def classify(self, h: Tensor) -> Tensor:
@@ -80,8 +81,8 @@ class Adapted(ClientModel):
         """
         if not self.made_by.splits:
             raise BadInput(
-                f"model: {self.made_by.name}: this method applies the head {self.head[0]!r} alone, but the model's outputs are not "
-                "those of its head; let forward end with that layer, or name another one: head='...'"
+                f"model: {self.made_by.name}: this method applies the head {self.head[0]!r} alone, "
+                "but the model's outputs are not those of its head; end with it, or name another: head='...'"
             )
         return self.inner.get_submodule(self.head[0])(h)
 
@@ -158,7 +159,7 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepared(module, shape)
         _check_parameters(module, name)
-        code = model_digest(module, model if isinstance(model, nn.Module) else None)
+        code = _code(module, model if isinstance(model, nn.Module) else None)
         make_keyed(module, name)
         chosen, functional, splits = _looked_at(module, shape, name, head)
     return Adapter(make, name, shape, windows, chosen, functional, splits, code)
@@ -169,7 +170,7 @@ def _maker(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[
         return lambda: copy.deepcopy(model), type(model).__name__
     if not callable(model):
         raise BadInput(
-            f"model: {model!r} is no name, module or callable; give a name such as 'mlp', or lambda shape, outputs: Net(...)"
+            f"model: {model!r} is no name, module or callable; give 'mlp', or lambda shape, outputs: Net(...)"
         )
     name = str(getattr(model, "__name__", type(model).__name__)).strip("<>")
     try:
@@ -196,7 +197,7 @@ def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def _prepared(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """`module` with all its parameters there, in named layers; frozen ones are buffers, which nobody trains or sends."""
+    """`module` with all its parameters, in named layers; frozen ones are buffers, which nobody trains or sends."""
     if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
         with torch.no_grad():
             module.eval()(torch.zeros(2, *shape))
@@ -285,3 +286,14 @@ def _tried(module: nn.Module, x: Tensor, name: str) -> Any:
 
 def _first(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:200]
+
+
+def _code(module: nn.Module, values: nn.Module | None) -> str:
+    """A hash of what the model computes: its structure, the source of its classes, and the values of an instance."""
+    content = hashlib.sha256(repr(module).encode())
+    for kind in dict.fromkeys(type(layer) for layer in module.modules()):
+        if not kind.__module__.startswith("torch."):
+            content.update(source_of(kind).encode())
+    for name, value in values.state_dict().items() if values is not None else ():
+        content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()[:16]

@@ -178,7 +178,7 @@ def make_keyed(module: nn.Module, name: str) -> Pass:
 def _refuse_unkeyed(layer: nn.Module, here: str) -> None:
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout:
         raise BadInput(
-            f"{here}: dropout inside MultiheadAttention is not supported; give it dropout=0 and use nn.Dropout behind it"
+            f"{here}: dropout inside MultiheadAttention is not supported; give it dropout=0 and nn.Dropout behind it"
         )
     if isinstance(layer, nn.FeatureAlphaDropout | nn.RReLU) or (isinstance(layer, _DropoutNd) and layer.p):
         kind = type(layer).__name__

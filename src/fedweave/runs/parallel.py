@@ -81,7 +81,7 @@ class Inbox:
 
 
 def side_by_side(
-    job: Callable[[T], object], items: Sequence[T], workers: int, inbox: Inbox | None = None, start: str = "fork"
+    job: Callable[[T], object], items: Sequence[T], workers: int, start: str = "fork", inbox: Inbox | None = None
 ) -> None:
     """Run `job` on every item in processes of its own, `workers` at a time; what it returns or raises is dropped.
 
@@ -89,11 +89,12 @@ def side_by_side(
     then shows. Children die with the caller, however that ends.
 
     Args:
-        inbox: receives here, meanwhile, what the children post to it.
-        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller
-            that may have used a GPU, and needs a job that can be pickled.
+        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller that may
+            have used a GPU, and needs a job that can be pickled.
+        inbox: receives here, meanwhile, what forked jobs post to it.
     """
-    context, inbox = multiprocessing.get_context(start), inbox or Inbox(lambda message: None)
+    context = multiprocessing.get_context(start)
+    inbox = inbox or Inbox(lambda message: None)
     waiting, running = list(items), list[multiprocessing.process.BaseProcess]()
     try:
         while waiting or running:
