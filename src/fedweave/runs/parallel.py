@@ -1,10 +1,10 @@
 """A process and its machine: repetitions side by side, threads divided between them, memory kept for the next tensors."""
 
 import ctypes
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import sys
 import tempfile
@@ -112,7 +112,7 @@ def side_by_side(
 
 
 def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """What every job returns, in order; the jobs run on all cores, in forked processes.
+    """What every job returns (plain data, as JSON has it), in order; the jobs run on all cores, in forked processes.
 
     Raises:
         Exception: what the first job raised that cannot be done in this process either.
@@ -125,7 +125,7 @@ def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
 
         def some(part: int) -> None:
             whole = Path(folder, f"{part}.part")
-            whole.write_bytes(pickle.dumps([job() for job in jobs[part::parts]]))
+            whole.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
             whole.rename(Path(folder, str(part)))  # so that what a kill cuts off is not there
 
         side_by_side(some, range(parts), workers)
@@ -137,7 +137,7 @@ def _merged(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
     made: list[T | None] = [None] * len(jobs)
     for part, file in enumerate(files):
         mine = jobs[part :: len(files)]
-        made[part :: len(files)] = pickle.loads(file.read_bytes()) if file.is_file() else [job() for job in mine]
+        made[part :: len(files)] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else [job() for job in mine]
     return cast(list[T], made)
 
 

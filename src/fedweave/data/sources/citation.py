@@ -8,13 +8,10 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
-from fedweave.data.sources.pickles import read_arrays
-from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.readers.arrays import read_npz
 from fedweave.readers.sparse import checked_csr, dense
@@ -26,56 +23,14 @@ LARGEST = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 3
 def planetoid(name: str, folder: str, root: Path) -> Dataset:
     """Cora, CiteSeer or PubMed with all nodes and edges; features as published.
 
-    Nodes that only `graph` names (15 of CiteSeer) have no features and the first class, as everywhere.
-
-    Raises:
-        BadInput: a damaged file, or files that do not fit each other.
+    torch-geometric unpickles these files. `fedweave.data.load` compares them with pinned sha256 sums first.
     """
-    raw, prefix = root / "Planetoid" / folder / "raw", f"ind.{folder.lower()}"
-    parts = {part: read_arrays(raw / f"{prefix}.{part}") for part in ("tx", "allx", "ty", "ally", "graph")}
-    try:
-        order = np.array((raw / f"{prefix}.test.index").read_text(encoding="ascii").split(), dtype=np.int64)
-        x = _stacked(dense(_sparse(parts["allx"])), dense(_sparse(parts["tx"])), order)
-        y = _stacked(_matrix(parts["ally"]), _matrix(parts["ty"]), order).argmax(1)
-        edges = symmetric(_pairs(parts["graph"], len(x)), len(x))
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{raw}: not the graph {folder} ({error}); run the download stage again") from error
+    from torch_geometric.io import read_planetoid_data
+
+    graph = read_planetoid_data(str(root / "Planetoid" / folder / "raw"), folder.lower())
+    x, y = graph.x.numpy(), graph.y.numpy().astype(np.int64)
+    edges = symmetric(graph.edge_index.numpy(), len(x))
     return Dataset(name, "graph", x, y, classes=int(y.max()) + 1, edges=edges)
-
-
-def _sparse(value: Any) -> Any:
-    if not hasattr(value, "toarray"):
-        raise TypeError(f"features are a {type(value).__name__}, not a sparse matrix")
-    return value
-
-
-def _matrix(value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray) or value.ndim != 2 or value.dtype.kind not in "biuf" or not value.size:
-        raise TypeError("labels are no matrix of numbers")
-    return value
-
-
-def _stacked(first: np.ndarray, rest: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Rows of `first`, then those of `rest` at the places that `order` names; places that it leaves out are zero."""
-    start, end = len(first), int(order.max(initial=-1)) + 1
-    if len(order) != len(rest) or first.shape[1] != rest.shape[1] or len(np.unique(order)) < len(order):
-        raise ValueError(f"{len(order)} test nodes for {len(rest)} rows")
-    if not start <= order.min(initial=start) or (end - start) > 2 * len(rest):
-        raise ValueError(f"test nodes {order.min(initial=start)} to {end - 1} after {start} rows")
-    out = np.zeros((max(start, end), first.shape[1]), first.dtype)
-    out[:start], out[order] = first, rest
-    return out
-
-
-def _pairs(graph: Any, count: int) -> np.ndarray:
-    """Edges [2, E] of a dictionary of neighbours."""
-    if not isinstance(graph, dict) or not all(type(near) is list for near in graph.values()):
-        raise TypeError("the graph is no dictionary of lists")
-    flat = [node for near in graph.values() for node in near]
-    if not all(type(node) is int and 0 <= node < count for node in (*graph, *flat)):
-        raise ValueError(f"a node of the graph is none of {count}")
-    rows = np.repeat(np.array(list(graph), np.int64), [len(near) for near in graph.values()])
-    return np.stack([rows, np.array(flat, np.int64)])
 
 
 def amazon(name: str, folder: str, root: Path) -> Dataset:

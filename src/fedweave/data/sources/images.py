@@ -1,6 +1,7 @@
 """Images: Fashion-MNIST, EMNIST digits, CIFAR-10, CIFAR-100, Tiny-ImageNet.
 
-Pixels stay uint8 [M, c, h, w]; official training rows come first.
+Pixels stay uint8 [M, c, h, w]; official training rows come first. torchvision reads every format it knows; where it unpickles
+files, their md5 sums are pinned.
 """
 
 import zipfile
@@ -16,55 +17,44 @@ from fedweave.data.sources.origins import CIFAR10_SUMS, CIFAR100_SUMS
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
 from fedweave.files import read
-from fedweave.readers.arrays import Layout, build, checked_shape, read_npz
+from fedweave.readers.arrays import read_npz
 
 CIFAR10_COPY = "CIFAR-10 from a lossy AVIF copy (41.8 dB)"
 CIFAR100_COPY = "CIFAR-100 from a lossless WebP copy (within a class, images in another order)"
 
 
+def torchvision_datasets() -> Any:
+    """The module torchvision.datasets, also where its wheel does not match torch's."""
+    from fedweave._torchvision import declare
+
+    declare()
+    import torchvision
+
+    return torchvision.datasets
+
+
 def fashion_mnist(root: Path) -> Dataset:
     """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
-    parts = [_grey(root / "FashionMNIST" / "raw", part) for part in ("train", "t10k")]
-    return _joined("fashion-mnist", 10, parts)
+    reader = torchvision_datasets().FashionMNIST
+    return _joined("fashion-mnist", 10, [_grey(reader(root, train=train)) for train in (True, False)])
 
 
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
-    parts = [_grey(root / "EMNIST" / "raw", f"emnist-digits-{part}") for part in ("train", "test")]
-    return _joined("emnist", 10, parts)
+    reader = torchvision_datasets().EMNIST
+    return _joined("emnist", 10, [_grey(reader(root, split="digits", train=train)) for train in (True, False)])
 
 
-def _grey(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    pixels, labels = (read_idx(folder / f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
-    if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
-        shapes = f"images {pixels.shape} and labels {labels.shape}"
-        raise BadInput(f"{folder / part}: {shapes}; run the download stage again")
-    return pixels[:, None], labels
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """The bytes of a file in the format of MNIST: two zeros, type 8, dimensions, sizes (big-endian), content.
-
-    Raises:
-        BadInput: the file is damaged.
-    """
-    return read(path, lambda file: _idx(file.read_bytes()), "run the download stage again")
-
-
-def _idx(raw: bytes) -> np.ndarray:
-    if raw[:3] != b"\0\0\x08" or len(raw) < 4:
-        raise ValueError("it does not begin as a file of bytes in this format")
-    sizes = tuple(int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3]))
-    return build(raw[4 + 4 * raw[3] :], Layout(np.dtype(np.uint8), checked_shape(sizes), False))
+def _grey(images: Any) -> tuple[np.ndarray, np.ndarray]:
+    return images.data.numpy()[:, None], images.targets.numpy()
 
 
 def cifar10(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 10 classes. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR10"
-    inner = folder / "cifar-10-batches-py"
-    if all((inner / name).is_file() for name in CIFAR10_SUMS):
-        batches = [[f"data_batch_{i}" for i in range(1, 6)], ["test_batch"]]
-        return _joined("cifar10", 10, [_colour([inner / name for name in names], "labels") for names in batches])
+    if all((folder / "cifar-10-batches-py" / name).is_file() for name in CIFAR10_SUMS):
+        reader = torchvision_datasets().CIFAR10
+        return _joined("cifar10", 10, [_colour(reader(folder, train=train)) for train in (True, False)])
     labels = _stored_labels(folder / "labels.npz", ("train_labels", "test_labels"))
     parts = [(sheets(folder / part, 40, 50), labels[f"{part}_labels"]) for part in ("train", "test")]
     return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
@@ -75,8 +65,9 @@ def cifar100(root: Path) -> Dataset:
     folder = root / "CIFAR100"
     inner = folder / "cifar-100-python"
     if all((inner / name).is_file() for name in CIFAR100_SUMS):
-        parts = [_colour([inner / part], "fine_labels") for part in ("train", "test")]
-        coarse = [_colour([inner / part], "coarse_labels")[1] for part in ("train", "test")]
+        reader = torchvision_datasets().CIFAR100
+        parts = [_colour(reader(folder, train=train)) for train in (True, False)]
+        coarse = [read_arrays(inner / part)["coarse_labels"] for part in ("train", "test")]
         return _joined("cifar100", 100, parts, coarse)
     keys = [f"{part}_{kind}" for part in ("train", "test") for kind in ("fine", "coarse")]
     labels = _stored_labels(folder / "labels.npz", keys)
@@ -84,20 +75,8 @@ def cifar100(root: Path) -> Dataset:
     return _joined("cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY)
 
 
-def _colour(paths: list[Path], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images [M, 3, 32, 32] and labels `key` [M] of CIFAR's pickles."""
-    batches = [_batch(path, key) for path in paths]
-    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([labels for _, labels in batches])
-
-
-def _batch(path: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
-    content = read_arrays(path)
-    pixels: Any = content.get("data") if isinstance(content, dict) else None
-    labels: Any = content.get(key) if isinstance(content, dict) else None
-    whole = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2 and pixels.shape[1] == 3072
-    if not whole or type(labels) is not list or len(labels) != len(pixels) or not all(type(n) is int for n in labels):
-        raise BadInput(f"{path}: not a batch of images with {key}; run the download stage again")
-    return pixels.reshape(-1, 3, 32, 32), np.array(labels, np.int64)
+def _colour(images: Any) -> tuple[np.ndarray, np.ndarray]:
+    return images.data.transpose(0, 3, 1, 2), np.asarray(images.targets)
 
 
 def _stored_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
