@@ -25,7 +25,7 @@ def threads():
     return int(next(line for line in open("/proc/self/status") if line.startswith("Threads")).split()[1])
 import numpy, scipy.linalg
 before = threads()
-from pipelines import forkserver
+from fedweave.pipelines.launching import forkserver
 forkserver.preload()
 import torch
 assert threads() <= before, (threads(), before)

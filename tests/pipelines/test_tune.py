@@ -28,7 +28,11 @@ from fedweave.study import search_spaces
 ROOT = Path(__file__).resolve().parents[2]
 RUN, DECLARED, TRIALS = "toy-fedprox", {"mu": 0.25, "train.lr": 0.05}, 12
 JOURNAL = paths.STATE / "tune" / "toy" / f"{RUN}.journal"
-JOIN = [sys.executable, "-c", f"from pipelines import search, tune; search.perform(tune.assemble.load(), {RUN!r})"]
+PROGRAM = (
+    "from fedweave.pipelines.searching import search; from fedweave.runs import assembly; "
+    f"search.perform(assembly.load(), {RUN!r})"
+)
+JOIN = [sys.executable, "-c", PROGRAM]
 STUDY = {
     "study": "toy",
     "seeds": [0],

@@ -178,9 +178,9 @@ def test_executors_stay_within_the_tolerance(key: str) -> None:
 PROGRAM = """
 import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
-from fedweave import experiment
+from fedweave.runs import repetition
 from tests.runs.test_determinism import bench, digest
-print(digest(experiment.perform(bench("digits-fedaghn"), 0)))
+print(digest(repetition.perform(bench("digits-fedaghn"), 0)))
 """
 
 

@@ -15,7 +15,8 @@ from fedweave.runs import parallel
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, {src!r})
-from fedweave import parallel, plots
+from fedweave import plots
+from fedweave.runs import parallel
 import torch
 if {keep}:
     parallel.keep_memory()
@@ -31,7 +32,7 @@ print(faults(10) * resource.getpagesize() / 2**20)
 
 def touched_anew(keep: bool) -> float:
     """MiB that the kernel had to hand out for ten tensors of 64 MiB, one after the other, once there had been forty."""
-    program = PROGRAM.format(src=str(Path(parallel.__file__).parents[1]), keep=keep)
+    program = PROGRAM.format(src=str(Path(parallel.__file__).parents[2]), keep=keep)
     return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
