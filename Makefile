@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test fuzz bench peers flow ui lint sbom audit format clean distclean
+.PHONY: help setup repro test fuzz bench peers flow ui lint docs sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -66,6 +66,15 @@ lint: $(READY)  ## ruff and mypy
 	@ruff format --check .
 	@mypy
 
+docs: .docs/.ready  ## the documentation site in site/; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --quiet --strict
+	@echo "site/index.html; with a search: python -m http.server --bind 127.0.0.1 --directory site"
+
+.docs/.ready: docs/requirements.txt
+	@$(PYTHON) -m venv .docs
+	@.docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
+	@touch $@
+
 $(VENV)/tools/%/.ready: $(READY)
 	@python -m venv $(VENV)/tools/$*
 	@$(VENV)/tools/$*/bin/python -m pip install --quiet --disable-pip-version-check $(if $(filter pip-audit,$*),$(PIP_AUDIT),$(CYCLONEDX))
@@ -83,7 +92,7 @@ format: $(READY)  ## rewrite the code in the project's format
 	@ruff format .
 
 clean:  ## remove results and records; data, caches and the environment stay
-	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache
+	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache site
 
 distclean: clean  ## remove everything that git does not track
-	@rm -rf $(VENV) .peers data .dvc/cache .dvc/tmp .dvc/config.local
+	@rm -rf $(VENV) .peers .docs data .dvc/cache .dvc/tmp .dvc/config.local

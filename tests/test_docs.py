@@ -1,0 +1,98 @@
+"""The documentation: links lead somewhere, paths exist, and the parts that commands write are those of today."""
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from tools import study_gallery
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
+PATH = re.compile(r"`((?:src|docs|studies|tests|tools|pipelines|benchmarks)/[\w./-]*)`")
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings, as GitHub and the site make them."""
+    plain = (re.sub(r"[^\w\- ]", "", LINK.sub("", heading)).strip() for heading in HEADING.findall(text))
+    names = sorted(heading.lower().replace(" ", "-") for heading in plain)
+    return {f"{name}-{i}" if i else name for name, same in groupby(names) for i, _ in enumerate(same)}
+
+
+def broken(page: Path, text: str) -> list[str]:
+    """The relative links of a page that lead nowhere."""
+    links = [link for link in LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    parts = [(link, *link.partition("#")[::2]) for link in links]
+    targets = [(link, (page.parent / path).resolve() if path else page, anchor) for link, path, anchor in parts]
+    return [
+        link
+        for link, target, anchor in targets
+        if not target.is_relative_to(ROOT) or not target.exists() or (anchor and anchor not in anchors(prose(target)))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    assert broken(page, prose(page)) == []
+
+
+def test_links_that_lead_nowhere():
+    page = ROOT / "docs" / "tutorial.md"
+    text = (
+        "[a](none.md) [b](architecture.md#one-round) [c](architecture.md#none) [d](../../x.md) [e](#none) ![f](x.png)"
+    )
+    assert broken(page, text) == ["none.md", "architecture.md#none", "../../x.md", "#none", "x.png"]
+
+
+def test_anchors_of_equal_headings():
+    assert anchors("# One round\n## A `b`, c\n# One round\n") == {"one-round", "one-round-1", "a-b-c"}
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+def test_paths(page):
+    """Every path in backticks exists; capitals stand for any name."""
+    paths = [path for path in PATH.findall(prose(page)) if not re.search(r"[A-Z]{4}", path)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests(page):
+    """Every test that a page names exists: `test_module`, or `test_module::test_name`."""
+    files = {file.stem: file for file in (ROOT / "tests").rglob("test_*.py")}
+    names = re.findall(r"`(test_\w+)(?:::(test_\w+))?`", prose(page))
+    missing = [
+        name for name, one in names if name not in files or (one and f"def {one}(" not in files[name].read_text())
+    ]
+    assert missing == []
+
+
+def test_every_page_has_a_place_on_the_site():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [page.relative_to(ROOT / "docs") for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    places = {str(page) if len(page.parts) == 1 else f"{page.parts[0]}/" for page in pages}
+    assert {place for place in places if place not in re.findall(r"[\w-]+(?:\.md|/)$", site, re.MULTILINE)} == set()
+
+
+def test_the_gallery_has_the_studies_of_today():
+    text = study_gallery.PAGE.read_text(encoding="utf-8")
+    assert study_gallery.filled(text) == text, "run: python -m tools.study_gallery"
+
+
+def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
+    (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
+    study = "about: {about}\nseeds: [0]\ntasks:\n  digits: {{train: {{rounds: 7}}, methods: [local, mine: {{method: fedavg}}]}}\n"
+    monkeypatch.setattr(study_gallery, "STUDIES", tmp_path)
+    page = "<!-- studies: own -->\n<!-- end -->\n"
+    for about in ("First.", "Second."):
+        (tmp_path / "mine.yaml").write_text(study.format(about=about))
+        row = f"| `mine` | {about} | `digits` | `fedavg`, `local` | 2 | 7 rounds, 1 seed |\n"
+        assert study_gallery.filled(page).endswith(row + "<!-- end -->\n")

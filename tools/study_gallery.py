@@ -1,0 +1,103 @@
+"""Writes the tables of docs/studies.md from the files in studies/: one row per study.
+
+Run it after a study has changed: `python -m tools.study_gallery`. What stands outside of the tables' markers is written
+by hand and stays.
+"""
+
+import re
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.study import catalogue
+from fedweave.study.spec import read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "studies.md"
+STUDIES = ROOT / "studies"
+TABLES = re.compile(r"(<!-- studies: (\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
+HEADER = "| study | about | tasks | methods | runs | budget |\n|---|---|---|---|--:|---|\n"
+NAMED = 3  # most tasks or methods in a cell
+OWN = "own"  # the studies that lie in no paper's folder
+
+
+def main() -> None:
+    """Rewrite the page if its tables are not those of the files.
+
+    Raises:
+        BadInput: the page has no place for a folder of studies.
+    """
+    text = PAGE.read_text(encoding="utf-8")
+    if (new := filled(text)) != text:
+        write_atomic(PAGE, new)
+
+
+def filled(text: str) -> str:
+    """The text of the page with the tables of today."""
+    base = read_yaml(STUDIES / "base.yaml")
+    tables = {folder: table(names, base) for folder, names in folders().items()}
+    places = [place[2] for place in TABLES.finditer(text)]
+    if sorted(places) != sorted(tables):
+        raise BadInput(f"docs/studies.md: tables of {places}, folders {sorted(tables)}; every folder needs one table")
+    return TABLES.sub(lambda place: place[1] + tables[place[2]] + place[3], text)
+
+
+def folders() -> dict[str, list[str]]:
+    """The names of the studies by folder; `own` for those that lie in none."""
+    by_folder = sorted(catalogue.studies(STUDIES), key=_place)
+    return {folder: list(names) for folder, names in groupby(by_folder, key=lambda name: _place(name)[0])}
+
+
+def table(names: list[str], base: Mapping[str, Any]) -> str:
+    """The studies as Markdown, a row each; `base` is the content of studies/base.yaml."""
+    return HEADER + "".join(_line(name, catalogue.overlay(name, STUDIES), base) for name in names)
+
+
+def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """Folder of a study, and what to sort it by: numbers in a name count as numbers."""
+    folder = name.split("/")[0] if "/" in name else OWN
+    return folder, tuple((int(part or 0), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name))
+
+
+def _line(name: str, study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """One row: name, what it is about, tasks, methods, number of runs, budget."""
+    entries = [entry for task in study["tasks"].values() for entry in task["methods"]]
+    methods = sorted({_method(entry) for entry in entries})
+    about = study.get("about", "").replace("|", "\\|")
+    cells = (f"`{name}`", about, _few(list(study["tasks"])), _few(methods), str(len(entries)), budget(study, base))
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _method(entry: str | Mapping[str, Any]) -> str:
+    """The method of an entry, which is a name, or a variant with what it changes."""
+    if isinstance(entry, str):
+        return entry
+    [(variant, change)] = entry.items()
+    return str(change.get("method", variant))
+
+
+def _few(names: list[str]) -> str:
+    """The names, or how many there are where they are many."""
+    return ", ".join(f"`{name}`" for name in names) if len(names) <= NAMED else str(len(names))
+
+
+def budget(study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """Rounds of a run, seeds, and trials of a search per method and task."""
+    tasks = [catalogue.merge(base["tasks"][task.get("base", key)], task) for key, task in study["tasks"].items()]
+    rounds = sorted({int(task["train"]["rounds"]) for task in tasks})
+    spread = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    seeds = study.get("seeds", base["seeds"])
+    trials = catalogue.merge(base.get("tune", {}), study.get("tune", {})).get("trials", 0)
+    parts = [_count(spread, "round"), _count(len(seeds), "seed"), _count(trials, "trial") if trials else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _count(number: int | str, noun: str) -> str:
+    return f"{number} {noun}{'' if str(number) == '1' else 's'}"
+
+
+if __name__ == "__main__":
+    main()
