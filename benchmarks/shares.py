@@ -24,9 +24,9 @@ from benchmarks.load import bench
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave.client import local_training
 from fedweave.federation import engine
-from fedweave.federation.engine import Downloads, Settings
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Downloads, Settings
 from fedweave.runs import repetition
 from fedweave.runs.parallel import keep_memory
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged, choose
-from fedweave.federation.engine import Report
+from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage

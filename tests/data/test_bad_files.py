@@ -20,7 +20,7 @@ from fedweave import data
 from fedweave.data.base import Partition
 from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import Diverged
-from fedweave.federation.engine import Report
+from fedweave.federation.records import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
 from fedweave.pipelines.commands.studies import dump
 from fedweave.runs import archive, repetition

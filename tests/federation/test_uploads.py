@@ -10,14 +10,15 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Settings, State, begin, one_round, run, train
+from fedweave.federation.engine import begin, one_round, run, train
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
 from fedweave.federation.uploads import Wire, delivered, finite, reference
 from fedweave.methods import METHODS
-from fedweave.runs import assembly
+from fedweave.runs import assembly, federations
 from fedweave.study import spec
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -230,11 +231,11 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
     content["runs"] = {"a": {"task": task, "method": method}}
     run_ = assembly.check(spec.parse(content)).run("a")
     dataset = data.load(run_.task.dataset, "unused")
-    plain = assembly.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
+    plain = federations.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
     if "y" in plain.own:  # a liar whose subgraph lacks the last class
         few = plain.own["y"].clamp(max=torch.where(torch.arange(plain.clients) % 2 == 0, 7, 9)[:, None])
         plain = replace(plain, own={**plain.own, "y": few})
-    lying = assembly.attacked(plain, run_.task)
+    lying = federations.attacked(plain, run_.task)
     assert lying.attack.liars.sum() == 3
     for i, lies in enumerate(lying.attack.liars.tolist()):
         before, after = (f.shared["y"] if "y" in f.shared else f.own["y"][i] for f in (plain, lying))

@@ -15,7 +15,7 @@ import torch
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.federation import engine
+from fedweave.federation import engine, records
 from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs.repetition import Bench, History
@@ -128,7 +128,7 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
         scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
         history = repetition.record(
-            history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
+            history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
         )
         try:
             yield history, 1.0 + repetition.chosen(history, made)

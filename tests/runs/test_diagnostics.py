@@ -16,9 +16,10 @@ from fedweave import data
 from fedweave.data import Dataset
 from fedweave.families.hypernetworks import applied
 from fedweave.federation.collaboration import complete_graph, dirichlet_energy, given, portrayed, smoothness
-from fedweave.federation.engine import Settings, diagnose, run
+from fedweave.federation.engine import diagnose, run
 from fedweave.federation.executors import Loop
-from fedweave.runs import archive, assembly, repetition
+from fedweave.federation.records import Settings
+from fedweave.runs import archive, federations, repetition
 from fedweave.server_networks import GCNEncoder, build_sheaf
 from fedweave.server_networks.sheaf import reverse_of
 from fedweave.study import spec
@@ -192,5 +193,5 @@ def test_labels_say_what_leaks() -> None:
     assert ("leaky" in archive.label(leaky), "leaky" in archive.label(plain)) == (True, False)
     assert (leaky.method.leaks, plain.method.leaks) == (True, False)
     late = bench("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
-    assert assembly.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
-    assert assembly.cohorts(plain.run, plain.federation) == {}
+    assert federations.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
+    assert federations.cohorts(plain.run, plain.federation) == {}

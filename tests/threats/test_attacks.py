@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Report, Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.records import Report, Settings
 from fedweave.runs import assembly
 from fedweave.study import spec
 from fedweave.tensors import trees

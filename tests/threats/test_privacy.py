@@ -10,8 +10,9 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Settings
 from fedweave.federation.uploads import Wire, finite
 from fedweave.methods import METHODS
 from fedweave.tensors import trees

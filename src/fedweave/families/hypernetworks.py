@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.client.task import invoke
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.federation.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph

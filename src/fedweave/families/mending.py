@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
-from fedweave.client.task import NodeClassification, RowLosses, invoke
+from fedweave.client.functional import invoke
+from fedweave.client.task import NodeClassification, RowLosses
 from fedweave.families.heads import head_shape
 from fedweave.federation.protocol import Method
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours

@@ -10,7 +10,7 @@ import torch
 from fedweave.federation.executors import describe
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
-from fedweave.runs import assembly
+from fedweave.runs import assembly, federations
 from fedweave.runs.repetition import SPLITS, Bench, History, chosen, table
 from fedweave.study import checks
 
@@ -71,7 +71,7 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "clients": bench.federation.clients,
         **_identities(bench),
         "sharing": _sharing(bench),
-        "cohorts": assembly.cohorts(run, bench.federation),
+        "cohorts": federations.cohorts(run, bench.federation),
         "leaks": bench.method.leaks,
         "parameters": parameter_count(task.template),
         "device": bench.device,

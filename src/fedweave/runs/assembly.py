@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,11 +14,9 @@ from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
-from fedweave.federation import subgraphs
-from fedweave.federation.engine import Settings
 from fedweave.federation.executors import Executor, choose_executor
-from fedweave.federation.federation import Federation, check_clients, pad_rows
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models import build
@@ -27,7 +24,6 @@ from fedweave.study import checks, search_spaces
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
 from fedweave.study.spec import PARAMS, Run, Study, nest, parse, read_yaml
-from fedweave.threats.attacks import Attack, AttackSpec, flipped, liars
 
 
 def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
@@ -173,79 +169,6 @@ def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     if found != (1, outputs):
         raise ValueError(f"it answers with {found} where (1, {outputs}) is needed")
     return task
-
-
-def build_federation(
-    dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32
-) -> Federation:
-    """All clients' data as tensors on the CPU.
-
-    Raises:
-        BadInput: for a client without training rows, a partition of other data, features that are not finite.
-    """
-    check_clients(partition.train, f"partition of {dataset.name}")
-    data.check_fits(dataset, partition)
-    data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
-    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
-    data.check_finite(
-        x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by"
-    )
-    rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
-    shared, own, extents = _arrays(dataset, partition, x, dtype)
-    if partition.test_weight is not None:
-        own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
-    optional = {"relation": partition.relation, "group": partition.group}
-    given: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
-    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **given)
-
-
-def attacked(federation: Federation, task: TaskSpec) -> Federation:
-    """`federation` with the liars that the task names; who they are hangs on the seed of the partition."""
-    if task.attack is None:
-        return federation
-    spec = construct(AttackSpec, task.attack, "attack")
-    attack = Attack(spec.kind, spec.scale or 0.0, liars(federation.clients, spec.share, task.partition["seed"]))
-    return replace(_mislabelled(federation, attack.liars) if spec.kind == "label_flip" else federation, attack=attack)
-
-
-def _mislabelled(federation: Federation, liars: Tensor) -> Federation:
-    """The training labels of `liars` mirrored; what they validate and are tested on stays as it is."""
-    rows, shared, own = federation.train[liars], federation.shared, federation.own
-    labels = {**shared, **own}["y"]
-    classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
-    if "y" in shared:
-        return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
-    y = labels.clone()
-    for liar, mine in zip(liars.nonzero()[:, 0].tolist(), rows, strict=True):
-        y[liar] = flipped(labels[liar], mine, classes)
-    return replace(federation, own={**own, "y": y})
-
-
-def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
-    """Clients that are looked at apart: those who come late, and those who lie; name -> positions."""
-    late = range(federation.clients - run.train.newcomers, federation.clients)
-    found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
-    if federation.attack is not None:
-        lying = federation.attack.liars.tolist()
-        found |= {
-            name: [i for i, lies in enumerate(lying) if lies == wanted]
-            for name, wanted in (("honest", False), ("lying", True))
-        }
-    return {name: members for name, members in found.items() if members}
-
-
-def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:
-    """(shared, own, extents) of a federation, by kind of data set."""
-    tensor = torch.from_numpy(x).to(dtype)
-    if dataset.kind == "images":
-        return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
-    if dataset.kind == "series":
-        return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
-    graphs = partition.subgraphs
-    own, extents = subgraphs.stacked(
-        [x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype
-    )
-    return {}, own, extents
 
 
 def settings(run: Run, seed: int) -> Settings:

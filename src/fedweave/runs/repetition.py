@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged
-from fedweave.federation.engine import Report, State
 from fedweave.federation.engine import run as rounds_of
 from fedweave.federation.executors import exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, State
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
-from fedweave.runs import assembly
+from fedweave.runs import assembly, federations
 from fedweave.runs.parallel import keep_memory, share, side_by_side
 from fedweave.runs.selection import select
 from fedweave.study.spec import Run
@@ -86,7 +86,7 @@ def prepare(run: Run, dataset: Dataset, partition: Partition) -> Bench:
     exact(device, run.train.precision == "tf32")
     keep_memory()
     task = assembly.build_task(run, dataset, partition)
-    federation = assembly.attacked(assembly.build_federation(dataset, partition, run.task.normalize), run.task)
+    federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     method, names = assembly.build_method(run, task), (partition.names, partition.group_names)
     return Bench(run, method, federation.to(device), dataset.note, device, *names)
 
