@@ -190,7 +190,7 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
     for short, full in zip(few, every, strict=True):
         assert short.live.all()
         assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
-        torch.testing.assert_close(full.made[0][short.nodes], short.made)
+        torch.testing.assert_close(full.features[0][short.nodes], short.features)
     assert not net._slots(code, torch.zeros(9))
 
 

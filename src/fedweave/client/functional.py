@@ -9,7 +9,7 @@ from fedweave.tensors.trees import Params
 
 
 def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
-    """Run a method of `module` with `params` in the place of its own; like `torch.func.functional_call`, at a tenth of its cost."""
+    """Run a method of `module` with `params` instead of its own; costs a tenth of `torch.func.functional_call`."""
     places = _places(module)
     own = {name: places[name][0][places[name][1]] for name in params}
     try:
@@ -26,8 +26,8 @@ def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **optio
 @lru_cache(maxsize=64)
 def _places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
     """Where a module keeps every parameter and buffer: name -> (table, key)."""
-    found: dict[str, tuple[dict[str, Any], str]] = {}
+    places: dict[str, tuple[dict[str, Any], str]] = {}
     for prefix, part in module.named_modules():
         for table in (part._parameters, part._buffers):
-            found |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
-    return found
+            places |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
+    return places

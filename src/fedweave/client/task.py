@@ -22,7 +22,7 @@ from fedweave.tensors.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once
 
-# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; the model's buffers are its own to update.
+# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; it may update the model's buffers.
 RowLosses = Callable[[Params, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -91,7 +91,9 @@ class Task(ABC):
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
-        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the outputs."""
+        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the
+        task.
+        """
 
         def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
@@ -192,7 +194,7 @@ class RowClassification(Classification):
     """Images or vectors: a client is a list of rows of one shared array "x" [M, ...].
 
     Attributes:
-        augment: pixels by which training images are moved at random, and then mirrored half of the time; 0 leaves them as they are.
+        augment: pixels by which training images are shifted at random; half of them are also mirrored. 0: no change.
     """
 
     augment: int = 0
@@ -249,7 +251,8 @@ class NodeClassification(Classification):
 
 @dataclass(frozen=True)
 class Forecast(Task):
-    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out, loss and metric are the MSE.
+    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out; loss and metric are the
+    MSE.
 
     Attributes:
         window, horizon: lengths in time steps.

@@ -1,4 +1,4 @@
-"""What the engine is given and what it hands on: settings, the state between rounds, reports, and the last downloads."""
+"""Records of the engine: settings, the state between rounds, reports, and the last downloads."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedweave.federation.protocol import ClientState, Method, Server
-from fedweave.federation.uploads import PLAIN, Wire
+from fedweave.federation.uploads import PLAIN, UploadPath
 from fedweave.tensors.trees import Tree
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is besides its method and data.
+    """Settings of a run, without its method and data.
 
     Attributes:
         rounds: T.
@@ -23,7 +23,7 @@ class Settings:
         newcomers: how many clients (the last ones) are absent at first.
         join_round: the round before which they join; 0 means nobody is absent.
         freeze: the server learns nothing more once they have joined.
-        wire: what happens to uploads on their way.
+        upload_path: what happens to uploads on their way.
     """
 
     rounds: int
@@ -33,7 +33,7 @@ class Settings:
     newcomers: int = 0
     join_round: int = 0
     freeze: bool = False
-    wire: Wire = PLAIN
+    upload_path: UploadPath = PLAIN
 
 
 class State(NamedTuple):
@@ -50,7 +50,7 @@ class Report(NamedTuple):
     Attributes:
         round: rounds done so far, from 1.
         bytes_down, bytes_up: traffic of this round over all participants.
-        seconds: time of the round without evaluation, nor what the evaluation before it has already made the server send.
+        seconds: time of the round, without evaluation and without downloads that the evaluation before it already made.
         loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
         dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
         scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
@@ -74,7 +74,9 @@ class Report(NamedTuple):
 
 
 class Downloads:
-    """What a server sends, kept until it is asked something else: an evaluation and the round that follows it ask for the same."""
+    """What the server sent last: an evaluation and the round after it need the same downloads, so they are made
+    once.
+    """
 
     def __init__(self) -> None:
         self.asked: tuple[Method, Server, Tensor] | None = None

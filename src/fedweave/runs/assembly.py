@@ -91,7 +91,7 @@ def check_run(run: Run, where: str) -> Method:
     checks.check_budget(run, here)
     kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
     method = build_method(run, kind(lambda: build("mlp", (1,), 1)))  # any model: only the settings are looked at
-    checks.check_wire(run, method, here)
+    checks.check_uploads(run, method, here)
     checks.check_needs(run, here)
     return method
 
@@ -175,7 +175,14 @@ def settings(run: Run, seed: int) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
     return Settings(
-        t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze, checks.wire(run)
+        t.rounds,
+        seed,
+        t.participation,
+        run.evaluate.every,
+        t.newcomers,
+        t.join_round,
+        t.freeze,
+        checks.upload_path(run),
     )
 
 

@@ -14,7 +14,7 @@ from fedweave.federation.federation import Federation, check_clients, pad_rows
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import Run
-from fedweave.threats.attacks import Attack, AttackSpec, flipped, liars
+from fedweave.threats.attacks import Attack, AttackSpec, choose_attackers, flipped
 
 
 def build_federation(
@@ -42,23 +42,27 @@ def build_federation(
 
 
 def attacked(federation: Federation, task: TaskSpec) -> Federation:
-    """`federation` with the liars that the task names; who they are hangs on the seed of the partition."""
+    """`federation` with the attackers that the task declares; the partition's seed decides which clients attack."""
     if task.attack is None:
         return federation
     spec = construct(AttackSpec, task.attack, "attack")
-    attack = Attack(spec.kind, spec.scale or 0.0, liars(federation.clients, spec.share, task.partition["seed"]))
-    return replace(_mislabelled(federation, attack.liars) if spec.kind == "label_flip" else federation, attack=attack)
+    attack = Attack(
+        spec.kind, spec.scale or 0.0, choose_attackers(federation.clients, spec.share, task.partition["seed"])
+    )
+    return replace(
+        _mislabelled(federation, attack.attackers) if spec.kind == "label_flip" else federation, attack=attack
+    )
 
 
-def _mislabelled(federation: Federation, liars: Tensor) -> Federation:
-    """The training labels of `liars` mirrored; what they validate and are tested on stays as it is."""
-    rows, shared, own = federation.train[liars], federation.shared, federation.own
+def _mislabelled(federation: Federation, attackers: Tensor) -> Federation:
+    """The training labels of `attackers` mirrored; their validation and test labels stay unchanged."""
+    rows, shared, own = federation.train[attackers], federation.shared, federation.own
     labels = {**shared, **own}["y"]
     classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
     if "y" in shared:
         return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
     y = labels.clone()
-    for liar, mine in zip(liars.nonzero()[:, 0].tolist(), rows, strict=True):
+    for liar, mine in zip(attackers.nonzero()[:, 0].tolist(), rows, strict=True):
         y[liar] = flipped(labels[liar], mine, classes)
     return replace(federation, own={**own, "y": y})
 
@@ -68,7 +72,7 @@ def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
     late = range(federation.clients - run.train.newcomers, federation.clients)
     found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
     if federation.attack is not None:
-        lying = federation.attack.liars.tolist()
+        lying = federation.attack.attackers.tolist()
         found |= {
             name: [i for i, lies in enumerate(lying) if lies == wanted]
             for name, wanted in (("honest", False), ("lying", True))

@@ -6,7 +6,7 @@ from typing import Any
 from fedweave import data
 from fedweave.errors import BadInput, choose, shown
 from fedweave.federation.protocol import Method
-from fedweave.federation.uploads import Wire
+from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
@@ -78,7 +78,7 @@ def check_budget(run: Run, where: str) -> None:
         )
 
 
-def check_wire(run: Run, method: Method, where: str) -> None:
+def check_uploads(run: Run, method: Method, where: str) -> None:
     """Refuse attacks and defences that the method has nothing for."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
@@ -91,7 +91,7 @@ def check_wire(run: Run, method: Method, where: str) -> None:
         )
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}")
-    robust = wire(run).robust
+    robust = upload_path(run).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; use clip, or {_methods('averages')}"
@@ -138,7 +138,7 @@ def kind_capabilities(task: TaskSpec) -> frozenset[str]:
     return frozenset(has | ({"batch_norm"} if with_norm else set()))
 
 
-def wire(run: Run) -> Wire:
+def upload_path(run: Run) -> UploadPath:
     """What happens to the uploads of a run on their way.
 
     Raises:
@@ -146,7 +146,7 @@ def wire(run: Run) -> Wire:
     """
     privacy, robust = run.train.privacy, run.train.robust
     where = f"params.yaml: runs.{run.key}.train"
-    return Wire(
+    return UploadPath(
         None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
         None if robust is None else construct(Robust, robust, f"{where}.robust"),
     )
