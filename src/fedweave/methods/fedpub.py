@@ -93,14 +93,12 @@ class FedPub(ClientModels):
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
         solver = Grouped(solvers=rules, group=lambda name: "mask" if name in client["masks"] else "")
-        fit = self.descend(
-            {**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss, solver=solver
-        )
+        start = {**own["mixture"], **client["buffers"], **client["masks"]}
+        fit = self.descend(start, data, names, loss=loss, solver=solver)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
-        embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(
-            0
-        )
+        proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
+        embedding = self.task.call(deployed, proxy, "embed").mean(0)
         upload = {"model": trees.without(after, self.kept), "embedding": embedding}
         return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
 
@@ -122,10 +120,8 @@ class FedPub(ClientModels):
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers
-            sparse, near = (
-                sum(m.abs().sum() for m in masks.values()),
-                sum((plain[name] - a).norm() for name, a in anchor.items()),
-            )
+            sparse = sum(m.abs().sum() for m in masks.values())
+            near = sum((plain[name] - a).norm() for name, a in anchor.items())
             return value + self.lam1 * sparse + pull * near, buffers
 
         return loss

@@ -18,9 +18,10 @@ PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv") 
 
 
 def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> None:
-    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json.
+    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last
+    run.json.
 
-    A run without run.json is unfinished: one from before is taken away first, so that no mixture of two is ever taken for whole.
+    A run without run.json is unfinished. An older run.json is removed first, so that files of two runs are never mixed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
@@ -96,7 +97,7 @@ def _sharing(prepared: PreparedRun) -> list[int] | None:
 
 
 def _identities(prepared: PreparedRun) -> dict[str, Any]:
-    """Names of the clients [N], the group of each and the names of the groups, or null where there are none."""
+    """Names of the clients [N], the group of each and the names of the groups, or null where the data have none."""
     group = prepared.federation.group
     return {
         "client_names": [*(prepared.names or (f"client {i}" for i in range(prepared.federation.clients)))],
@@ -106,16 +107,16 @@ def _identities(prepared: PreparedRun) -> dict[str, Any]:
 
 
 def _privacy(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
-    """What the clients' uploads give away of them, in the worst repetition; nothing where none was asked for."""
-    wanted = checks.upload_path(prepared.run).privacy
-    if wanted is None:
+    """The privacy loss of the clients in the worst repetition; empty without `train.privacy`."""
+    privacy = checks.upload_path(prepared.run).privacy
+    if privacy is None:
         return {}
     spent = max(value for history in histories.values() for _, name, value in history.diagnostics if name == "epsilon")
-    return {"epsilon": spent, "delta": wanted.delta}
+    return {"epsilon": spent, "delta": privacy.delta}
 
 
 def label(prepared: PreparedRun) -> str:
-    """The method's printed name; a variant and a run that leaks say so, and so never join the method's published row."""
+    """The method's printed name, with marks for a variant and for a leak, so that it never joins the published row."""
     marks = [prepared.run.variant] if prepared.run.variant else []
     marks += ["leaky"] if prepared.method.leaks and "leaky" not in prepared.run.variant else []
     return prepared.method.label + (f" [{', '.join(marks)}]" if marks else "")
@@ -159,9 +160,9 @@ def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:
 def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None:
     if not history.portrait:
         return
-    seen, vectors = history.portrait
+    round_, vectors = history.portrait
     with atomic_path(path) as temporary:
-        np.savez_compressed(temporary, round=np.array(seen), vectors=vectors.numpy(), **_groups(prepared))
+        np.savez_compressed(temporary, round=np.array(round_), vectors=vectors.numpy(), **_groups(prepared))
 
 
 def _groups(prepared: PreparedRun) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path,
 
 
 def load(path: Path | str = PARAMS) -> Study:
-    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and that every method makes sense on its task.
+    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and whether every method fits its task.
 
     Raises:
         BadInput: one line that names the key, the value and the way out.
@@ -41,7 +41,7 @@ def load(path: Path | str = PARAMS) -> Study:
 
 
 def check(study: Study, where: str = str(PARAMS)) -> Study:
-    """`study` as it is, or the first thing that is wrong with it.
+    """`study` unchanged, or the first error in it.
 
     Raises:
         BadInput: as `load`.
@@ -58,7 +58,8 @@ def check(study: Study, where: str = str(PARAMS)) -> Study:
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:
                 raise BadInput(
-                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run"
+                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; "
+                    "make it a run"
                 )
     return study
 
@@ -81,7 +82,7 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
 
 
 def check_run(run: Run, where: str) -> Method:
-    """The run's method, on a task that is a mere name; refuses what is unknown or makes no sense on the task.
+    """The run's method, on a placeholder of its task; refuses unknown names and methods that do not fit the task.
 
     Raises:
         BadInput: naming the run, the setting and the way out.
@@ -152,22 +153,24 @@ def _check_fit(run: Run, dataset: Dataset) -> None:
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":
         raise BadInput(
-            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; use tf32, or leave it out"
+            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; "
+            "use tf32, or leave it out"
         )
     augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
     if augment and (len(sides) != 2 or augment >= min(sides)):
         what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
         raise BadInput(
-            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out"
+            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; "
+            "make it smaller, or leave it out"
         )
 
 
 def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     """`task`, once its model has answered an example input."""
     with torch.no_grad():
-        found = tuple(task.call(task.init(0), example).shape)
-    if found != (1, outputs):
-        raise ValueError(f"it answers with {found} where (1, {outputs}) is needed")
+        shape = tuple(task.call(task.init(0), example).shape)
+    if shape != (1, outputs):
+        raise ValueError(f"its outputs have the shape {shape}, but (1, {outputs}) is needed")
     return task
 
 
@@ -190,7 +193,7 @@ def device(name: str) -> str:
     """The device called `name`.
 
     Raises:
-        BadInput: when a GPU is asked for and there is none.
+        BadInput: for 'cuda' on a machine without a visible GPU.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput(
@@ -216,10 +219,10 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
 
 
 def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
-    """The data set that the earlier stages wrote, dealt in memory as the run's task says.
+    """The data set that the earlier stages wrote, partitioned in memory as the run's task says.
 
     Raises:
-        BadInput: when it is not there or damaged, or cannot be dealt so.
+        BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
     dataset = data.load_dataset(folders(run.task, run.name, root)[0])
     return dataset, data.partition(dataset, **run.task.partition)

@@ -28,7 +28,7 @@ def build_federation(
     check_clients(partition.train, f"partition of {dataset.name}")
     data.check_fits(dataset, partition)
     data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
-    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
+    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: the file is mapped read-only
     data.check_finite(
         x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by"
     )
@@ -37,8 +37,8 @@ def build_federation(
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
-    given: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
-    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **given)
+    structure: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
+    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
 
 
 def attacked(federation: Federation, task: TaskSpec) -> Federation:
@@ -68,16 +68,16 @@ def _mislabelled(federation: Federation, attackers: Tensor) -> Federation:
 
 
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
-    """Clients that are looked at apart: those who come late, and those who lie; name -> positions."""
+    """Groups of clients that are reported separately: newcomers, and attackers; name -> positions."""
     late = range(federation.clients - run.train.newcomers, federation.clients)
-    found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
+    members_of = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
     if federation.attack is not None:
-        lying = federation.attack.attackers.tolist()
-        found |= {
-            name: [i for i, lies in enumerate(lying) if lies == wanted]
-            for name, wanted in (("honest", False), ("lying", True))
+        is_attacker = federation.attack.attackers.tolist()
+        members_of |= {
+            name: [i for i, attacker in enumerate(is_attacker) if attacker == attacks]
+            for name, attacks in (("honest", False), ("lying", True))
         }
-    return {name: members for name, members in found.items() if members}
+    return {name: members for name, members in members_of.items() if members}
 
 
 def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:

@@ -44,8 +44,8 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep` looks at again;
-            empty where no models are kept.
+        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep`
+            needs again; empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -103,7 +103,8 @@ def repeat(prepared: PreparedRun, seed: int, resume: State | None = None) -> Ite
     ):
         if not math.isfinite(report.loss):
             raise Diverged(
-                f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, every upload was dropped; "
+                f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
+                "every upload was dropped; "
                 f"{_way_out(prepared.run)}"
             )
         yield report
@@ -113,7 +114,8 @@ def _way_out(run: Run) -> str:
     """What to change after training has diverged: noise that outweighs every weight of a model, or the step size."""
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
-        return f"lower train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']}): noise {deviation:g} is added"
+        settings = f"train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']})"
+        return f"lower {settings}: noise {deviation:g} is added"
     if (attack.get("scale") or 0.0) >= HOSTILE:
         return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set train.robust"
     return f"lower train.lr ({run.train.lr}) or set train.clip"
@@ -178,15 +180,16 @@ def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
 def _keep(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
     """Every client's model of the round that would be reported if this were the last one.
 
-    Later choices hang on few "rows" of the evaluations so far: what is chosen now, and who has validation values at all.
+    Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
+    value.
     """
     kept, newest = history.kept, len(history.rounds) - 1
     rows = [*kept.get("rows", range(newest)), newest]
-    known = np.isfinite(_val(history, prepared, rows))
+    has_value = np.isfinite(_val(history, prepared, rows))
     try:
         picked = chosen(history, prepared, rows)
     except BadInput:  # no round is fit to be chosen yet
-        picked = np.full(known.shape[1], newest)
+        picked = np.full(has_value.shape[1], newest)
     now = torch.from_numpy(picked == newest)
     if kept and not now.any():
         return kept
@@ -199,7 +202,7 @@ def _keep(history: History, report: Report, prepared: PreparedRun) -> dict[str, 
     return {
         "round": report.round,
         "models": models,
-        "rows": sorted({*picked.tolist(), *np.array(rows)[known.argmax(0)].tolist()}),
+        "rows": sorted({*picked.tolist(), *np.array(rows)[has_value.argmax(0)].tolist()}),
     }
 
 
@@ -224,7 +227,7 @@ def perform(
 def perform_all(
     prepared: PreparedRun, checkpoints: Path, progress: Callable[[int, Report], None] = lambda seed, report: None
 ) -> dict[int, History]:
-    """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint."""
+    """Every repetition, in parallel where cores allow; a finished repetition is read from its checkpoint."""
     check_writable(checkpoints)
     workers, threads = share(
         prepared.method.network, len(prepared.run.seeds), prepared.device, prepared.federation.clients
@@ -272,13 +275,14 @@ def _restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State
     for path in stored:
         try:
             content = load_tensors(path)
-            found = [content["version"], content["fingerprint"], content["seed"]]
+            header = [content["version"], content["fingerprint"], content["seed"]]
         except Exception as error:  # a damaged file can raise nearly anything
             reason = type(error).__name__
             continue
-        if found != (wanted := [VERSION, prepared.run.fingerprint(), seed]):
+        if header != (expected := [VERSION, prepared.run.fingerprint(), seed]):
             raise BadInput(
-                f"{path}: is of (version, specification, seed) {found}, not {wanted}; delete it to start this repetition again"
+                f"{path}: is of (version, specification, seed) {header}, not {expected}; "
+                "delete it to start this repetition again"
             )
         moved = torch.utils._pytree.tree_map(
             lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, content["state"]
