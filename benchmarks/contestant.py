@@ -12,8 +12,9 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.federation.engine import Settings, begin, evaluate, one_round
+from fedweave.federation.engine import begin, evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.records import Settings
 from fedweave.runs.parallel import keep_memory
 
 EXECUTORS: dict[str, Executor] = {

@@ -23,7 +23,7 @@ import torch
 from fedweave import data
 from fedweave.data import Dataset
 from fedweave.runs import archive, assembly, repetition
-from fedweave.runs.repetition import Bench
+from fedweave.runs.repetition import PreparedRun
 from fedweave.study import catalogue, spec
 
 MIB = 2**20
@@ -44,7 +44,7 @@ def main(*parts: str) -> None:
 def clients() -> None:
     """A thousand clients with ten samples each: time a round and peak memory, both executors."""
     for executor in ("loop", "batched"):
-        made = bench(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
+        made = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
         begun = time.perf_counter()
         history = repetition.perform(made, 0)
         per_round, spent = np.median([row[3] for row in history.ledger]), time.perf_counter() - begun
@@ -53,7 +53,7 @@ def clients() -> None:
 
 def rounds() -> None:
     """Ten thousand rounds with checkpoints: resident memory on the way, which must not grow."""
-    made = bench(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
+    made = prepare(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
     seen: dict[int, float] = {}
     begun = time.perf_counter()
 
@@ -115,7 +115,7 @@ def _log(folders: list[Path], uri: str) -> None:
 
 def _runs(results: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
-    made = bench(10, 20, {"rounds": 10}, {"every": 1})
+    made = prepare(10, 20, {"rounds": 10}, {"every": 1})
     first = results / "load" / "runs" / "run-000"
     archive.write(first, made, {0: repetition.perform(made, 0)})
     facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def _runs(results: Path) -> Iterator[Path]:
         yield folder
 
 
-def bench(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]) -> Bench:
+def prepare(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]) -> PreparedRun:
     """FedAvg with a small perceptron on `count` clients of `size` digits each."""
     whole = data.load("digits", "unused")
     rows = np.random.default_rng(0).integers(len(whole.labels), size=count * size)

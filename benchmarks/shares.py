@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.load import bench
+from benchmarks.load import prepare
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave.client import local_training
 from fedweave.federation import engine
-from fedweave.federation.engine import Downloads, Settings
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Downloads, Settings
 from fedweave.runs import repetition
 from fedweave.runs.parallel import keep_memory
 
@@ -127,7 +127,10 @@ def rounds(*names: str) -> None:
     print(f"{'workload':10} {'executor':10} {'ms/round':>9} " + " ".join(f"{p:>10}" for p in PHASES))
     for name in names or tuple(PROFILED):
         work, kind = WORKLOADS[name](), PROFILED[name]
-        method, made = work.method(), bench(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1})
+        method, made = (
+            work.method(),
+            prepare(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1}),
+        )
         made = replace(made, method=method, federation=work.federation)
         with tempfile.TemporaryDirectory() as folder:
             repetition.perform(made, 1, Path(folder))

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from fedweave.errors import BadInput
-from fedweave.files import placed
+from fedweave.files import user_errors
 from fedweave.runs.parallel import die_with_parent
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
@@ -108,7 +108,7 @@ def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
     note("begun")
     try:
-        with placed():
+        with user_errors():
             main(*sys.argv[1:])
     except expected as error:
         print(f"error: {error}", file=sys.stderr)

@@ -76,8 +76,8 @@ def test_every_package_has_a_layer() -> None:
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("[a-z]*.py")), ids=lambda p: p.stem)
 def test_a_method_is_one_leaf_file(path: Path) -> None:
-    """At most 120 lines, no other method imported: the file is its train stage's cache boundary."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+    """At most 130 lines, no other method imported: the file is its train stage's cache boundary."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 130
     assert not [m for m in imported(path) if m.startswith("fedweave.methods")]
 
 

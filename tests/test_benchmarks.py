@@ -18,8 +18,9 @@ from packaging.utils import canonicalize_name
 import benchmarks.__main__ as bench
 from benchmarks import contestant, growth, peers, raw, shares
 from benchmarks.workloads import WORKLOADS, images
-from fedweave.federation.engine import Settings, begin, one_round
+from fedweave.federation.engine import begin, one_round
 from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -58,8 +58,10 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1),
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
     made = study(kind, methods, seeds, **evaluate)
     for key in made.runs:
-        bench = repetition.prepare(made.run(key), dataset(kind), partition(kind))
-        archive.write(Path("results/toy/runs") / key, bench, {seed: repetition.perform(bench, seed) for seed in seeds})
+        prepared = repetition.prepare(made.run(key), dataset(kind), partition(kind))
+        archive.write(
+            Path("results/toy/runs") / key, prepared, {seed: repetition.perform(prepared, seed) for seed in seeds}
+        )
     return Path("results/toy")
 
 

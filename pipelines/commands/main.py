@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose, shown
-from fedweave.files import check_writable, placed
+from fedweave.files import check_writable, user_errors
 from fedweave.pipelines.commands import records, studies
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import catalogue, config, spec
@@ -41,7 +41,7 @@ def main() -> None:
 def guarded(command: Callable[[], Any]) -> None:
     """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
     try:
-        with placed():
+        with user_errors():
             command()
     except BadInput as error:
         sys.exit(_complain(str(error), 2))

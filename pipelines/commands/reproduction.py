@@ -111,8 +111,8 @@ def _rows(study: str) -> list[dict]:
 
 def _line(row: dict) -> str:
     """One row; a difference beyond two standard deviations is bold."""
-    ours = results.shown(row["mean"], row["spread"], row["metric"])
-    printed = results.shown(row["published_mean"], row["published_std"], row["metric"])
+    ours = results.format_score(row["mean"], row["spread"], row["metric"])
+    printed = results.format_score(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
     apart = abs(gap) > 2 * np.hypot(np.nan_to_num(row["spread"]), np.nan_to_num(row["published_std"]))

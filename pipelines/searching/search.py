@@ -213,30 +213,30 @@ def seed(key: str, trial: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
 
 
-def _bench(search: Search, params: Mapping[str, Any]) -> repetition.Bench:
+def _bench(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
     """The objects of a trial with `params`."""
     rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
     return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
 
 
-def _value(bench: repetition.Bench, seeds: list[int], trial: optuna.Trial) -> float:
+def _value(prepared: repetition.PreparedRun, seeds: list[int], trial: optuna.Trial) -> float:
     """Mean over seeds of the best validation value of a run; pruned by rounds.
 
     Raises:
         TrialPruned: the median of earlier trials was better at the same round.
         Diverged: a loss that is not finite.
     """
-    bests = [_best(bench, seed, number * bench.rounds, trial) for number, seed in enumerate(seeds)]
+    bests = [_best(prepared, seed, number * prepared.rounds, trial) for number, seed in enumerate(seeds)]
     return sum(bests) / len(bests)
 
 
-def _best(bench: repetition.Bench, seed: int, offset: int, trial: optuna.Trial) -> float:
+def _best(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optuna.Trial) -> float:
     """The best validation value of one repetition."""
-    better = max if bench.method.task.higher_is_better else min
+    better = max if prepared.method.task.higher_is_better else min
     best: float | None = None
-    for report in repetition.repeat(bench, seed):
+    for report in repetition.repeat(prepared, seed):
         if report.scores:
-            value = float(report.scores[assembly.point(bench.run)]["val"].nanmean())
+            value = float(report.scores[assembly.point(prepared.run)]["val"].nanmean())
             if not math.isfinite(value):
                 raise optuna.TrialPruned
             best = value if best is None else better(best, value)

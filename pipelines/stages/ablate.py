@@ -65,9 +65,9 @@ def outcomes(
             continue
         dealt = run.task.partition != declared.task.partition
         trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
-        found[variant] = _of_training(trained.bench, trained.histories, settings)._replace(dealt=dealt)
+        found[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
-        print(f"{title}: {trained.bench.method.task.metric} {found[variant].values.mean():.4g}", flush=True)
+        print(f"{title}: {trained.prepared.method.task.metric} {found[variant].values.mean():.4g}", flush=True)
     if not any(outcome.declared for outcome in found.values()):
         found = {DECLARED: _of_results(study, key, {}), **found}
     return found, done
@@ -89,9 +89,9 @@ def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
 
 
 def _of_training(
-    bench: repetition.Bench, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
+    prepared: repetition.PreparedRun, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
 ) -> Outcome:
-    values = np.stack([archive.selected(bench, history) for history in histories.values()])
+    values = np.stack([archive.selected(prepared, history) for history in histories.values()])
     down, up, seconds = np.mean(
         [np.sum([row[1:4] for row in history.ledger], axis=0) for history in histories.values()], axis=0
     )

@@ -11,7 +11,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
 from fedweave.pipelines.stages.train import found
-from fedweave.report import inside
+from fedweave.report import method_views
 from fedweave.report.summary import Line, summary
 from fedweave.results import verdicts
 from fedweave.runs import assembly
@@ -63,7 +63,7 @@ def main(study: str = "") -> None:
     for task, part in made.board.groupby("task", sort=False):
         console.print(fitting(console, part))
         runs = results.by_task(loaded)[str(task)]
-        if said := verdicts.blind(runs, results.values(runs, made.clients)):
+        if said := verdicts.reason_without_power(runs, results.values(runs, made.clients)):
             console.print(said, soft_wrap=True)
         console.print("")
     for line in LEGEND:
@@ -122,16 +122,16 @@ def stale(study: results.Study) -> list[str]:
     ]
 
 
-def besides(made: results.Tables) -> Iterator[inside.Grid]:
+def besides(made: results.Tables) -> Iterator[method_views.Grid]:
     """What the study's papers print besides scores, and the clients that are looked at apart; nothing for most studies."""
     measures, cohorts = made.measures[made.measures["table"] != ""], made.cohorts
     for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
         mine, apart = (table[table["task"] == task] for table in (measures, cohorts))
-        grids = [inside.cohorts(apart), inside.others(mine), *inside.shares(mine)]
+        grids = [method_views.cohorts(apart), method_views.others(mine), *method_views.shares(mine)]
         yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
 
 
-def plain(grid: inside.Grid) -> Table:
+def plain(grid: method_views.Grid) -> Table:
     """A grid for the terminal."""
     table = Table(
         title=grid.title,

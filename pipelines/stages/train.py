@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged, choose
-from fedweave.federation.engine import Report
+from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
@@ -24,31 +24,31 @@ def main(key: str) -> None:
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
     run = study.run(key, found(study, key))
     with machine.watched() as load:
-        bench, histories, checkpoints = train(run, assembly.load_inputs(run), key)
+        prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
     note("trained")
     for seed, history in histories.items():
         print(
-            f"{key}, seed {seed}: test {bench.method.task.metric} {archive.selected(bench, history).mean():.4g}",
+            f"{key}, seed {seed}: test {prepared.method.task.metric} {archive.selected(prepared, history).mean():.4g}",
             flush=True,
         )
     machine.write(paths.run(study.name, key) / "system.csv", load)
-    archive.write(paths.run(study.name, key), bench, histories)
-    repetition.forget(checkpoints, bench.run)
+    archive.write(paths.run(study.name, key), prepared, histories)
+    repetition.forget(checkpoints, prepared.run)
 
 
 class Trained(NamedTuple):
     """A run with its repetitions by seed, and the folder of their checkpoints, to be kept until results are written."""
 
-    bench: repetition.Bench
+    prepared: repetition.PreparedRun
     histories: dict[int, repetition.History]
     checkpoints: Path
 
 
 def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
     """Every repetition of `run`, which the log calls `title`; what was killed goes on from its last checkpoint if the code is the same."""
-    bench = repetition.prepare(run, *inputs)
+    prepared = repetition.prepare(run, *inputs)
     checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
-    return Trained(bench, repetition.perform_all(bench, checkpoints, lines(title, bench.rounds)), checkpoints)
+    return Trained(prepared, repetition.perform_all(prepared, checkpoints, lines(title, prepared.rounds)), checkpoints)
 
 
 def found(study: Study, key: str) -> dict[str, Any]:

@@ -40,13 +40,13 @@ def choose(value: str, choices: Iterable[str], key: str) -> str:
     """Return `value` if it is one of `choices`.
 
     Raises:
-        BadInput: naming `key`, the value, the choices that it may stand for and all of them.
+        BadInput: naming `key`, the value, similar choices and all choices.
     """
-    known = sorted(choices)
-    if value in known:
+    options = sorted(choices)
+    if value in options:
         return value
     typed = str(value)[:LONGEST_VALUE]
-    holding = [name for name in known if len(typed) > 1 and typed.lower() in name.lower()]
-    near = [*dict.fromkeys([*difflib.get_close_matches(typed, known, n=1), *holding])][:NEAR]
+    holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
+    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=1), *holding])][:NEAR]
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(known)}")
+    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(options)}")

@@ -18,22 +18,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What the user can mend: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a folder.
-MENDABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR", "EEXIST", "EISDIR",
+# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a
+# folder.
+USER_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR",
+                                         "EEXIST", "EISDIR",
                                          "ENAMETOOLONG", "ELOOP")}  # fmt: skip
 
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it replaces `path`, on any error it is removed.
+    """Yield a temporary path next to `path`; on success it replaces `path`, on any error it is removed.
 
-    After a power cut `path` is the old file or the new one: content reaches the disk before the name, the name before this ends.
+    After a power cut `path` is the old file or the new one: the content is on the disk before the name changes.
 
     Raises:
         BadInput: the disk is full, or the folder cannot be written.
     """
     path = Path(path)
-    with _told(path):
+    with _one_line_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(handle)
@@ -49,8 +51,8 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
-def placed() -> Iterator[None]:
-    """What a whole command does: a place that the user can mend is told, wherever it was come upon.
+def user_errors() -> Iterator[None]:
+    """Context of a whole command: turn file errors that the user can fix into a one-line BadInput.
 
     Raises:
         BadInput: a folder is a file, or cannot be written, or the disk is full.
@@ -58,18 +60,18 @@ def placed() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in MENDABLE or error.filename is None:
+        if error.errno not in USER_ERRORS or error.filename is None:
             raise
         way = "make sure that it and those above it are folders that can be written, and run this again"
         raise BadInput(f"{error.filename}: cannot be used ({error.strerror}); {way}") from error
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _one_line_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in MENDABLE:
+        if error.errno not in USER_ERRORS:
             raise
         way = f"free space, or make {path.parent} a folder that can be written, and run this again"
         raise BadInput(f"{path}: cannot be written ({error.strerror}); {way}") from error
@@ -108,7 +110,7 @@ def check_regular(path: Path | str) -> None:
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError):
-        return  # whoever reads it says why it cannot be read
+        return  # the reader reports why it cannot be read
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(mode), "a device")
@@ -161,7 +163,7 @@ def save_tensors(path: Path | str, content: Any) -> None:
 
 
 def load_tensors(path: Path | str) -> Any:
-    """What `save_tensors` wrote, on the CPU; runs no code that the file may hold. Whatever is wrong with it raises."""
+    """What `save_tensors` wrote, on the CPU; never runs code from the file. Any damage raises an error."""
     from fedweave.readers.tensors import read_tensors
 
     check_regular(path)
@@ -174,7 +176,7 @@ def check_writable(folder: Path | str) -> None:
     Raises:
         BadInput: naming the folder, the reason and the way out.
     """
-    with _told(Path(folder) / ".writable"):
+    with _one_line_errors(Path(folder) / ".writable"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(
             dir=folder, buffering=0

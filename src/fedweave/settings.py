@@ -192,7 +192,7 @@ class Setting:
     Attributes:
         name: of the field or parameter.
         type: its annotation without what `Annotated` adds.
-        default: its value where nobody gives one; `REQUIRED` if there is none.
+        default: its value if none is given; `REQUIRED` if it has no default.
         bounds: which a number must fulfil, all of them.
         space: where a search looks for it, or None if it does not.
         meaning: one line; empty where nobody wrote one.
@@ -247,10 +247,10 @@ def describe(owner: type | Callable[..., Any]) -> tuple[Setting, ...]:
     )
 
 
-def _default(given: dataclasses.Field[Any] | inspect.Parameter) -> Any:
-    if isinstance(given, inspect.Parameter):
-        return REQUIRED if given.default is inspect.Parameter.empty else given.default
-    return given.default if given.default_factory is dataclasses.MISSING else given.default_factory()
+def _default(source: dataclasses.Field[Any] | inspect.Parameter) -> Any:
+    if isinstance(source, inspect.Parameter):
+        return REQUIRED if source.default is inspect.Parameter.empty else source.default
+    return source.default if source.default_factory is dataclasses.MISSING else source.default_factory()
 
 
 def _setting(bare: Setting, annotations: list[Any]) -> Setting:

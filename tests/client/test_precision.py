@@ -9,9 +9,10 @@ import torch
 from fedweave.client.solvers import value_and_grad
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.executors import exact as computing
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
 from fedweave.methods import METHODS
 from fedweave.tensors import dropout_keys, trees

@@ -10,7 +10,7 @@ import pytest
 from fedweave import data
 from fedweave.data.base import Dataset, Partition
 from fedweave.errors import BadInput
-from fedweave.runs import assembly
+from fedweave.runs import federations
 
 SETS = {name: data.load(name, "unused") for name in ("digits", "digits-graph")}
 SERIES = Dataset(
@@ -89,7 +89,7 @@ def test_impossible_normalisations(name: str, way: Any, words: list[str]) -> Non
     """Names, kinds, and numbers by which nothing can be scaled."""
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
     dealt = data.partition(SETS[name], "natural" if options else "iid", 3, 0, **options)
-    refused(lambda: assembly.build_federation(SETS[name], dealt, way), *words)
+    refused(lambda: federations.build_federation(SETS[name], dealt, way), *words)
 
 
 def spoilt(name: str, value: float) -> Dataset:
@@ -107,7 +107,7 @@ def test_features_that_are_not_finite(name: str, value: float) -> None:
     rule = {"sines": "natural", "digits-graph": "metis"}.get(name, "iid")
     dealt = data.partition(SETS[name], rule, 3, 0, **options)
     refused(
-        lambda: assembly.build_federation(spoilt(name, value), dealt, "none"),
+        lambda: federations.build_federation(spoilt(name, value), dealt, "none"),
         f"dataset {name}",
         str(value),
         "not finite",
@@ -138,7 +138,7 @@ STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
 @pytest.mark.parametrize(("name", "made", "words"), STALE, ids=range(len(STALE)))
 def test_partitions_of_other_data(name: str, made: Callable[[], Partition], words: list[str]) -> None:
     """Empty clients, rows twice or in training and test at once, rows that are not there, clients of another kind."""
-    refused(lambda: assembly.build_federation(SETS[name], made(), "none"), *words)
+    refused(lambda: federations.build_federation(SETS[name], made(), "none"), *words)
 
 
 X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)

@@ -20,7 +20,7 @@ from fedweave import data
 from fedweave.data.base import Partition
 from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import Diverged
-from fedweave.federation.engine import Report
+from fedweave.federation.records import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
 from fedweave.pipelines.commands.studies import dump
 from fedweave.runs import archive, repetition
@@ -62,7 +62,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
 def test_what_diverges_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
     """Noise that outweighs the model is not the fault of the step size."""
     with pytest.raises(Diverged) as caught:
-        repetition.perform(bench(ODD[3][1], **changes), 0)
+        repetition.perform(prepared(ODD[3][1], **changes), 0)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -178,7 +178,7 @@ def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tm
     assert done.stderr.count("\n") == 1
 
 
-def bench(partition: Partition, task: str = "digits", **train: Any) -> repetition.Bench:
+def prepared(partition: Partition, task: str = "digits", **train: Any) -> repetition.PreparedRun:
     """Two rounds of FedAvg-FT on given clients."""
     content = copy.deepcopy(good())
     content["tasks"][task]["train"] |= {"rounds": 2, **train}
@@ -212,8 +212,8 @@ ODD: list[tuple[str, Partition, dict[str, Any]]] = [
 @pytest.mark.parametrize(("partition", "train"), [odd[1:] for odd in ODD], ids=[odd[0] for odd in ODD])
 def test_odd_clients_work(partition: Partition, train: dict[str, Any]) -> None:
     """They train, are scored, and nothing is dropped."""
-    history = repetition.perform(bench(partition, **train), 0)
-    assert np.isfinite(archive.selected(bench(partition, **train), history)).all()
+    history = repetition.perform(prepared(partition, **train), 0)
+    assert np.isfinite(archive.selected(prepared(partition, **train), history)).all()
     assert history.dropped == []
 
 
@@ -225,7 +225,7 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
     parts = [rows([0, 3], [0, 3], [0, 3]), rows([1], [1], [1]), rows([2, 4], [2, 4], [2, 4])]
     nodes = rows(*(list(range(10 * i, 10 * i + 5)) for i in range(3)))
     made = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
-    history = repetition.perform(bench(made, "graph", executor=executor), 0)
+    history = repetition.perform(prepared(made, "graph", executor=executor), 0)
     assert np.isfinite(history.scores["post/test"]).all()
     assert np.isfinite([row[4] for row in history.ledger]).all()
 
@@ -233,7 +233,7 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
 def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what is finished one."""
     partition = ODD[3][1]
-    made = bench(partition, rounds=5, checkpoint=1)
+    made = prepared(partition, rounds=5, checkpoint=1)
     whole = repetition.perform(made, 0)
 
     def until_the_last(report: Report) -> None:
@@ -268,7 +268,7 @@ def test_a_finished_run_names_what_is_damaged(tmp_path: Path) -> None:
     """Results are read by many; a broken one is named."""
     from fedweave.results.runs import load_run
 
-    made = bench(ODD[3][1])
+    made = prepared(ODD[3][1])
     archive.write(tmp_path / "run", made, {0: repetition.perform(made, 0)})
     assert json.loads((tmp_path / "run" / "run.json").read_text())["dropped"] == 0
     load_run(tmp_path / "run")

@@ -12,7 +12,7 @@ from fedweave.data.partitions.label_skew import (
     clusters,
     dirichlet,
     dominant,
-    drawn,
+    draw_counts,
     grouped,
     lda,
     shards,
@@ -81,7 +81,7 @@ def test_lda_is_balanced_exactly() -> None:
     deal = lda(train, 100, stream(1), alpha=0.1)
     assert np.array_equal(deal.counts.sum(1), np.full(100, 500))
     assert np.array_equal(deal.counts.sum(0), train.sizes)
-    held = drawn(test, deal.shares, stream(2))
+    held = draw_counts(test, deal.shares, stream(2))
     assert np.array_equal(held.sum(1), np.full(100, 100))
     assert np.array_equal(held.sum(0), test)
     for counts, least in ((deal.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
@@ -90,7 +90,7 @@ def test_lda_is_balanced_exactly() -> None:
 
 def test_lda_draws_from_its_shares() -> None:
     shares = np.array([[0.1, 0.2, 0.7]])
-    counts = sum(drawn(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40))
+    counts = sum(draw_counts(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40))
     assert stats.chisquare(counts, shares[0] * counts.sum()).pvalue > 1e-3
 
 

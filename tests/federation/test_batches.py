@@ -19,7 +19,7 @@ TRAIN = rows(*(DRAWN[60 * i : 60 * i + size].tolist() for i, size in enumerate(S
 HELD = [rows(*(DRAWN[start + 5 * i : start + 5 * i + 5].tolist() for i in range(3))) for start in (300, 400)]
 
 
-def bench(batch_size: int, executor: str) -> repetition.Bench:
+def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
     """Two rounds of FedAvg on clients of 7, 45 and 60 rows."""
     content = copy.deepcopy(good())
     content["tasks"]["digits"]["train"] |= {"rounds": 2, "batch_size": batch_size, "executor": executor}
@@ -30,14 +30,14 @@ def bench(batch_size: int, executor: str) -> repetition.Bench:
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_every_larger_batch_is_the_same(executor: str) -> None:
     """To the last bit: 100 and 500 are no multiples of what plans are padded to, and had other widths of padding."""
-    found = [repetition.perform(bench(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
+    found = [repetition.perform(prepared(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
     assert all(history.scores == found[0].scores for history in found)
     assert all([row[4] for row in history.ledger] == [row[4] for row in found[0].ledger] for history in found)
 
 
 def test_a_plan_is_no_wider_than_the_largest_client() -> None:
     """Up to the rounding of its padding; it holds every row once an epoch; smaller batches stay as they are."""
-    federation = bench(32, "loop").federation
+    federation = prepared(32, "loop").federation
     positions = torch.arange(3)
     plan = cohort(federation, positions, Training(batch_size=2**31 - 1, epochs=2), 2, 0, 1).plan
     assert plan.shape == (3, 2, 1, LANES)

@@ -81,11 +81,11 @@ def test_threshold_graph() -> None:
 
 def test_given_graph_is_symmetrised() -> None:
     stored = np.array([[0, 1, 2, 2, 0], [1, 0, 2, 0, 1]])
-    assert collaboration.given(stored, 4).tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
-    assert collaboration.given(np.zeros((2, 0), dtype=np.int64), 3).shape == (2, 0)
+    assert collaboration.from_relation(stored, 4).tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
+    assert collaboration.from_relation(np.zeros((2, 0), dtype=np.int64), 3).shape == (2, 0)
     for wrong in (stored.T, stored + 3):
         with pytest.raises(BadInput, match="relation"):
-            collaboration.given(wrong, 4)
+            collaboration.from_relation(wrong, 4)
 
 
 def test_simplex_projection_is_the_nearest_point() -> None:

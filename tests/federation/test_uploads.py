@@ -10,14 +10,15 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Settings, State, begin, one_round, run, train
+from fedweave.federation.engine import begin, one_round, run, train
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
-from fedweave.federation.uploads import Wire, delivered, finite, reference
+from fedweave.federation.uploads import UploadPath, deliver, finite_rows, reference
 from fedweave.methods import METHODS
-from fedweave.runs import assembly
+from fedweave.runs import assembly, federations
 from fedweave.study import spec
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -88,8 +89,8 @@ def test_a_client_that_diverges_harms_nobody_else(name: str, executor: object) -
     *_, report = run(method, replace(federation, shared={**federation.shared, "x": x}), SETTINGS, executor)
     assert report.dropped == (LIAR,)
     assert np.isfinite(report.loss)
-    assert finite(report.models["post"]) is None
-    assert finite((report.state.clients, report.models["pre"])) is None
+    assert finite_rows(report.models["post"]) is None
+    assert finite_rows((report.state.clients, report.models["pre"])) is None
     assert all(value.isfinite().all() for scores in report.scores.values() for value in scores.values())
 
 
@@ -134,7 +135,7 @@ def test_numbers_of_steps_are_public() -> None:
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates = train(method, state, who, Loop())
     known = lambda: reference(updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = delivered(updates.upload, updates.client, known, who, 2, Wire(Privacy(clip=0.1, noise=1.0))).uploads
+    sent = deliver(updates.upload, updates.client, known, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0))).uploads
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not same(sent["model"], updates.upload["model"])
@@ -160,7 +161,7 @@ def test_robust_centres_against_the_textbook() -> None:
             (Robust(rule="trimmed", trim=1 / count), lambda v: trim_mean(v, 1.01 / len(v), axis=0)),
             (Robust(rule="trimmed", trim=0.0), lambda v: v.mean(0)),
         ):
-            found = rule.applied(sent, known)["model"]
+            found = rule.apply(sent, known)["model"]
             for name, value in sent["model"].items():
                 assert np.allclose(found[name].numpy(), truth(value.numpy())[None], atol=1e-6)
 
@@ -171,7 +172,7 @@ def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
     length = lambda tree: trees.flat(trees.sub(tree["model"], known["model"])).norm(dim=1)  # noqa: E731
     before = length(sent)
     for bound, limit in ((4.0, 4.0), (None, float(before.median()))):
-        after = length(Robust(rule="clip", bound=bound).applied(sent, known))
+        after = length(Robust(rule="clip", bound=bound).apply(sent, known))
         assert torch.allclose(after, before.clamp(max=limit), atol=1e-5)
 
 
@@ -181,7 +182,9 @@ def test_one_hostile_client_ruins_a_mean_and_not_a_median() -> None:
     hostile = attacked(federation, "sign_flip", 50.0)
     scores = {}
     for rule in (None, Robust(rule="median"), Robust(rule="trimmed", trim=0.2), Robust(rule="clip")):
-        *_, report = run(method, hostile, Settings(rounds=15, seed=2, every=15, wire=Wire(robust=rule)), Loop())
+        *_, report = run(
+            method, hostile, Settings(rounds=15, seed=2, every=15, upload_path=UploadPath(robust=rule)), Loop()
+        )
         scores[rule.rule if rule else "mean"] = float(report.scores["pre"]["test"].mean())
     assert min(scores[rule] for rule in ("median", "trimmed", "clip")) > scores["mean"] + 15
 
@@ -195,8 +198,8 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
     shared, own, updates = train(method, state, who, Loop())
     known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
     ids = torch.arange(5)
-    flips = attacked(federation, "sign_flip", 2.0).attack.forged(updates.upload, lambda: known, ids, ids, 2, 0)
-    noise = attacked(federation, "noise", 0.5).attack.forged(updates.upload, lambda: known, ids, ids, 2, 0)
+    flips = attacked(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
+    noise = attacked(federation, "noise", 0.5).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
     honest = torch.arange(5) != LIAR
     for value, start, flip, lie in zip(*map(trees.tree_leaves, (updates.upload, known, flips, noise)), strict=True):
         assert torch.equal(flip[honest], value[honest])
@@ -230,13 +233,13 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
     content["runs"] = {"a": {"task": task, "method": method}}
     run_ = assembly.check(spec.parse(content)).run("a")
     dataset = data.load(run_.task.dataset, "unused")
-    plain = assembly.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
+    plain = federations.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
     if "y" in plain.own:  # a liar whose subgraph lacks the last class
         few = plain.own["y"].clamp(max=torch.where(torch.arange(plain.clients) % 2 == 0, 7, 9)[:, None])
         plain = replace(plain, own={**plain.own, "y": few})
-    lying = assembly.attacked(plain, run_.task)
-    assert lying.attack.liars.sum() == 3
-    for i, lies in enumerate(lying.attack.liars.tolist()):
+    lying = federations.attacked(plain, run_.task)
+    assert lying.attack.attackers.sum() == 3
+    for i, lies in enumerate(lying.attack.attackers.tolist()):
         before, after = (f.shared["y"] if "y" in f.shared else f.own["y"][i] for f in (plain, lying))
         for part in ("train", "val", "test"):
             rows = getattr(plain, part)[i]

@@ -9,8 +9,9 @@ import torch
 from naive import FED, SEED, made, models, ran, server
 from torch import Tensor
 
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Settings
 from fedweave.tensors import trees
 
 EQUAL = replace(FED, train=FED.train[:, :6])  # six training rows each: unweighted and weighted means agree

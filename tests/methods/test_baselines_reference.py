@@ -9,8 +9,9 @@ from naive import FED, SEED, average, batches, ce, copies, gradients, made, move
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import Settings, begin, one_round
+from fedweave.federation.engine import begin, one_round
 from fedweave.federation.executors import Loop
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort
 from fedweave.methods import fedcp
 from fedweave.tensors import dropout_keys, trees

@@ -8,10 +8,11 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.federation.engine import Report, Settings, State, begin, evaluate, onboard, one_round, run
+from fedweave.federation.engine import begin, evaluate, onboard, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, Settings, State
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree, tree_leaves

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import Forecast
 from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.engine import Settings, State, begin, onboard, one_round, run
+from fedweave.federation.engine import begin, onboard, one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import Training, viewers
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees

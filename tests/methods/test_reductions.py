@@ -6,9 +6,10 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import Report, Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import Training
 
 SETTINGS = Settings(rounds=3, seed=2)

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
 from fedweave.families import mending
-from fedweave.federation.engine import Settings, begin, one_round, run
+from fedweave.federation.engine import begin, one_round, run
 from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
 from fedweave.models.gcn import ordered
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
@@ -189,7 +190,7 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
     for short, full in zip(few, every, strict=True):
         assert short.live.all()
         assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
-        torch.testing.assert_close(full.made[0][short.nodes], short.made)
+        torch.testing.assert_close(full.features[0][short.nodes], short.features)
     assert not net._slots(code, torch.zeros(9))
 
 

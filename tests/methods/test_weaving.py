@@ -10,10 +10,11 @@ from torch import Tensor
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import Settings, State, begin, one_round, run
+from fedweave.federation.engine import begin, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
-from fedweave.federation.uploads import Wire
+from fedweave.federation.records import Settings, State
+from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -166,11 +167,11 @@ def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
     """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     last = {}
-    for name, wire, options in (
-        ("heurpfedla", Wire(Privacy(clip=0.1, noise=1.0)), {"retain": 99}),
-        ("local", Wire(), {}),
+    for name, upload_path, options in (
+        ("heurpfedla", UploadPath(Privacy(clip=0.1, noise=1.0)), {"retain": 99}),
+        ("local", UploadPath(), {}),
     ):
-        settings = Settings(rounds=3, seed=2, participation=3, wire=wire)
+        settings = Settings(rounds=3, seed=2, participation=3, upload_path=upload_path)
         *_, last[name] = run(tiny.method(name, task, "rows", **options), federation, settings, executor)
     assert torch.equal(last["heurpfedla"].scores["pre"]["test"], last["local"].scores["pre"]["test"])
     torch.testing.assert_close(*(trees.flat(report.models["pre"]) for report in last.values()), rtol=1e-9, atol=1e-10)

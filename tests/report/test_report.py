@@ -97,8 +97,8 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
-    assert "with 4 for 12 the test cannot call anything significant" in verdicts.blind(study.runs, found)
-    assert verdicts.blind(study.runs[:1], found) == ""
+    assert "with 4 for 12 the test cannot call anything significant" in verdicts.reason_without_power(study.runs, found)
+    assert verdicts.reason_without_power(study.runs[:1], found) == ""
 
 
 @pytest.mark.parametrize(("clients", "told"), [(5, "With 5 clients the test cannot"), (6, "")])

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedweave import plots, report, results
 from fedweave.errors import BadInput
 from fedweave.pipelines.stages import leaderboard
-from fedweave.report import graphs, inside
+from fedweave.report import graphs, method_views
 from fedweave.report.sweeps import sweeps
 from fedweave.results import published
 from tests.fake_results import write_run
@@ -129,7 +129,7 @@ def test_printed_weights_stand_beside_full_budgets(tmp_path: Path) -> None:
         path = write(folder, label=label, rounds=rounds, seeds=(0,), published=TABLE4)
         keep(path, 0, [1, 100, 190])
         table = results.tables(results.load_study(folder)).measures
-        table = table[table["quantity"].isin([*inside.KINDS])]
+        table = table[table["quantity"].isin([*method_views.KINDS])]
         assert len(table) == 36
         assert table["printed"].notna().sum() == beside
         assert set(table["table"]) == {"FedAGHN, table4"}
@@ -161,7 +161,7 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
     write(folder, label="Local", seeds=(0,))
     made = results.tables(results.load_study(folder)).measures
     assert made["quantity"].unique().tolist() == ["row_variation"]  # which needs no groups
-    assert list(inside.shares(made)) == []
+    assert list(method_views.shares(made)) == []
 
 
 def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:

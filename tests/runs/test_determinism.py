@@ -15,10 +15,10 @@ import torch
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.federation import engine
+from fedweave.federation import engine, records
 from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, repetition
-from fedweave.runs.repetition import Bench, History
+from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
@@ -43,7 +43,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def bench(key: str, **train: Any) -> Bench:
+def prepared(key: str, **train: Any) -> PreparedRun:
     """A short run on the digits or their graph."""
     content = good()
     for name in RUNS.values():
@@ -80,7 +80,7 @@ def assert_near(a: History, b: History) -> None:
 @pytest.mark.parametrize("key", RUNS)
 def test_the_same_run_twice_is_the_same_bits(key: str) -> None:
     """Scores, diagnostics, graphs and models."""
-    made = bench(key)
+    made = prepared(key)
     assert digest(repetition.perform(made, 0)) == digest(repetition.perform(made, 0))
     assert digest(repetition.perform(made, 0)) != digest(repetition.perform(made, 1))
 
@@ -121,14 +121,14 @@ def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) ->
 
 def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
     """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is reported of each client."""
-    made = bench("digits-fedavg_ft")
+    made = prepared("digits-fedavg_ft")
     made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
     history, state = History(), engine.begin(made.method, made.federation, 0, Loop())
     for r, values in enumerate(rounds, start=1):
         scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
         history = repetition.record(
-            history, engine.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
+            history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
         )
         try:
             yield history, 1.0 + repetition.chosen(history, made)
@@ -138,16 +138,16 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
 
 def test_the_order_of_stages_does_not_matter() -> None:
     """What ran before leaves nothing behind: no generator, no default, no cache."""
-    forth = {key: digest(repetition.perform(bench(key), 0)) for key in RUNS}
+    forth = {key: digest(repetition.perform(prepared(key), 0)) for key in RUNS}
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002
-    back = {key: digest(repetition.perform(bench(key), 0)) for key in reversed(RUNS)}
+    back = {key: digest(repetition.perform(prepared(key), 0)) for key in reversed(RUNS)}
     assert forth == back
 
 
 def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
     """As one after the other in one process."""
-    made = bench("digits-fedaghn")
+    made = prepared("digits-fedaghn")
     together = repetition.perform_all(made, tmp_path)
     torch.set_num_threads(1)
     assert {seed: digest(history) for seed, history in together.items()} == {
@@ -158,7 +158,7 @@ def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", RUNS)
 def test_threads_stay_within_the_tolerance(key: str) -> None:
     """One against two."""
-    made = bench(key)
+    made = prepared(key)
     one = repetition.perform(made, 0)
     torch.set_num_threads(2)
     assert_near(repetition.perform(made, 0), one)
@@ -167,11 +167,11 @@ def test_threads_stay_within_the_tolerance(key: str) -> None:
 @pytest.mark.parametrize("key", [key for key in RUNS if key != "digits-pfedhn"])
 def test_executors_stay_within_the_tolerance(key: str) -> None:
     """One client after the other against all at once and in chunks, in the precision that studies run in."""
-    one = repetition.perform(bench(key, executor="loop"), 0)
+    one = repetition.perform(prepared(key, executor="loop"), 0)
     for chunk in (0, 3):
-        other = repetition.perform(bench(key, executor="batched", chunk=chunk), 0)
+        other = repetition.perform(prepared(key, executor="batched", chunk=chunk), 0)
         assert_near(other, one)
-        found, wanted = (archive.selected(bench(key), history) for history in (other, one))
+        found, wanted = (archive.selected(prepared(key), history) for history in (other, one))
         assert np.abs(found - wanted).max() <= 100 / 20  # one test row of the smallest client
 
 
@@ -179,8 +179,8 @@ PROGRAM = """
 import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
 from fedweave.runs import repetition
-from tests.runs.test_determinism import bench, digest
-print(digest(repetition.perform(bench("digits-fedaghn"), 0)))
+from tests.runs.test_determinism import prepared, digest
+print(digest(repetition.perform(prepared("digits-fedaghn"), 0)))
 """
 
 
@@ -198,4 +198,4 @@ def test_another_process_and_hash_seed_give_the_same_bits() -> None:
         for seed in ("1", "2")
     ]
     said = {process.communicate()[0].strip() for process in running}
-    assert said == {digest(repetition.perform(bench("digits-fedaghn"), 0))}
+    assert said == {digest(repetition.perform(prepared("digits-fedaghn"), 0))}

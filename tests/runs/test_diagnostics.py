@@ -15,10 +15,17 @@ from torch import Tensor
 from fedweave import data
 from fedweave.data import Dataset
 from fedweave.families.hypernetworks import applied
-from fedweave.federation.collaboration import complete_graph, dirichlet_energy, given, portrayed, smoothness
-from fedweave.federation.engine import Settings, diagnose, run
+from fedweave.federation.collaboration import (
+    complete_graph,
+    describe_graph,
+    dirichlet_energy,
+    from_relation,
+    smoothness,
+)
+from fedweave.federation.engine import diagnose, run
 from fedweave.federation.executors import Loop
-from fedweave.runs import archive, assembly, repetition
+from fedweave.federation.records import Settings
+from fedweave.runs import archive, federations, repetition
 from fedweave.server_networks import GCNEncoder, build_sheaf
 from fedweave.server_networks.sheaf import reverse_of
 from fedweave.study import spec
@@ -34,7 +41,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def test_dirichlet_energy_is_the_laplacian_form() -> None:
     """½ tr(xᵀ (D − A) x); it vanishes exactly where neighbours agree, and scales with the square."""
-    edges, x = given(tiny.ring(N), N), numbers(N, 3)
+    edges, x = from_relation(tiny.ring(N), N), numbers(N, 3)
     adjacency = torch.zeros(N, N, dtype=torch.float64).index_put(
         (edges[0], edges[1]), torch.ones((), dtype=torch.float64)
     )
@@ -71,7 +78,7 @@ def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
 
 def test_graph_convolutions_over_smooth() -> None:
     """The quotient falls to nothing with depth: what the energies are there to show."""
-    edges, x = given(tiny.ring(8), 8), numbers(8, 5)
+    edges, x = from_relation(tiny.ring(8), 8), numbers(8, 5)
     torch.manual_seed(0)
     deep = [
         smoothness(GCNEncoder(5, 5, width=16, depth=depth).double()(x, edges), edges)["Dirichlet quotient"]
@@ -83,14 +90,14 @@ def test_graph_convolutions_over_smooth() -> None:
 def test_numbers_of_a_graph() -> None:
     """Identity and uniform weights are the two ends; signed weights count by their size."""
     group = torch.tensor([0, 0, 0, 1, 1, 1])
-    alone = portrayed(torch.eye(N).expand(4, -1, -1), group)
+    alone = describe_graph(torch.eye(N).expand(4, -1, -1), group)
     assert [float(v) for v in alone.values()] == [1.0, 0.0, 1.0]
-    even = portrayed(torch.full((2, N, N), 1 / N), group)
+    even = describe_graph(torch.full((2, N, N), 1 / N), group)
     torch.testing.assert_close(torch.stack([*even.values()]), torch.tensor([1 / N, math.log(N), 0.5]))
-    assert "weight within groups" not in portrayed(torch.eye(N)[None])
+    assert "weight within groups" not in describe_graph(torch.eye(N)[None])
     signed = torch.eye(N)[None] * 3.0 - torch.ones(N, N)
-    assert 0 < portrayed(signed)["self weight"] < 1
-    assert torch.isfinite(torch.stack([*portrayed(signed).values()])).all()
+    assert 0 < describe_graph(signed)["self weight"] < 1
+    assert torch.isfinite(torch.stack([*describe_graph(signed).values()])).all()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +140,7 @@ def test_sheaf_energy_is_that_of_the_last_layer() -> None:
     assert report.diagnostics["sheaf energy"] > 0
 
 
-def bench(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.Bench:
+def prepared(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.PreparedRun:
     """A run of digits-like blobs in the computer's memory."""
     g = np.random.default_rng(0)
     y = np.arange(600) % 10
@@ -152,7 +159,7 @@ def bench(method: str, partition: dict, rounds: int = 3, **settings: object) -> 
 
 def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
     """diagnostics.csv is what the reports said; graphs of every round where they are small; groups beside them."""
-    made = bench("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
+    made = prepared("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
     history = repetition.perform(made, 0)
     archive.write(tmp_path, made, {0: history})
     info = json.loads((tmp_path / "run.json").read_text())
@@ -178,7 +185,7 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
 
 def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
-    made = bench("fedaghn", {"name": "iid"}, rounds=12)
+    made = prepared("fedaghn", {"name": "iid"}, rounds=12)
     layers = len(made.method.task.layers)
     monkeypatch.setattr(repetition, "CELLS", 25 * layers * 4)
     assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
@@ -188,9 +195,9 @@ def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_labels_say_what_leaks() -> None:
     """Test feedback is in the label and in the record, and newcomers and liars are listed."""
-    leaky, plain = (bench("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
+    leaky, plain = (prepared("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
     assert ("leaky" in archive.label(leaky), "leaky" in archive.label(plain)) == (True, False)
     assert (leaky.method.leaks, plain.method.leaks) == (True, False)
-    late = bench("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
-    assert assembly.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
-    assert assembly.cohorts(plain.run, plain.federation) == {}
+    late = prepared("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
+    assert federations.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
+    assert federations.cohorts(plain.run, plain.federation) == {}

@@ -175,7 +175,7 @@ def test_dot_attention_serves_any_number_of_clients() -> None:
     assert not torch.equal(module(x, key=dropout_keys.key(0)), module(x))
 
 
-EDGES = collaboration.given(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]), N)
+EDGES = collaboration.from_relation(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]), N)
 
 
 @pytest.mark.parametrize("name", ENCODERS)

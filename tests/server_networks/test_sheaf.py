@@ -13,7 +13,7 @@ from fedweave.tensors import dropout_keys
 N, CHANNELS = 7, 4
 ORTHOGONAL = [name for name, kind in MAPS.items() if kind.orthogonal]
 # Client 6 is isolated.
-EDGES = collaboration.given(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
+EDGES = collaboration.from_relation(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
 REVERSE = reverse_of(EDGES, N)
 SHUFFLED = EDGES[:, torch.randperm(EDGES.shape[1], generator=torch.Generator().manual_seed(5))]
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Report, Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.records import Report, Settings
 from fedweave.runs import assembly
 from fedweave.study import spec
 from fedweave.tensors import trees
-from fedweave.threats.attacks import Attack, liars
+from fedweave.threats.attacks import Attack, choose_attackers
 from tests.study.test_spec import good
 
 SETTINGS = Settings(rounds=4, seed=2)
@@ -24,7 +25,7 @@ METHODS = ("fedsheafhn", "fedpub")
 
 def federation(kind: str = "gaussian", scale: float = 20.0, share: float = 0.4, seed: int = 1) -> Federation:
     """The toy's subgraphs, some of them lying."""
-    return replace(tiny.nodes_federation(), attack=Attack(kind, scale, liars(tiny.CLIENTS, share, seed)))
+    return replace(tiny.nodes_federation(), attack=Attack(kind, scale, choose_attackers(tiny.CLIENTS, share, seed)))
 
 
 def reports(name: str, clients: Federation, settings: Settings = SETTINGS, **overrides: object) -> list[Report]:
@@ -58,11 +59,11 @@ def test_liars_replace_embeddings_and_nothing_else(name: str, kind: str) -> None
     lying = federation(kind)
     clean, attacked = (reports(name, clients)[0] for clients in (tiny.nodes_federation(), lying))
     rows, honest = told(name, attacked), told(name, clean)
-    assert torch.equal(rows[~lying.attack.liars], honest[~lying.attack.liars])
-    assert lying.attack.liars.sum() == 2
-    for row in rows[lying.attack.liars]:
+    assert torch.equal(rows[~lying.attack.attackers], honest[~lying.attack.attackers])
+    assert lying.attack.attackers.sum() == 2
+    for row in rows[lying.attack.attackers]:
         assert (row == row[0]).all() == (kind == "constant")
-    assert not torch.equal(rows[lying.attack.liars], honest[lying.attack.liars])
+    assert not torch.equal(rows[lying.attack.attackers], honest[lying.attack.attackers])
     if name == "fedpub":  # its first mixture is made before anybody has told anything
         assert_equal(attacked.models["post"], clean.models["post"])
 
@@ -78,7 +79,9 @@ def test_the_wire_does_not_notice() -> None:
 def test_every_told_embedding_is_replaced() -> None:
     """On joining and in every refresh; a lie is drawn anew each time."""
     lying = federation()
-    held = [told("fedsheafhn", r)[lying.attack.liars] for r in reports("fedsheafhn", lying, Settings(rounds=5, seed=2))]
+    held = [
+        told("fedsheafhn", r)[lying.attack.attackers] for r in reports("fedsheafhn", lying, Settings(rounds=5, seed=2))
+    ]
     changed = [not torch.equal(a, b) for a, b in pairwise(held)]
     assert changed == [False, True, False, True]
     assert all(rows.std() > 5 for rows in held)
@@ -88,24 +91,24 @@ def test_lies_follow_their_law() -> None:
     """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, the same for the same client and round."""
     everybody = Attack("gaussian", 5.0, torch.ones(40, dtype=torch.bool))
     where, honest = torch.arange(40), {"embedding": torch.zeros(40, 100, dtype=torch.float64), "model": torch.ones(40)}
-    rounds = [everybody.corrupted(honest, where, where, 0, r) for r in (1, 1, 2)]
+    rounds = [everybody.corrupt(honest, where, where, 0, r) for r in (1, 1, 2)]
     assert torch.equal(rounds[0]["embedding"], rounds[1]["embedding"])
     assert not torch.equal(rounds[0]["embedding"], rounds[2]["embedding"])
     assert abs(rounds[0]["embedding"].std() - 5.0) < 0.25
     assert rounds[0]["model"] is honest["model"]
-    same = replace(everybody, kind="constant").corrupted(honest, where, where, 0, 1)["embedding"]
+    same = replace(everybody, kind="constant").corrupt(honest, where, where, 0, 1)["embedding"]
     assert torch.equal(same, same[:, :1].expand_as(same))
     assert 3.0 < same[:, 0].std() < 7.5
-    few = everybody.corrupted(trees.take(honest, where[7:9]), where[7:9], where[7:9], 0, 1)["embedding"]
+    few = everybody.corrupt(trees.take(honest, where[7:9]), where[7:9], where[7:9], 0, 1)["embedding"]
     assert torch.equal(few, rounds[0]["embedding"][7:9])
 
 
 def test_more_liars_contain_the_fewer() -> None:
     """Shares are rounded, and nested, so that curves over the share compare like with like."""
-    chosen = [liars(20, share, 666) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    chosen = [choose_attackers(20, share, 666) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
     assert [int(c.sum()) for c in chosen] == [0, 4, 8, 12, 16, 20]
     assert all((b | ~a).all() for a, b in pairwise(chosen))
-    assert not torch.equal(liars(20, 0.4, 1), liars(20, 0.4, 2))
+    assert not torch.equal(choose_attackers(20, 0.4, 1), choose_attackers(20, 0.4, 2))
 
 
 def test_executors_and_newcomers_know_the_liars() -> None:
@@ -123,9 +126,9 @@ def test_executors_and_newcomers_know_the_liars() -> None:
     for r in (0, -1):
         present = len(told("fedsheafhn", clean[r]))
         replaced = (told("fedsheafhn", ends[0][r]) != told("fedsheafhn", clean[r])).any(1)
-        assert torch.equal(replaced, lying.attack.liars[:present])
-    assert lying.attack.liars[3:].any()
-    assert not lying.attack.liars[3:].all()
+        assert torch.equal(replaced, lying.attack.attackers[:present])
+    assert lying.attack.attackers[3:].any()
+    assert not lying.attack.attackers[3:].all()
 
 
 @pytest.mark.parametrize("name", ["fedsheafhn", "fedavg_ft", "pfedgraph", "shn"])

@@ -10,14 +10,15 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.uploads import Wire, finite
+from fedweave.federation.records import Settings
+from fedweave.federation.uploads import UploadPath, finite_rows
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.threats.privacy import Privacy, epsilon
 
-PRIVATE = Wire(privacy=Privacy(clip=1.0, noise=0.5))
+PRIVATE = UploadPath(privacy=Privacy(clip=1.0, noise=0.5))
 
 
 def divergence(mu: float, value: float) -> float:
@@ -55,18 +56,18 @@ def test_noise_has_its_law_and_updates_their_bound() -> None:
     ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "told": torch.zeros(50, 30)}
     far = trees.tree_map(lambda t: t + 100.0, still)
     private = Privacy(clip=2.0, noise=1.5)
-    sent = private.protected(far, still, ids, 3, 7)
-    quiet = replace(private, noise=0.0).protected(far, still, ids, 3, 7)
+    sent = private.protect(far, still, ids, 3, 7)
+    quiet = replace(private, noise=0.0).protect(far, still, ids, 3, 7)
     for part in (quiet["model"]["w"], quiet["told"]):
         assert torch.allclose(part.norm(dim=1), torch.full((50,), 2.0), atol=1e-5)
     noise = torch.cat([(sent["model"]["w"] - quiet["model"]["w"]).flatten(), (sent["told"] - quiet["told"]).flatten()])
     assert noise.std() == pytest.approx(1.5 * 2.0 * math.sqrt(2), rel=0.02)
     assert abs(noise.mean()) < 0.1
-    rest = [private.protected(far, still, ids, *key)["told"] for key in ((3, 7), (3, 8), (4, 7))]
+    rest = [private.protect(far, still, ids, *key)["told"] for key in ((3, 7), (3, 8), (4, 7))]
     assert torch.equal(rest[0], sent["told"])
     assert not torch.equal(rest[0], rest[1])
     assert not torch.equal(rest[0], rest[2])
-    some = private.protected(trees.take(far, ids[8:10]), trees.take(still, ids[8:10]), ids[8:10], 3, 7)
+    some = private.protect(trees.take(far, ids[8:10]), trees.take(still, ids[8:10]), ids[8:10], 3, 7)
     assert torch.equal(some["told"], sent["told"][8:10])
 
 
@@ -78,10 +79,10 @@ def test_every_method_takes_it(name: str) -> None:
     method = tiny.method(
         name, task, kind, **({"stage1_rounds": 1} if "stage1_rounds" in METHODS[name].__dataclass_fields__ else {})
     )
-    settings = Settings(rounds=3, seed=1, participation=0.6, wire=PRIVATE)
+    settings = Settings(rounds=3, seed=1, participation=0.6, upload_path=PRIVATE)
     reports = list(run(method, federation, settings, Loop()))
     last = reports[-1]
-    assert finite(last.state.clients) is None
+    assert finite_rows(last.state.clients) is None
     assert all(leaf.isfinite().all() for leaf in trees.tree_leaves(last.state.server) if leaf.is_floating_point())
     *_, again = run(method, federation, settings, Loop(), reports[0].state)
     pairs = zip(trees.tree_leaves(tuple(last.state)), trees.tree_leaves(tuple(again.state)), strict=True)
@@ -97,7 +98,9 @@ def test_epsilon_is_that_of_the_busiest_client() -> None:
     """With every client in every round it is that of as many releases as rounds, and of one more for an enrolment."""
     for name, kind, besides in (("fedavg", "rows", 0), ("fedsheafhn", "nodes", 1)):
         task, federation = (make() for make in tiny.TASKS[kind])
-        *_, report = run(tiny.method(name, task, kind), federation, Settings(rounds=4, every=4, wire=PRIVATE), Loop())
+        *_, report = run(
+            tiny.method(name, task, kind), federation, Settings(rounds=4, every=4, upload_path=PRIVATE), Loop()
+        )
         assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + besides)
 
 
@@ -106,13 +109,15 @@ def test_noiseless_and_unclipped_is_the_plain_run() -> None:
     task, federation = (make() for make in tiny.TASKS["rows"])
     method = tiny.method("fedaghn", task, "rows")
     ends = {}
-    for key, wire, executor in (
-        ("plain", Wire(), Loop()),
-        ("off", Wire(privacy=Privacy(clip=1e6, noise=0.0)), Loop()),
+    for key, upload_path, executor in (
+        ("plain", UploadPath(), Loop()),
+        ("off", UploadPath(privacy=Privacy(clip=1e6, noise=0.0)), Loop()),
         ("loop", PRIVATE, Loop()),
         ("batched", PRIVATE, Batched()),
     ):
-        *_, report = run(method, federation, Settings(rounds=3, seed=1, participation=0.6, wire=wire), executor)
+        *_, report = run(
+            method, federation, Settings(rounds=3, seed=1, participation=0.6, upload_path=upload_path), executor
+        )
         ends[key] = [leaf for leaf in trees.tree_leaves(tuple(report.state)) if isinstance(leaf, torch.Tensor)]
     for a, b in (("plain", "off"), ("loop", "batched")):
         for x, y in zip(ends[a], ends[b], strict=True):

@@ -73,9 +73,9 @@ class Bar:
         self.bar.close()
 
 
-def reporter(method: str, bench: repetition.Bench) -> Callable[[int, Report], Progress]:
+def reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[int, Report], Progress]:
     """Makes a small record of every round, which may cross processes."""
-    point, rounds = assembly.point(bench.run), bench.rounds
+    point, rounds = assembly.point(prepared.run), prepared.rounds
 
     def made(seed: int, report: Report) -> Progress:
         val = report.scores[point]["val"].cpu().numpy() if report.scores else None
@@ -84,27 +84,27 @@ def reporter(method: str, bench: repetition.Bench) -> Callable[[int, Report], Pr
     return made
 
 
-def estimate(bench: repetition.Bench, study: Study) -> float:
-    """Seconds that the runs and the trials of `study` will take, from some rounds of the run that `bench` holds.
+def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
+    """Seconds that the runs and the trials of `study` will take, from some rounds of the run that `prepared` holds.
 
     Methods differ, so this says minutes from hours and not more.
     """
-    workers, _ = share(bench.method.network, len(study.seeds), bench.device, bench.federation.clients)
+    workers, _ = share(prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        seconds = _round_seconds(bench)
+        seconds = _round_seconds(prepared)
     finally:
         torch.set_num_threads(threads)
     waves = -(-len(study.seeds) // workers)
     trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
-    return seconds * bench.rounds * len(study.runs) * (waves + trials)
+    return seconds * prepared.rounds * len(study.runs) * (waves + trials)
 
 
-def _round_seconds(bench: repetition.Bench) -> float:
+def _round_seconds(prepared: repetition.PreparedRun) -> float:
     spent = float("nan")
-    reports = repetition.repeat(bench, bench.run.seeds[0])
-    for _ in range(min(TIMED, bench.rounds)):
+    reports = repetition.repeat(prepared, prepared.run.seeds[0])
+    for _ in range(min(TIMED, prepared.rounds)):
         begun = time.perf_counter()
         try:
             next(reports)

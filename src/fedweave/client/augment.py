@@ -5,13 +5,14 @@ from torch import Tensor
 
 from fedweave.tensors import dropout_keys
 
-SALT = 0x5F1F7  # apart from the salts of dropout
+SALT = 0x5F1F7  # different from the salts of dropout
 
 
 def shifted(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
     """Images [B, C, H, W] of `rows` [B], each moved by up to `most` pixels either way and mirrored half of the time.
 
-    What comes in from outside is the image reflected at its edge. The draws are functions of `key` and the place in the batch.
+    Pixels from outside are the image reflected at its edge. The offsets are functions of `key` and the place in the
+    batch.
 
     Args:
         images: [M, C, H, W].

@@ -14,8 +14,8 @@ class ClientData:
 
     Attributes:
         arrays: what the task reads: "x", "y" (all rows of the data set, or the client's own nodes), for subgraphs
-            "edges" [3, E], "weight" [E] and "nodes" [V] (True for real nodes), and where features are sparse "cells" [3, ...] and
-            "values"; for shared test sets "test_weight" [C].
+            "edges" [3, E], "weight" [E] and "nodes" [V] (True for real nodes), and for sparse features "cells" [3, ...]
+            and "values"; for shared test sets "test_weight" [C].
         plan: epochs of steps of training rows, [E, S, B]; rows of −1 are padding.
         train, val, test: rows, padded with −1. `test` is empty whenever client code trains, unless its method leaks.
         key: 0-d key of this client in this round.

@@ -1,8 +1,9 @@
 """Local training: a solver along a minibatch plan, for one client in plain PyTorch or for many of them stacked.
 
-Under `torch.func.vmap` (the `batched` executor) `descend` leaves the transform: parameters, optimiser state and everything
-the loss has captured become stacked tensors [P, ...]. Only the loss is mapped, its gradient is plain autograd on all clients at once
-(the sum over clients has every client's own gradient), and the step is the solver's on whole stacks.
+Under `torch.func.vmap` (the `batched` executor) `descend` leaves the transform: parameters, optimiser state and all
+tensors that the loss captured become stacked tensors [P, ...]. Only the loss is mapped. Its gradient is plain autograd
+on all clients at once (the gradient of the sum over clients has every client's own), and the step works on whole
+stacks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +27,9 @@ _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
 
 
 @contextmanager
-def compiling(wanted: bool) -> Iterator[None]:
+def compiling(enabled: bool) -> Iterator[None]:
     """Whether stacked steps are compiled inside this block."""
-    token = _COMPILING.set(wanted)
+    token = _COMPILING.set(enabled)
     try:
         yield
     finally:
@@ -64,7 +65,7 @@ def descend(
     """
     params, rest = trees.only(model, names), trees.without(model, names)
     steps = [rows for epoch in plan for rows in epoch]
-    # Keys hang on (epoch, step), not on a running count: padding leaves different numbers of steps behind it.
+    # Keys depend on (epoch, step), not on a running count, because padding changes the number of steps before them.
     places = torch.tensor(
         [(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device
     )
@@ -102,7 +103,9 @@ def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Calla
 
 
 class _Job(NamedTuple):
-    """What stacked training is besides its tensors: `dims` says which captured tensors [C] have a client axis (0 or None)."""
+    """Settings of stacked training, without its tensors: `dims` gives the client axis of each captured tensor (0 or
+    None).
+    """
 
     form: Any
     rebuild: Rebuild
@@ -204,8 +207,10 @@ def _advance(
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         values, buffers = vmap(one, (0, 0, list(job.dims), 0, 0))(leaves, rest, captured, rows, keys)
-    found = torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True)
-    grads = {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(params.items(), found, strict=True)}
+    gradients = torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True)
+    grads = {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(params.items(), gradients, strict=True)
+    }
     after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:
         return *job.solver.step_(params, grads, state), after, values.detach()

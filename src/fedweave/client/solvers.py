@@ -34,7 +34,9 @@ class Solver(ABC):
         """The same step on buffers the caller owns, in place."""
 
     def stacks(self, state: Tree) -> bool:
-        """Whether `step_` on stacks [P, ...] is the step of every client: nothing couples entries, and all have taken as many steps."""
+        """Whether `step_` on stacks [P, ...] equals every client's step: entries are independent, step counts are
+        equal.
+        """
         return False
 
 
@@ -97,7 +99,8 @@ class Adam(Solver):
         return new, {"m": m, "v": v, "t": t}
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        # The fused kernel reads memory in order, whatever the strides: one pass, five times quicker than a chain of operations.
+        # The fused kernel reads memory in order, for any strides: one pass, five times quicker than a chain of
+        # operations.
         values, g = list(params.values()), [value.contiguous() for value in grads.values()]
         m, v, t = list(state["m"].values()), list(state["v"].values()), state["t"].add_(1)
         if not all(value.is_contiguous() for value in (*values, *m, *v)):
@@ -228,10 +231,11 @@ def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
 def pull_back(
     generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]
 ) -> tuple[Tree, Params]:
-    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), one forward and one backward pass for all participants.
+    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), in one forward and one backward pass for all
+    participants.
 
-    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖², so a *descent* step on it
-    moves what is generated towards what was trained.
+    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖²: a *descent* step on
+    it moves what is generated towards what was trained.
     """
     leaves, spec = torch.utils._pytree.tree_flatten(phi)
     tracked = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]

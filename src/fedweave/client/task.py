@@ -7,8 +7,7 @@ parameters: its weight and bias together.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +15,14 @@ from torch.nn import functional as F
 
 from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
+from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.models import Cells, ClientModel, Inputs, layers
 from fedweave.tensors.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once
 
-# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; the model's buffers are its own to update.
+# row_losses(model, rows [B], key, mask [B] of real rows or None) -> losses [B]; it may update the model's buffers.
 RowLosses = Callable[[Params, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -91,7 +91,9 @@ class Task(ABC):
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
-        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the outputs."""
+        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the
+        task.
+        """
 
         def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
@@ -169,31 +171,6 @@ class Task(ABC):
         return (self.row_score(outputs, targets) * weight).sum() / weight.sum()
 
 
-def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
-    """Run a method of `module` with `params` in the place of its own; like `torch.func.functional_call`, at a tenth of its cost."""
-    places = _places(module)
-    own = {name: places[name][0][places[name][1]] for name in params}
-    try:
-        for name, value in params.items():
-            table, leaf = places[name]
-            table[leaf] = value
-        return getattr(module, method)(*inputs, **options)
-    finally:
-        for name, value in own.items():
-            table, leaf = places[name]
-            table[leaf] = value
-
-
-@lru_cache(maxsize=64)
-def _places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
-    """Where a module keeps every parameter and buffer: name -> (table, key)."""
-    found: dict[str, tuple[dict[str, Any], str]] = {}
-    for prefix, part in module.named_modules():
-        for table in (part._parameters, part._buffers):
-            found |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
-    return found
-
-
 class Classification(Task):
     """Cross-entropy and accuracy in percent."""
 
@@ -217,7 +194,7 @@ class RowClassification(Classification):
     """Images or vectors: a client is a list of rows of one shared array "x" [M, ...].
 
     Attributes:
-        augment: pixels by which training images are moved at random, and then mirrored half of the time; 0 leaves them as they are.
+        augment: pixels by which training images are shifted at random; half of them are also mirrored. 0: no change.
     """
 
     augment: int = 0
@@ -274,7 +251,8 @@ class NodeClassification(Classification):
 
 @dataclass(frozen=True)
 class Forecast(Task):
-    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out, loss and metric are the MSE.
+    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out; loss and metric are the
+    MSE.
 
     Attributes:
         window, horizon: lengths in time steps.

@@ -36,7 +36,7 @@ class Dataset:
     edges: np.ndarray | None = None  # [2, E] int64, both directions, no self loops
     time: np.ndarray | None = None  # [T] float32 second feature of a series, in [0, 1]
     relation: np.ndarray | None = None  # [2, R] int64 given client graph, both directions, no self loops
-    note: str = ""  # printed beside every result
+    note: str = ""  # printed next to every result
     owner: np.ndarray | None = None  # [M] int64 natural client of a row
     recording: np.ndarray | None = None  # [M] int64 recording that a row is cut from; its rows are in the order of time
     overlap: int = 0  # rows after a row in its recording that share samples with it
@@ -59,8 +59,8 @@ class Dataset:
         for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
-        inside = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
-        _require(inside, f"{name}: labels y must lie in 0 … {self.classes - 1}")
+        in_range = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
+        _require(in_range, f"{name}: labels y must be in 0 … {self.classes - 1}")
         _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
         _require(
@@ -119,7 +119,7 @@ class Partition:
 
     @property
     def subgraphs(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(nodes [V], edges [2, E]) of every client, where there must be graphs; raises BadInput for rows and series."""
+        """(nodes [V], edges [2, E]) of every client of a graph data set; raises BadInput for rows and series."""
         if self.nodes is None or self.edges is None:
             raise BadInput("partition: its clients hold no subgraphs")
         return list(zip(self.nodes, self.edges, strict=True))
@@ -184,7 +184,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TEXTS} | arrays)
     except BadInput:
         raise
-    except Exception as error:  # whatever a wrong type leads to
+    except Exception as error:  # any error that a wrong type leads to
         raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
 
 
@@ -194,8 +194,8 @@ def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
         array = map_npy(path)
     except Exception as error:  # a damaged header can raise nearly anything
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
-    found = [str(array.dtype), list(array.shape)]
-    _require(found == expected, f"{path}: holds {found}, meta.json says {expected}; run the download stage again")
+    header = [str(array.dtype), list(array.shape)]
+    _require(header == expected, f"{path}: holds {header}, meta.json says {expected}; run the download stage again")
     return array
 
 

@@ -1,4 +1,4 @@
-"""What each data set and its partition must look like, so that a wrong file is refused before anything is computed with it."""
+"""Facts about each data set and its partition, so that a wrong file is refused before any computation."""
 
 from typing import NamedTuple
 
@@ -51,8 +51,8 @@ def check(dataset: Dataset) -> Dataset:
     if facts is None:
         return dataset
     pairs = dataset.edges if dataset.kind == "graph" else dataset.relation
-    found = {"shape": dataset.x.shape, "classes": dataset.classes, "pairs": 0 if pairs is None else pairs.shape[1]}
-    for key, value in found.items():
+    properties = {"shape": dataset.x.shape, "classes": dataset.classes, "pairs": 0 if pairs is None else pairs.shape[1]}
+    for key, value in properties.items():
         expected = getattr(facts, key)
         if value != expected and not (key == "pairs" and not expected):
             raise BadInput(f"dataset {dataset.name}: {key} is {value}, should be {expected}; download it again")
@@ -65,7 +65,7 @@ def check_finite(x: np.ndarray, what: str, way: str) -> None:
     """Refuse features with a value that is no number.
 
     Raises:
-        BadInput: naming the first such value and where it stands.
+        BadInput: naming the first such value and its position.
     """
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))

@@ -30,7 +30,8 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     """
     if not isinstance(name, str | Mapping):
         raise BadInput(
-            f"normalize: {name!r} must be a name, or a mapping with a name and numbers; names: {', '.join(NORMALISATIONS)}"
+            f"normalize: {name!r} must be a name, or a mapping with a name and numbers; "
+            f"names: {', '.join(NORMALISATIONS)}"
         )
     options = {"name": name} if isinstance(name, str) else dict(name)
     key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
@@ -39,8 +40,8 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
     for option in options:
         if option not in GIVEN.get(key, ()):
-            known = ", ".join(GIVEN.get(key, ())) or "none"
-            raise BadInput(f"normalize.{option}: not an option of {key}; options: {known}")
+            options_of_key = ", ".join(GIVEN.get(key, ())) or "none"
+            raise BadInput(f"normalize.{option}: not an option of {key}; options: {options_of_key}")
         _check_numbers(option, options[option])
     return NORMALISATIONS[key](dataset, partition, **options)
 
@@ -126,9 +127,9 @@ def minmax(dataset: Dataset, partition: Partition, low: float | None = None, hig
 def minmax_client(dataset: Dataset, partition: Partition) -> np.ndarray:
     """Series with the range of each client's own training part on 0..1."""
     x = none(dataset, partition)
-    seen = _trained(dataset, partition)
-    low = np.where(seen, x, np.inf).min(1, keepdims=True)
-    high = np.where(seen, x, -np.inf).max(1, keepdims=True)
+    is_training = _trained(dataset, partition)
+    low = np.where(is_training, x, np.inf).min(1, keepdims=True)
+    high = np.where(is_training, x, -np.inf).max(1, keepdims=True)
     return _scaled(x, low, high)
 
 

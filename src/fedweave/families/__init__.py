@@ -1,4 +1,4 @@
-"""Families of methods: abstract classes that leaves combine, one for what the server keeps, one for what the client keeps."""
+"""Families of methods: abstract classes that methods combine, one for the server's state, one for the client's."""
 
 from fedweave.families.base import ClientModels, GeneratedModels, GlobalModel, SplitClient
 

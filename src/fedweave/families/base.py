@@ -1,7 +1,7 @@
 """Families of methods: what a server keeps, and what a client keeps. A leaf combines one of each.
 
-Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), `GeneratedModels` (learnables φ from
-which every client's model is generated). Clients: `SplitClient` (a private part of the model, by parameter name).
+Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), `GeneratedModels` (parameters φ
+from which every client's model is generated). Clients: `SplitClient` (a private part of the model, by parameter name).
 """
 
 from abc import abstractmethod
@@ -28,7 +28,7 @@ class SplitClient(Method):
 
     @property
     def private(self) -> tuple[str, ...]:
-        """Names that never leave the client, besides BatchNorm buffers; by default none."""
+        """Names that never leave the client, in addition to BatchNorm buffers; by default none."""
         return ()
 
     @property
@@ -41,7 +41,10 @@ class SplitClient(Method):
         return self.descend(model, data)
 
     def feedback(self, model: Params, own: Tree, data: ClientData) -> Tree:
-        """Extra uploads computed on the model before training, `own` being all that was sent to this client; by default none."""
+        """Extra uploads, computed on the model before training; `own` is all that this client received.
+
+        By default none.
+        """
         return {}
 
     def received(self, shared: Tree, own: Tree) -> Params:
@@ -64,7 +67,7 @@ class GlobalModel(Method):
     averages = True
 
     def extras(self, start: Start) -> Params:
-        """What the server averages besides the model, before round 0; by default nothing."""
+        """What the server averages in addition to the model, before round 0; by default nothing."""
         return {}
 
     def merge(self, old: Params, mean: Params) -> Params:
@@ -84,7 +87,7 @@ class GlobalModel(Method):
 class ClientModels(Method):
     """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
 
-    State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": what a leaf keeps besides}.
+    State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": further state of a method}.
     """
 
     @abstractmethod
@@ -92,15 +95,17 @@ class ClientModels(Method):
         """Mixture weights [L, P, N]: row = participant, column = source."""
 
     def begin(self, start: Start) -> Tree:
-        """What the server keeps besides models, before round 0; tables lead with [N, ...]. By default nothing."""
+        """The server's further state before round 0; tables lead with [N, ...]. By default nothing."""
         return {}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
-        """What the server keeps besides models, after a round; by default unchanged."""
+        """The server's further state after a round; by default unchanged."""
         return fixed
 
-    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
-        """What goes down besides the mixtures by `weights`: (one tree broadcast to all, a tree [P, ...] of their own); default: nothing."""
+    def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+        """Downloads in addition to the mixtures by `weights`: (a tree for all, a tree [P, ...] of their own); default:
+        none.
+        """
         return {}, {}
 
     def init(self, start: Start) -> Server:
@@ -114,7 +119,7 @@ class ClientModels(Method):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.weights(server, ids)
-        shared, own = self.beside(server, weights, ids)
+        shared, own = self.extra_downloads(server, weights, ids)
         mixture = weave(weights, server["models"], [*self.task.layers.values()])
         return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
@@ -158,11 +163,13 @@ class GeneratedModels(Method):
         """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default unchanged."""
+        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default the
+        same.
+        """
         return fixed
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
-        """What goes to clients `ids` beside their models, [P, ...]; by default nothing."""
+        """Downloads of clients `ids` in addition to their models, [P, ...]; by default nothing."""
         return {}
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
@@ -178,7 +185,7 @@ class GeneratedModels(Method):
         )
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
-        """Gradient, in the form of φ or of a part of it, of a server-side loss that is descended besides; by default there is none."""
+        """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
         return {}
 
     def constrain(self, phi: Tree) -> Tree:
@@ -212,8 +219,8 @@ class GeneratedModels(Method):
             if self.server_sign == "descent"
             else {name: -value for name, value in _flat(gradient).items()}
         )
-        besides = _flat(self.regularise(server["phi"], fixed))
-        step = {name: value + besides[name] if name in besides else value for name, value in step.items()}
+        penalty = _flat(self.regularise(server["phi"], fixed))
+        step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
         phi, optimizer = self.server_solver.step_(owned(_flat(server["phi"])), step, owned(server["optimizer"]))
         return {
             "phi": self.constrain(_nested(phi)),

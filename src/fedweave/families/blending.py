@@ -1,4 +1,4 @@
-"""A family of clients that learn, tensor entry by tensor entry, how much of the global model to take (FedALA, FedAH)."""
+"""A family of clients that learn, entry by entry, how much of the global model to take (FedALA, FedAH)."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -25,8 +25,9 @@ RECORD = 10  # losses whose spread decides whether the weights have settled
 class Blending(GlobalModel):
     """Starts local training from θ̂ = θ + (g − θ) ⊙ W in the blended tensors and from g elsewhere.
 
-    W starts at 1, persists, and learns on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a round. In a
-    client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than `threshold`.
+    W starts at 1, persists, and is trained on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a
+    round. In a client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than
+    `threshold`.
     """
 
     eta: Annotated[Rate, LogSpace(0.1, 10), "η, step size of W"] = 1.0

@@ -18,9 +18,10 @@ from fedweave.tensors.trees import Params, Tree
 class EmbeddedClient(Method):
     """The client trains what it receives together with its own classifier, whose optimiser it never resets.
 
-    It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer: once on
-    joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier and BatchNorm
-    buffers, "moments": the classifier's optimiser}; moments of what is received would mean nothing and start afresh.
+    It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer:
+    first on joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier
+    and BatchNorm buffers, "moments": the classifier's optimiser}; moments of received tensors are reset, as their
+    values changed.
     """
 
     task: NodeClassification

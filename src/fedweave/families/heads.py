@@ -1,4 +1,4 @@
-"""What methods share that treat the classifier (head) and what lies below it (body) apart. They need classes."""
+"""Shared code of methods that treat the classifier (head) and the layers below it (body) differently. Needs classes."""
 
 import torch
 from torch import Tensor

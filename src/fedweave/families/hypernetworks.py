@@ -1,6 +1,7 @@
 """Families whose server is one hypernetwork on a vector per client.
 
-Networks are plain modules run on state: `fedweave.federation.protocol.initialised` makes their parameters, `applied` runs them.
+Networks are plain modules with external state: `fedweave.federation.protocol.initialised` makes their parameters,
+`applied` runs them.
 """
 
 from abc import abstractmethod
@@ -13,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.client.task import invoke
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
-from fedweave.federation.collaboration import given, knn_graph, row_shares, smoothness, threshold_graph
+from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
 from fedweave.server_networks import TargetHypernetwork
 from fedweave.settings import (
@@ -60,8 +61,9 @@ Graph = Literal["auto", "given", "knn", "cosine"]
 class Hypernetwork(SplitClient, GeneratedModels):
     """One hypernetwork for all clients: the code z_i of client i becomes its model (pFedHN, GHN, SHN).
 
-    The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, a sum over parameters; one step a round of one optimiser
-    over all of φ, so momentum and weight decay also move the vectors of absent clients, as in AvivSham/pFedHN.
+    The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, summed over parameters; one step a round of one
+    optimiser over all of φ, so momentum and weight decay also move the vectors of absent clients, as in
+    AvivSham/pFedHN.
     """
 
     server_optimizer: Annotated[Literal["sgd", "adam"], "optimiser of φ"] = "adam"
@@ -169,7 +171,7 @@ class GraphHypernetwork(Hypernetwork):
         """A network (x [N, size], edges [2, E], key) -> codes [N, size]."""
 
     def companions(self, size: int, start: Start) -> Tree:
-        """Learnables beside encoder and hypernetwork; by default none."""
+        """Learnable parameters in addition to encoder and hypernetwork; by default none."""
         return {}
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
@@ -189,7 +191,7 @@ class GraphHypernetwork(Hypernetwork):
     def edges(self, x: Tensor, start: Start) -> Tensor:
         """The graph [2, E] between clients with vectors x [N, D]."""
         if self.graph in ("auto", "given") and start.relation is not None:
-            return given(start.relation, len(x))
+            return from_relation(start.relation, len(x))
         if self.graph == "given":
             raise BadInput("graph: 'given', but this partition has no client graph; use knn or cosine")
         return threshold_graph(x, self.tau) if self.graph == "cosine" else knn_graph(x, self.k)

@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
-from fedweave.client.task import NodeClassification, RowLosses, invoke
+from fedweave.client.functional import invoke
+from fedweave.client.task import NodeClassification, RowLosses
 from fedweave.families.heads import head_shape
 from fedweave.federation.protocol import Method
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
@@ -65,7 +66,7 @@ def impair(data: ClientData, share: float, most: int, key: Tensor) -> Impaired:
 
 
 def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
-    """Features [size, most, F] of random neighbours of random nodes, with repetition; isolated nodes are never drawn."""
+    """Features [size, most, F] of random neighbours of random nodes, with repetition; never of isolated nodes."""
     edges, x = data.arrays["edges"], data.arrays["x"]
     first, count, sources = neighbours(edges, linked(data), len(x))
     connected = torch.argsort((count == 0).to(torch.int64), stable=True)
@@ -74,8 +75,11 @@ def bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
     return x[sources[(first[nodes][:, None] + offset).clamp(max=edges.shape[1] - 1)]]
 
 
-def drawn(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -> Tensor:
-    """For every node, one draw from every client's part of the `bank` [N, size, T, F]: rows of bank.flatten(0, 2), [V, N, T]."""
+def draw_neighbours(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -> Tensor:
+    """For every node, one random neighbour from each client's part of `bank` [N, size, T, F].
+
+    Returns rows of bank.flatten(0, 2), [V, N, T].
+    """
     n, size, t, _ = bank.shape
     draws = torch.stack(
         [
@@ -98,34 +102,39 @@ def greedy(slots: Sequence[Slot], stock: Tensor, places: Tensor, missing: Tensor
     """
     cost, lengths = stock.new_zeros(places.shape[:2]), stock.square().sum(-1)
     valid = torch.arange(places.shape[-1], device=stock.device) < missing[:, None]
-    for nodes, made, live in slots:
+    for nodes, features, live in slots:
         true = places[nodes]
         squared = (
-            made.square().sum(-1)[:, None, None]
+            features.square().sum(-1)[:, None, None]
             + lengths[true]
-            - 2.0 * _dots(made, stock, true.flatten(1)).view_as(true)
+            - 2.0 * _dots(features, stock, true.flatten(1)).view_as(true)
         )
         counted = valid[nodes][:, None]
-        nearest = squared.clamp(min=0).masked_fill(~counted, torch.finfo(made.dtype).max).amin(-1) / made.shape[-1]
+        nearest = (
+            squared.clamp(min=0).masked_fill(~counted, torch.finfo(features.dtype).max).amin(-1) / features.shape[-1]
+        )
         cost = cost.index_add(0, nodes, torch.where(live[:, None] & counted.any(-1), nearest, 0.0))
     return cost
 
 
-def _dots(made: Tensor, stock: Tensor, places: Tensor) -> Tensor:
-    """Products [L, K] of the rows of `made` [L, F] with the rows stock[places], for `places` [L, K]."""
-    return (made @ stock.T).gather(1, places) if mapped() else _Dots.apply(made, stock, places)
+def _dots(features: Tensor, stock: Tensor, places: Tensor) -> Tensor:
+    """Products [L, K] of the rows of `features` [L, F] with the rows stock[places], for `places` [L, K]."""
+    return (features @ stock.T).gather(1, places) if mapped() else _Dots.apply(features, stock, places)
 
 
 class _Dots(torch.autograd.Function):
-    """`_dots` that never gathers rows: how a bag depends on the weight of a row is their product. No gradient in `stock`."""
+    """`_dots` that never gathers rows: a bag's derivative by the weight of a row is their product.
+
+    No gradient in `stock`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, made: Tensor, stock: Tensor, places: Tensor) -> Tensor:
+    def forward(ctx: Any, features: Tensor, stock: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(stock, places)
         bag = torch.arange(len(places), device=places.device)
         owner, start = bag.repeat_interleave(places.shape[1]), bag * places.shape[1]
         return torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            made, stock, places.flatten(), start, owner, 0
+            features, stock, places.flatten(), start, owner, 0
         ).view_as(places)
 
     @staticmethod
@@ -207,7 +216,9 @@ class Mending(Method):
         return losses
 
     def generator_losses(self, shared: Tree, own: Tree, mine: Tree, data: ClientData) -> RowLosses:
-        """What is missing from the impaired subgraph, and cross-entropy on what mends it; `shared` has everybody's "bank"."""
+        """The missing neighbours of the impaired subgraph, and cross-entropy on it when mended; `shared` has the "bank"
+        of all.
+        """
         graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(mine["key"], 1)), shared["bank"]
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
@@ -219,7 +230,7 @@ class Mending(Method):
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
             errors = greedy(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]
             theirs = greedy(
-                slots, bank.flatten(0, 2), drawn(key, shared["ids"], bank, len(graph.missing)), graph.missing
+                slots, bank.flatten(0, 2), draw_neighbours(key, shared["ids"], bank, len(graph.missing)), graph.missing
             )
             errors = errors + torch.where(shared["ids"] == own["id"], 0.0, theirs).sum(1)
             return (values + errors[rows] / self.most) / len(bank)

@@ -67,8 +67,8 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        heard = {"unheard": fixed["unheard"].index_fill(0, ids, False)} if "unheard" in fixed else {}
-        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **heard}
+        flags = {"unheard": fixed["unheard"].index_fill(0, ids, False)} if "unheard" in fixed else {}
+        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **flags}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
@@ -82,11 +82,14 @@ class LearnedMixtures(SplitClient, GeneratedModels):
 
 
 def among_heard(alpha: Tensor, ids: Tensor, unheard: Tensor) -> Tensor:
-    """α [L, P, N] of clients `ids` without the models of newcomers that are `unheard` [N], who begin with the common initial one."""
+    """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet (`unheard` [N]).
+
+    Such a newcomer itself starts with the common initial model.
+    """
     itself = (ids[:, None] == torch.arange(len(unheard), device=ids.device)).to(alpha)
-    heard = row_shares(alpha.masked_fill(unheard, 0.0))
-    alone = unheard[ids][:, None] | ~heard.any(-1, keepdim=True)
-    return torch.where(alone, itself, heard)
+    mixture = row_shares(alpha.masked_fill(unheard, 0.0))
+    alone = unheard[ids][:, None] | ~mixture.any(-1, keepdim=True)
+    return torch.where(alone, itself, mixture)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +126,17 @@ class LayerwiseHypernetworks(LearnedMixtures):
         return LayerWeights(clients, layers, embed=self.vector_size, width=self.width, relu_norm=self.relu_norm)
 
     def _drawn(self, start: Start, like: Tensor) -> Tree:
-        """Fresh φ: a network hangs on its client's identity, and a row of its heads on the identity of the row's source."""
+        """New φ: a network depends on its client's identity, and a row of its heads on the identity of the row's
+        source.
+        """
         ids = start.ids.cpu()
         everybody = int(ids.max()) + 1
         networks = [initialised(lambda: self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
-        drawn = {"vector": vectors(start.seed, ids, self.vector_size, like), "network": trees.stack(networks)}
-        split = _by_source(drawn, everybody)
+        networks_by_client = {
+            "vector": vectors(start.seed, ids, self.vector_size, like),
+            "network": trees.stack(networks),
+        }
+        split = _by_source(networks_by_client, everybody)
         chosen = {
             name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()
         }

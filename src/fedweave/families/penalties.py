@@ -1,4 +1,4 @@
-"""Penalties on local training: clients tied to what they received, and loss modifiers beside `fedweave.client.solvers.proximal`."""
+"""Penalties in local training: proximity to the received model, and modifiers of the loss."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BLUNT = 1e-4  # distances below this count as rounding
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalClient(SplitClient):
-    """Local training with (μ/2) ‖w − g‖² beside the loss, g the parameters as received."""
+    """Local training with (μ/2) ‖w − g‖² added to the loss; g: the parameters as received."""
 
     mu: Annotated[Weight, LogSpace(0.0001, 1), "μ, weight of the proximal term"] = 0.01
 
@@ -33,7 +33,7 @@ def length(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def distance(tensors: Iterable[Tensor]) -> Tensor:
-    """`length`, continued as a parabola below `BLUNT`: the difference of equal models is rounding, and must not have a direction."""
+    """`length`, continued as a parabola below `BLUNT`: a difference of rounding only must not have a direction."""
     gaps = list(tensors)
     exact = length(gaps)
     return torch.where(exact > BLUNT, exact, sum(g.square().sum() for g in gaps) / (2 * BLUNT) + BLUNT / 2)

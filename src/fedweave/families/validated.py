@@ -24,10 +24,10 @@ Gradient = Literal["client_grad", "delta", "simulated", "spsa"]
 class ValidatedMixtures(LearnedMixtures):
     """Mixtures that learn from held-out losses (pFedGAT); one step a round on the *sum* of the clients' losses.
 
-    `gat_grad` says what comes up beside the model. "client_grad": the loss and its gradient, which give the exact
-    gradient of φ. "simulated": the same number, counted as the one scalar that is possible only in a single process.
-    "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only, the
-    losses at the models of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
+    `gat_grad` says what is uploaded in addition to the model. "client_grad": the loss and its gradient, which give the
+    exact gradient of φ. "simulated": the same number, counted as the one scalar that is possible only in a single
+    process. "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only,
+    the losses at the models of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
     State: fixed gains {"key": of this round's probes}.
     """
 
@@ -85,9 +85,9 @@ class ValidatedMixtures(LearnedMixtures):
                     "losses": torch.stack([torch.stack([loss(params, part) for part in parts]).sum() for params in at])
                 }
         params = trees.only(model, self.task.params)
-        found = [value_and_grad(share(part), params) for part in parts]
+        losses = [value_and_grad(share(part), params) for part in parts]
         value, gradient = trees.tree_map(
-            lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in found]
+            lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in losses]
         )
         return {"loss": value, "gradient": gradient}
 
@@ -125,7 +125,7 @@ class ValidatedMixtures(LearnedMixtures):
         )
 
     def _ends(self) -> list[tuple[int, float]]:
-        """(probe, ± c) of every model that is sent besides."""
+        """(probe, ± c) of every additional model that is sent."""
         return [(k, c) for k in range(self.probes) for c in (self.perturbation, -self.perturbation)]
 
     def _row_weights(self, data: ClientData, rows: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ def layer_cosines(updates: Params, layers: Layers) -> Tensor:
 def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
     """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
 
-    Products are summed over parameters, so that models need not be copied into one matrix. A product of norms counts as 1e-12 at least.
+    Products are summed over parameters, so that models need no copy as one matrix. A product of norms is 1e-12 at
+    least.
     """
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
     norm = trees.norms(rows)
@@ -60,12 +61,12 @@ def row_shares(weights: Tensor) -> Tensor:
 
 def simplex(rows: Tensor) -> Tensor:
     """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
-    rows = rows - rows.amax(-1, keepdim=True)  # the same projection; beside 10⁸ the 1 below would be lost
+    rows = rows - rows.amax(-1, keepdim=True)  # the same projection; next to 10⁸ the 1 below would be lost
     descending = rows.sort(-1, descending=True).values
     rank = torch.arange(1, rows.shape[-1] + 1, device=rows.device)
     shift = (descending.cumsum(-1) - 1.0) / rank
-    kept = (descending > shift).sum(-1, keepdim=True)
-    return (rows - shift.gather(-1, kept - 1)).clamp(min=0)
+    size = (descending > shift).sum(-1, keepdim=True)
+    return (rows - shift.gather(-1, size - 1)).clamp(min=0)
 
 
 def edges_of(adjacency: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ def complete_graph(n: int) -> Tensor:
     return edges_of(torch.ones(n, n, dtype=torch.bool))
 
 
-def given(relation: np.ndarray | Tensor, n: int) -> Tensor:
+def from_relation(relation: np.ndarray | Tensor, n: int) -> Tensor:
     """Edges of a stored client graph [2, R]: direction dropped, duplicates and self loops removed.
 
     Raises:
@@ -121,23 +122,27 @@ def group_mass(weights: Tensor, group: Tensor) -> Tensor:
     return (weights * same).sum(-1).mean(-1)
 
 
-def portrayed(weights: Tensor, group: Tensor | None = None) -> dict[str, Tensor]:
-    """What a graph [L, N, N] says in a few numbers: weight on oneself, entropy of a row, and, with groups [N], mass within them.
+def describe_graph(weights: Tensor, group: Tensor | None = None) -> dict[str, Tensor]:
+    """Summary of a graph [L, N, N]: weight on oneself, entropy of a row, and, with groups [N], the mass within them.
 
     Signed weights (a free matrix) count by their size.
     """
     shares = row_shares(weights.abs())
-    found = {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
-    return found if group is None else {**found, "weight within groups": group_mass(shares, group).mean()}
+    numbers = {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
+    return numbers if group is None else {**numbers, "weight within groups": group_mass(shares, group).mean()}
 
 
 def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:
-    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 where neighbours are all alike."""
+    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 where neighbours are
+    equal.
+    """
     return 0.25 * (x[edges[0]] - x[edges[1]]).square().sum()
 
 
 def smoothness(x: Tensor, edges: Tensor) -> dict[str, Tensor]:
-    """How much neighbours differ, as it is and whatever the scale of x [N, D]; both fall to 0 when a network over-smooths."""
+    """How much neighbours differ, absolutely and independent of the scale of x [N, D]; 0 when a network
+    over-smooths.
+    """
     energy = dirichlet_energy(x, edges)
     return {"Dirichlet energy": energy, "Dirichlet quotient": energy / x.square().sum().clamp(min=1e-12)}
 

@@ -5,112 +5,31 @@ It knows the protocol, the executors and the schedule, never a method.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import trimmed
-from fedweave.federation.collaboration import portrayed
+from fedweave.federation.collaboration import describe_graph
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.protocol import ClientState, Method, Server, Stage, Start
+from fedweave.federation.records import Downloads, Report, Settings, State
 from fedweave.federation.schedule import INITIAL, SERVER, attendance, cohort, participants, viewers
 from fedweave.federation.stages import enrolments, stage_at
-from fedweave.federation.uploads import PLAIN, Wire, delivered, finite, reference, told
+from fedweave.federation.uploads import PLAIN, UploadPath, deliver, deliver_enrolment, finite_rows, reference
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a run is besides its method and data.
-
-    Attributes:
-        rounds: T.
-        seed: of participation, minibatches, dropout and initialisation.
-        participation: fraction (≤ 1) or number (> 1) of clients a round.
-        every: rounds between evaluations; the last round is always evaluated.
-        newcomers: how many clients (the last ones) are absent at first.
-        join_round: the round before which they join; 0 means nobody is absent.
-        freeze: the server learns nothing more once they have joined.
-        wire: what happens to uploads on their way.
-    """
-
-    rounds: int
-    seed: int = 0
-    participation: float = 1.0
-    every: int = 1
-    newcomers: int = 0
-    join_round: int = 0
-    freeze: bool = False
-    wire: Wire = PLAIN
-
-
-class State(NamedTuple):
-    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
-
-    round: int
-    server: Server
-    clients: ClientState
-
-
-class Report(NamedTuple):
-    """What one round did.
-
-    Attributes:
-        round: rounds done so far, from 1.
-        bytes_down, bytes_up: traffic of this round over all participants.
-        seconds: time of the round without evaluation, nor what the evaluation before it has already made the server send.
-        loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
-        dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
-        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
-        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
-        diagnostics: name -> number, about the server after the round; empty between evaluations.
-        state: the state after the round.
-        method: the method of this stage.
-    """
-
-    round: int
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    loss: float
-    dropped: tuple[int, ...]
-    scores: dict[str, dict[str, Tensor]]
-    models: dict[str, Tree]
-    diagnostics: dict[str, float]
-    state: State
-    method: Method
-
-
-class Downloads:
-    """What a server sends, kept until it is asked something else: an evaluation and the round that follows it ask for the same."""
-
-    def __init__(self) -> None:
-        self.asked: tuple[Method, Server, Tensor] | None = None
-        self.sent: tuple[Tree, Tree] = ({}, {})
-
-    def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        """`method.download(server, ids)`."""
-        if (
-            self.asked is None
-            or method is not self.asked[0]
-            or server is not self.asked[1]
-            or not torch.equal(ids, self.asked[2])
-        ):
-            self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
-            self.sent = method.download(server, ids)
-            self.asked = (method, server, ids)
-        return self.sent
-
-
-def describe(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> Start:
+def describe(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+) -> Start:
     """What the server knows before round 0: the common initial model and the clients' enrolment."""
     model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor, wire)
+    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor, upload_path)
     return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
 
 
@@ -120,16 +39,24 @@ def _initial(method: Method, federation: Federation, seed: int) -> Params:
 
 
 def _enrol(
-    method: Method, model: Params, federation: Federation, positions: Tensor, seed: int, executor: Executor, wire: Wire
+    method: Method,
+    model: Params,
+    federation: Federation,
+    positions: Tensor,
+    seed: int,
+    executor: Executor,
+    upload_path: UploadPath,
 ) -> Tree:
-    # Enrolment happens before round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
+    # Enrolment precedes round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
-    return told(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, wire)
+    return deliver_enrolment(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, upload_path)
 
 
-def begin(method: Method, federation: Federation, seed: int, executor: Executor, wire: Wire = PLAIN) -> State:
+def begin(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+) -> State:
     """The state before round 0."""
-    start = describe(method, federation, seed, executor, wire)
+    start = describe(method, federation, seed, executor, upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
     return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
 
@@ -159,11 +86,11 @@ def one_round(
     """One synchronous round: download, local training, aggregation.
 
     Args:
-        shadow: also train the absent clients, on copies, so that "post" models of everybody exist.
+        shadow: also train the absent clients, on copies, so that "post" models of all clients exist.
         downloads: what was sent last, if this is one of several rounds.
 
     Returns:
-        the new state, a report without scores, and the "post" models [N, ...] (those of the participants only without `shadow`).
+        the new state, a report without scores, and the "post" models [N, ...] (without `shadow`: of the participants).
     """
     begun = time.perf_counter()
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
@@ -171,25 +98,20 @@ def one_round(
     shared, own, updates = train(method, state, who, executor, downloads)
     down, up = method.traffic(shared, own, updates.upload, len(positions))
 
-    def known() -> Tree:
+    def base() -> Tree:
         return reference(updates.upload, shared, own, lambda: _initial(method, federation, settings.seed))
 
-    uploads, rows = delivered(updates.upload, (updates.loss, updates.client), known, who, settings.seed, settings.wire)
+    private = (updates.loss, updates.client)
+    uploads, rows = deliver(updates.upload, private, base, who, settings.seed, settings.upload_path)
     ids = positions.to(federation.ids.device)
-    heard, whole = trees.take(ids, rows), len(rows) == len(ids)
-    frozen = settings.freeze and state.round >= settings.join_round
-    server = (
-        state.server
-        if frozen or not len(rows)
-        else method.aggregate(state.server, heard, uploads, federation.sizes[heard])
-    )
-    after = State(
-        state.round + 1,
-        server,
-        trees.put(state.clients, heard, updates.client if whole else trees.take(updates.client, rows)),
-    )
+    senders, whole = trees.take(ids, rows), len(rows) == len(ids)
+    server = state.server
+    if len(rows) and not (settings.freeze and state.round >= settings.join_round):
+        server = method.aggregate(server, senders, uploads, federation.sizes[senders])
+    clients = updates.client if whole else trees.take(updates.client, rows)
+    after = State(state.round + 1, server, trees.put(state.clients, senders, clients))
     loss = float(trees.take(updates.loss, rows).mean())
-    dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[heard].tolist()}))
+    dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
     models = _with_absent(method, state, who, settings, executor, updates.model) if shadow else updates.model
     return after, report, models
@@ -239,17 +161,17 @@ def evaluate(
 
 def _deployable(post: Tree, pre: Tree) -> Tree:
     """`post` [N, ...], where a client whose training left the finite numbers stays with the model it had."""
-    sound = finite(post)
+    sound = finite_rows(post)
     if sound is None:
         return post
     return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
 
 
 def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
-    """The method's own diagnostics and those of its collaboration graph; `group` [N] are the clients' planted groups."""
+    """The method's own diagnostics and those of its collaboration graph; `group` [N]: the clients' planted groups."""
     with torch.no_grad():
         weights = method.collaboration(server)
-        named = method.diagnostics(server) | ({} if weights is None else portrayed(weights, group))
+        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, group))
     return {name: float(value) for name, value in named.items()}
 
 
@@ -260,17 +182,34 @@ def onboard(
     newcomers: int,
     seed: int,
     executor: Executor,
-    wire: Wire = PLAIN,
+    upload_path: UploadPath = PLAIN,
 ) -> State:
     """Let the last `newcomers` clients of `federation` join a running federation."""
     n = federation.clients
     model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, wire)
+    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
     start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
     joined = trees.broadcast(method.join(model), newcomers)
     return State(
         state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined])
     )
+
+
+class _UploadCount:
+    """How often each client has uploaded, counted from one evaluation to the next."""
+
+    def __init__(self, settings: Settings, present: Federation, federation: Federation) -> None:
+        self.settings, self.present, self.federation = settings, present, federation
+        self.rounds, self.uploads = 0, torch.zeros(federation.clients, dtype=torch.int64)
+
+    def most(self, rounds: int) -> int:
+        """The largest number of uploads of a client in the first `rounds` rounds."""
+        settings, new = self.settings, range(self.rounds, rounds)
+        clients = [(self.present if i < settings.join_round else self.federation).clients for i in new]
+        ids = self.federation.ids.cpu()
+        self.uploads += attendance(settings.seed, self.rounds, clients, ids, settings.participation)
+        self.rounds = rounds
+        return int(self.uploads.max())
 
 
 def run(
@@ -288,30 +227,24 @@ def run(
     present = (
         federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
     )
-    state = resume or begin(stages[0].method, present, settings.seed, executor, settings.wire)
-    downloads, sent, counted = Downloads(), torch.zeros(federation.clients, dtype=torch.int64), 0
+    state = resume or begin(stages[0].method, present, settings.seed, executor, settings.upload_path)
+    downloads, uploads = Downloads(), _UploadCount(settings, present, federation)
     while state.round < total:
         stage, opens = stage_at(stages, state.round)
         state = _hand_over(stage, state, present, settings, executor) if opens else state
         if settings.join_round and state.round == settings.join_round:
-            state = onboard(stage.method, state, federation, settings.newcomers, settings.seed, executor, settings.wire)
+            joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
+            state = onboard(stage.method, state, federation, *joining)
         crowd = present if state.round < settings.join_round else federation
         # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
         due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
         state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
-            report = report._replace(
-                scores=scores, models=models, diagnostics=diagnose(stage.method, state.server, crowd.group)
-            )
-        if due and (privacy := settings.wire.privacy):
-            there = [
-                (present if round < settings.join_round else federation).clients
-                for round in range(counted, state.round)
-            ]
-            sent += attendance(settings.seed, counted, there, federation.ids.cpu(), settings.participation)
-            counted = state.round
-            spent = privacy.epsilon(int(sent.max()) + enrolments(stages, state.round))
+            numbers = diagnose(stage.method, state.server, crowd.group)
+            report = report._replace(scores=scores, models=models, diagnostics=numbers)
+        if due and (privacy := settings.upload_path.privacy):
+            spent = privacy.epsilon(uploads.most(state.round) + enrolments(stages, state.round))
             report = report._replace(diagnostics={**report.diagnostics, "epsilon": spent})
         yield report
 
@@ -319,6 +252,6 @@ def run(
 def _hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
     if stage.handover is None:
         return state
-    start = describe(stage.method, federation, settings.seed, executor, settings.wire)
+    start = describe(stage.method, federation, settings.seed, executor, settings.upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)

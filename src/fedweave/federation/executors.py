@@ -1,7 +1,7 @@
 """Executors map a one-client function over the clients of a cohort.
 
-`Loop` runs plain PyTorch, one client after the other. `Batched` runs `chunk` clients at once under `torch.func.vmap`. Both
-give the same stacked result; the chunk is a memory knob, never a result knob, and turns itself down where a GPU is too small.
+`Loop` runs plain PyTorch, one client after the other. `Batched` runs `chunk` clients at once under `torch.func.vmap`.
+Both give the same stacked result. The chunk changes memory only, and is reduced where a GPU is too small.
 """
 
 import gc
@@ -66,7 +66,7 @@ class Batched(Executor):
     fitted: list[int] = field(default_factory=list, compare=False)
 
     def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        wanted = size = min([self.chunk or len(cohort), *self.fitted])
+        requested = size = min([self.chunk or len(cohort), *self.fitted])
         parts, done = [], 0
         while done < len(cohort):
             part = cohort.chunk(done, min(done + size, len(cohort)))
@@ -80,10 +80,11 @@ class Batched(Executor):
             if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
                 gc.collect()
                 torch.cuda.empty_cache()
-        if size < wanted:
+        if size < requested:
             self.fitted[:] = [size]
             warnings.warn(
-                f"{wanted} clients at once do not fit into the GPU's memory; going on with {size} at once", stacklevel=2
+                f"{requested} clients at once do not fit into the GPU's memory; going on with {size} at once",
+                stacklevel=2,
             )
         return trees.concat(parts)
 
@@ -113,10 +114,11 @@ def half(size: int) -> int:
 
 
 def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
-    """The executor called `name`; "auto" stacks small models, and everything on a GPU, and compiles what trains for long.
+    """The executor called `name`; "auto" stacks small models, and all models on a GPU, and compiles long trainings.
 
-    On a CPU, stacked convolutions lose (measured 0.6-0.8 of the plain loop), and so do dense models whose optimiser step waits for
-    memory, which the loop's fused kernels cross once; small ones win several times over, graphs by a half.
+    On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
+    optimiser step is limited by memory, which the loop's fused kernels read once. Small models are several times faster
+    stacked, graphs by a half.
 
     Args:
         steps: local steps of the whole run, as far as they are known.
@@ -130,7 +132,7 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
 
 
 def exact(device: str, tf32: bool = False) -> None:
-    """Let a GPU compute in full float32, or with what is multiplied rounded to ten bits (TF32), and always in the same order.
+    """Make a GPU compute in full float32, or with factors rounded to ten bits (TF32), and always in the same order.
 
     PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.
 

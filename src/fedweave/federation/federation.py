@@ -1,8 +1,8 @@
 """A federation as tensors: features once, one row of indices per client.
 
 `Federation` holds every client's data; `Cohort` is the view of the participants of one round; `ClientData` is what the
-code of ONE client sees, without a client axis. In the `loop` executor a client's view is trimmed to its own sizes; in the
-`batched` executor it is padded (rows −1, edges of weight 0, nodes masked) and lives under `vmap`.
+code of one client gets, without a client axis. In the `loop` executor a client's view is trimmed to its own sizes; in
+the `batched` executor it is padded (rows −1, edges of weight 0, nodes masked) and lives under `vmap`.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ class Federation:
         shared: arrays every client indexes into, by name.
         own: arrays with a leading client axis [N, ...]; `extents` says how much of each is real, per client.
         train, val, test: int64 [N, m] rows padded with −1.
-        ids: the clients' identities [N]; random streams hang on them, not on positions.
+        ids: the clients' identities [N]; random streams depend on them, not on positions.
         relation: [2, R] the given client graph, both directions, or None.
         group: [N] planted group of each client, or None.
-        attack: how some clients lie about their data, or None.
+        attack: which clients attack and how, or None.
     """
 
     shared: dict[str, Tensor]
@@ -75,13 +75,15 @@ class Federation:
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on `device`."""
         moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
-        given = {name: value for name in ("relation", "group", "attack") if (value := getattr(self, name)) is not None}
+        optional = {
+            name: value for name in ("relation", "group", "attack") if (value := getattr(self, name)) is not None
+        }
         return replace(
             self,
             shared={k: v.to(device) for k, v in self.shared.items()},
             own={k: v.to(device) for k, v in self.own.items()},
             **moved,
-            **{name: value.to(device) for name, value in given.items()},
+            **{name: value.to(device) for name, value in optional.items()},
         )
 
 

@@ -31,11 +31,11 @@ class Start(NamedTuple):
 
     Attributes:
         model: the one common initial model.
-        enrolled: what every client told on joining, stacked [N, ...].
+        enrolled: what every client uploaded on joining, stacked [N, ...].
         clients: N.
         seed: seed of the server's own initialisations.
         relation: [2, R] the given client graph, or None.
-        ids: [N] the clients' identities; draws per client hang on them, so that clients have no order.
+        ids: [N] the clients' identities; random draws depend on them, so that the order of clients has no influence.
     """
 
     model: Params
@@ -97,13 +97,13 @@ class Method(ABC):
     training: Training = field(default=UNBOUND, repr=False)
 
     label: ClassVar[str]
-    # The evaluation point its paper reports: "pre" = as deployed after the server's step, "post" = after local training.
+    # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
     point: ClassVar[Literal["pre", "post"]] = "post"
     # Task capabilities without which the method makes no sense.
     needs: ClassVar[frozenset[str]] = frozenset()
     # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
     embeds: ClassVar[bool] = False
-    # Whether the server takes a weighted mean of uploaded models, which a robust rule may stand in for.
+    # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Method(ABC):
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Names of the BatchNorm buffers that stay with the client: all, unless `bn_buffers: average` hands them to the server."""
+        """Names of the BatchNorm buffers that stay with the client: all, or none with `bn_buffers: average`."""
         return () if self.training.average_buffers else self.task.buffers
 
     @property
@@ -144,7 +144,7 @@ class Method(ABC):
         return self.statistics
 
     def join(self, model: Params) -> ClientState:
-        """A client's private state on joining; `model` is the common initial model. By default the part that it keeps."""
+        """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
         return trees.only(model, self.kept)
 
     @property
@@ -175,7 +175,7 @@ class Method(ABC):
         return participants * trees.nbytes(shared) + trees.nbytes(own), trees.nbytes(uploads)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        """Grow per-client tables for `newcomers` whose enrolment is `enrolled`; `start` describes everybody."""
+        """Grow per-client tables for `newcomers` whose enrolment is `enrolled`; `start` describes all clients."""
         return server
 
     def stages(self, rounds: int) -> list[Stage]:
@@ -191,12 +191,15 @@ class Method(ABC):
         return None
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
-        """0-d numbers that say how the server is doing, by name; they are logged beside the scores. By default none."""
+        """Scalars (0-d) that describe the server's progress, by name; they are logged next to the scores.
+
+        By default none.
+        """
         return {}
 
     @property
     def leaks(self) -> bool:
-        """Whether training reads test rows. Such results carry a label and enter no comparison; by default it does not."""
+        """Whether training reads test rows, by default not. Such results carry a label and enter no comparison."""
         return False
 
     def descend(

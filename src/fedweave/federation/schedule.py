@@ -21,7 +21,7 @@ class Training:
     """How a client spends one round.
 
     Attributes:
-        batch_size: B, or 0 for the client's whole training set in one batch; beyond the largest client's rows it is all of them.
+        batch_size: B, at most the rows of the largest client; 0: the client's whole training set in one batch.
         epochs: E passes over the training rows; ignored when `steps` is given.
         steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
         drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
@@ -36,18 +36,23 @@ class Training:
 
 
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:
-    """Positions of the clients sampled in `round`, ascending: a fraction (≤ 1) or a number (> 1) of them, at least one."""
+    """Positions of the clients sampled in `round`, ascending: a fraction (≤ 1) or a number (> 1) of them, at least
+    1.
+    """
     n = len(ids)
     count = int(participation) if participation > 1 else max(1, int(np.ceil(participation * n - 1e-9)))
     if count >= n:
         return torch.arange(n)
-    # Scores hang on identities, so that relabelling the clients relabels the sample.
+    # Scores depend on identities, so that relabelling the clients relabels the sample.
     scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
 
 
 def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
-    """How often each of the clients `ids` [N] took part from round `first` on; the first `present[i]` were there in the i-th round."""
+    """How often each of the clients `ids` [N] took part from round `first` on.
+
+    In the i-th of these rounds the first `present[i]` clients existed.
+    """
     times = torch.zeros(len(ids), dtype=torch.int64)
     for round, count in enumerate(present, first):
         times[participants(seed, round, ids[:count], participation)] += 1
@@ -55,7 +60,9 @@ def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, parti
 
 
 def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int) -> np.ndarray:
-    """One client's minibatches [E, S, B], rows of −1 are padding; reshuffled every pass over `rows` by the stream of `purpose`."""
+    """One client's minibatches [E, S, B]; −1 is padding; every pass over `rows` is shuffled by the stream of
+    `purpose`.
+    """
     m = len(rows)
     if training.batch_size == 0:
         return np.broadcast_to(rows, (epochs, training.steps or 1, m))
@@ -71,13 +78,13 @@ def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int
 
 def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
     padded = np.full(batches * size, -1, dtype=np.int64)
-    kept = shuffled[: batches * size]
-    padded[: len(kept)] = kept
+    used = shuffled[: batches * size]
+    padded[: len(used)] = used
     return padded.reshape(batches, size)
 
 
 def _within(training: Training, rows: int) -> Training:
-    """`training` with a batch size that needs no more memory than the `rows` of the largest client, and the same batches."""
+    """`training` with the same batches, and a batch size of no more than the `rows` of the largest client needs."""
     return replace(training, batch_size=min(training.batch_size, -(-rows // LANES) * LANES))
 
 

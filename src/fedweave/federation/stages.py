@@ -4,7 +4,7 @@ from fedweave.federation.protocol import Method, Stage
 
 
 def enrolments(stages: list[Stage], rounds: int) -> int:
-    """How often a client that was there from the start said something on joining, in the stages that `rounds` rounds opened."""
+    """How often a client that took part from the start enrolled, in the stages that began within `rounds` rounds."""
     opened = [
         stage
         for i, stage in enumerate(stages)
@@ -20,4 +20,4 @@ def stage_at(stages: list[Stage], round: int) -> tuple[Stage, bool]:
         if round < first + stage.rounds:
             return stage, round == first
         first += stage.rounds
-    raise IndexError(f"round {round} lies behind the last stage")
+    raise IndexError(f"round {round} is after the last stage")

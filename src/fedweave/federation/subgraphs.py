@@ -16,7 +16,9 @@ SPARSE = 0.05  # below this share of entries that are not zero, one product by c
 def stacked(
     x: Sequence[np.ndarray], y: Sequence[np.ndarray], edges: Sequence[np.ndarray], dtype: torch.dtype = torch.float32
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(own, extents) of a federation from every client's features [V, F], labels [V] and edges [2, E] of both directions.
+    """(own, extents) of a federation from every client's features [V, F], labels [V] and directed edges [2, E].
+
+    Each edge is listed in both directions.
 
     Features that are mostly zeros are there a second time, by their cells.
     """

@@ -1,6 +1,6 @@
-"""What crosses the wire on its way up: made private by the client, forged by a liar, checked by the server, made robust.
+"""The path of uploads: privacy at the client, attacks, checks by the server, robust aggregation.
 
-Nothing here happens, and no bit changes, where none of it is asked for and every upload is sound.
+Nothing happens here, and no bit changes, without privacy, attack and defence if every upload is valid.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from fedweave.threats.robust import Robust
 
 
 @dataclass(frozen=True)
-class Wire:
+class UploadPath:
     """What a run does with uploads.
 
     Attributes:
@@ -31,7 +31,7 @@ class Wire:
     robust: Robust | None = None
 
 
-PLAIN = Wire()
+PLAIN = UploadPath()
 MODELS = ("model", "head")  # what of an upload are parameters
 PUBLIC = ("steps",)  # what follows from numbers of training rows, which are public
 
@@ -48,31 +48,35 @@ class Delivery(NamedTuple):
     rows: Tensor
 
 
-def told(enrolled: Tree, who: Cohort, seed: int, wire: Wire) -> Tree:
-    """What reaches the server of what clients say on joining [P, ...]."""
+def deliver_enrolment(enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath) -> Tree:
+    """The clients' uploads on joining [P, ...] as they reach the server."""
     where, ids = _senders(who)
-    if wire.privacy:
-        enrolled = wire.privacy.protected(enrolled, trees.tree_map(torch.zeros_like, enrolled), ids, seed, who.round)
+    if upload_path.privacy:
+        enrolled = upload_path.privacy.protect(
+            enrolled, trees.tree_map(torch.zeros_like, enrolled), ids, seed, who.round
+        )
     attack = who.federation.attack
-    return enrolled if attack is None else attack.corrupted(enrolled, where, ids, seed, who.round)
+    return enrolled if attack is None else attack.corrupt(enrolled, where, ids, seed, who.round)
 
 
-def delivered(upload: Tree, kept: Tree, known: Callable[[], Tree], who: Cohort, seed: int, wire: Wire) -> Delivery:
+def deliver(
+    upload: Tree, kept: Tree, base: Callable[[], Tree], who: Cohort, seed: int, upload_path: UploadPath
+) -> Delivery:
     """What the server accepts of a round's uploads [P, ...].
 
     Args:
-        kept: what stays with the clients [P, ...]; one whose training left the finite numbers has nothing to say.
-        known: gives what the clients were sent of what they upload, see `reference`.
+        kept: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
+        base: gives the values that uploads start from, see `reference`.
     """
     where, ids = _senders(who)
-    sent, attack = upload, who.federation.attack
-    if wire.privacy:
-        hidden = wire.privacy.protected(trees.without(sent, PUBLIC), known(), ids, seed, who.round)
-        sent = {name: hidden.get(name, part) for name, part in sent.items()}
-    arrived = sent if attack is None else attack.forged(sent, known, where, ids, seed, who.round)
-    uploads, rows = accepted(arrived, upload, kept, len(where))
-    if wire.robust and len(rows):
-        uploads = wire.robust.applied(uploads, trees.take(known(), rows))
+    content, attack = upload, who.federation.attack
+    if upload_path.privacy:
+        hidden = upload_path.privacy.protect(trees.without(content, PUBLIC), base(), ids, seed, who.round)
+        content = {name: hidden.get(name, part) for name, part in content.items()}
+    arrived = content if attack is None else attack.forge(content, base, where, ids, seed, who.round)
+    uploads, rows = accept(arrived, upload, kept, len(where))
+    if upload_path.robust and len(rows):
+        uploads = upload_path.robust.apply(uploads, trees.take(base(), rows))
     return Delivery(uploads, rows)
 
 
@@ -82,31 +86,33 @@ def _senders(who: Cohort) -> tuple[Tensor, Tensor]:
     return where, who.federation.ids[where]
 
 
-def accepted(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> Delivery:
-    """Those of `count` uploads that have the names and shapes of `form` [P, ...], and like `kept` hold finite numbers only."""
+def accept(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> Delivery:
+    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `kept`, are
+    finite.
+    """
     rows = torch.arange(count)
     if isinstance(arrived, list):
-        wanted = trees.at(form, 0)
-        rows = rows[torch.tensor([_fits(one, wanted) for one in arrived])]
+        expected = trees.at(form, 0)
+        rows = rows[torch.tensor([_fits(one, expected) for one in arrived])]
         arrived = trees.stack([arrived[i] for i in rows.tolist()]) if len(rows) else trees.take(form, rows)
         kept = trees.take(kept, rows)
-    sound = finite((arrived, kept))
+    sound = finite_rows((arrived, kept))
     if sound is None:
         return Delivery(arrived, rows)
     good = torch.where(sound.cpu())[0]
     return Delivery(trees.take(arrived, good), rows[good])
 
 
-def _fits(one: Tree, wanted: Tree) -> bool:
-    """Whether a single client's tree has the names, shapes and types of `wanted`."""
-    if tree_structure(one) != tree_structure(wanted):
+def _fits(one: Tree, expected: Tree) -> bool:
+    """Whether a single client's tree has the names, shapes and types of `expected`."""
+    if tree_structure(one) != tree_structure(expected):
         return False
-    pairs = zip(trees.tree_leaves(one), trees.tree_leaves(wanted), strict=True)
+    pairs = zip(trees.tree_leaves(one), trees.tree_leaves(expected), strict=True)
     return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
-def finite(tree: Tree) -> Tensor | None:
-    """Which rows of a stacked tree hold finite numbers only, bool [P]; None for all, which one sum per leaf tells."""
+def finite_rows(tree: Tree) -> Tensor | None:
+    """Which rows of a stacked tree are finite, bool [P]; None if all are, which one sum per leaf shows."""
     leaves = [leaf for leaf in trees.tree_leaves(tree) if leaf.is_floating_point() and leaf.numel()]
     if not leaves or torch.stack([leaf.sum().double() for leaf in leaves]).isfinite().all():
         return None
@@ -117,9 +123,9 @@ def finite(tree: Tree) -> Tensor | None:
 def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Params]) -> Tree:
     """What clients were sent of what they upload, in the form of `upload` [P, ...].
 
-    Parameters, which an upload keeps under one of `MODELS`, are looked up by name and shape: in the mixture a client got, in its own
-    download, in the broadcast; a model that the server does not send counts from the common initial one. Everything else counts from
-    zero, a gradient too, although it has the names of a model.
+    Parameters, which an upload has under one of `MODELS`, are looked up by name and shape: first in the client's
+    mixture, then in its own download, then in the broadcast. A model that the server does not send is compared with the
+    common initial one. Everything else is compared with zero, also a gradient, although it has the names of a model.
     """
     mixture = own.get("mixture", {}) if isinstance(own, dict) else {}
     stacked, common = _named(own) | _named(mixture), _named(shared)
@@ -135,8 +141,8 @@ def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Param
         if name in common and common[name].shape == leaf.shape[1:]:
             return common[name].to(leaf).expand_as(leaf)
         start = initial() if start is None else start
-        known = name in start and start[name].shape == leaf.shape[1:]
-        return start[name].to(leaf).expand_as(leaf) if known else torch.zeros_like(leaf)
+        exists = name in start and start[name].shape == leaf.shape[1:]
+        return start[name].to(leaf).expand_as(leaf) if exists else torch.zeros_like(leaf)
 
     return tree_map_with_path(look_up, upload)
 
@@ -144,7 +150,7 @@ def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Param
 def _named(tree: Tree) -> Params:
     """Every tensor of a tree by the last part of its path; of equal names the one least deep."""
     entries = tree.items() if isinstance(tree, dict) else ()
-    found: Params = {}
+    tensors: Params = {}
     for _, value in entries:
-        found |= _named(value) if isinstance(value, dict) else {}
-    return found | {str(name): value for name, value in entries if not isinstance(value, dict)}
+        tensors |= _named(value) if isinstance(value, dict) else {}
+    return tensors | {str(name): value for name, value in entries if not isinstance(value, dict)}

@@ -1,4 +1,4 @@
-"""The methods, one file each: a class in this folder that is decorated with `@method("name")` stands in `METHODS`."""
+"""The methods, one file each: a class in this folder with the decorator `@method("name")` is listed in `METHODS`."""
 
 from importlib import import_module
 from pkgutil import iter_modules

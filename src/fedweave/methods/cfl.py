@@ -1,13 +1,15 @@
 """CFL, clustered federated learning (Sattler et al., TNNLS 2020, arXiv:1910.01991).
 
-Server keeps a partition of the clients and one model per cluster (as rows [N, ...], equal within a cluster). The cluster's
-model goes down, θ_k comes up (2P); Δ_k = θ_k − received. A cluster with ‖mean Δ‖ < ε1, max ‖Δ‖ > ε2 and more than
-`min_size` members splits, from round t0 on, into the two parts of complete-linkage clustering under −cos(Δ_k, Δ_l). Then every
-member's model gains the unweighted mean of Δ over its (new) cluster.
+Server keeps a partition of the clients and one model per cluster (as rows [N, ...], equal within a cluster). The
+cluster's model goes down, θ_k comes up (2P); Δ_k = θ_k − received. A cluster with ‖mean Δ‖ < ε1, max ‖Δ‖ > ε2 and more
+than `min_size` members splits, from round t0 on, into two parts: complete-linkage clustering by −cos(Δ_k, Δ_l). Then
+every member's model gains the unweighted mean of Δ over its (new) cluster.
 
 Deviations:
-1. The paper lets everybody take part. Under partial participation splits look at every member's latest update, members never
-   seen stay with the larger part, and a cluster moves by the mean over its participants.
+1. In the paper all clients take part. Under partial participation splits use every member's latest update, members
+   without
+any
+   update stay with the larger part, and a cluster moves by the mean over its participants.
 2. Newcomers join the largest cluster; later splits may move them. The paper walks them down its tree of past splits.
 """
 
@@ -53,13 +55,19 @@ class CFL(SplitClient):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         updates = trees.put(server["updates"], ids, trees.sub(uploads["model"], trees.take(server["models"], ids)))
-        seen = server["seen"].index_fill(0, ids, True)
+        has_update = server["seen"].index_fill(0, ids, True)
         split = int(server["round"]) >= self.first_split
-        labels = self._split(server["labels"], trees.flat(updates), seen) if split else server["labels"]
-        present = torch.zeros_like(seen).index_fill(0, ids, True)
+        labels = self._split(server["labels"], trees.flat(updates), has_update) if split else server["labels"]
+        present = torch.zeros_like(has_update).index_fill(0, ids, True)
         share = row_shares(((labels[:, None] == labels) & present).double())
         models = trees.tree_map(torch.add, server["models"], trees.mixed(updates, share))
-        return {"models": models, "updates": updates, "round": server["round"] + 1, "labels": labels, "seen": seen}
+        return {
+            "models": models,
+            "updates": updates,
+            "round": server["round"] + 1,
+            "labels": labels,
+            "seen": has_update,
+        }
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         largest = server["labels"].mode().values
@@ -73,17 +81,17 @@ class CFL(SplitClient):
         same = (server["labels"][:, None] == server["labels"]).to(torch.get_default_dtype())
         return row_shares(same).expand(len(self.task.layers), -1, -1)
 
-    def _split(self, labels: Tensor, updates: Tensor, seen: Tensor) -> Tensor:
+    def _split(self, labels: Tensor, updates: Tensor, has_update: Tensor) -> Tensor:
         """New labels [N] from the last ones and the latest updates [N, P]; the smaller part gets a new label."""
         new = labels
         for label in labels.unique():
             members = (labels == label).nonzero().flatten()
-            known = members[seen[members]]
-            if len(members) <= self.min_size or len(known) < 2 or not self._contradictory(updates[known]):
+            with_update = members[has_update[members]]
+            if len(members) <= self.min_size or len(with_update) < 2 or not self._contradictory(updates[with_update]):
                 continue
-            second = _bisect(updates[known])
-            second = second if 2 * int(second.sum()) <= len(known) else ~second
-            new = new.index_fill(0, known[second], int(new.max()) + 1)
+            second = _bisect(updates[with_update])
+            second = second if 2 * int(second.sum()) <= len(with_update) else ~second
+            new = new.index_fill(0, with_update[second], int(new.max()) + 1)
         return new
 
     def _contradictory(self, updates: Tensor) -> bool:

@@ -1,10 +1,10 @@
 """Direct weight matrix: pFedGAT without its attention network (Zhou et al., arXiv:2503.05474, ablation).
 
-Server keeps every client's last model and a free matrix R: θ̄_i = Σ_j R_ij θ_j goes down, the trained θ_i comes up with the loss
-and its gradient g_i at θ̄_i on validation rows (3P + 1). R takes one step along ⟨g_i, θ_j⟩.
+Server keeps every client's last model and a free matrix R: θ̄_i = Σ_j R_ij θ_j goes down, the trained θ_i comes up with
+the loss and its gradient g_i at θ̄_i on validation rows (3P + 1). R takes one step along ⟨g_i, θ_j⟩.
 
-Deviation: the paper does not say how rows stay mixtures; here every row is projected onto the simplex, starting from 1/N, or
-(`rows="logits"`) is a softmax of free numbers, starting from 0.
+Deviation: the paper does not say how rows stay mixtures; here every row is projected onto the simplex, starting from
+1/N, or (`rows="logits"`) is a softmax of free numbers, starting from 0.
 """
 
 from dataclasses import dataclass

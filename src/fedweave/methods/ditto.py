@@ -1,6 +1,6 @@
 """Ditto (Li et al., ICML 2021, arXiv:2012.04221).
 
-Server keeps one model g (2P on the wire, as FedAvg); every client also keeps a personal model v. Per round v takes s epochs
+Server keeps one model g (traffic 2P, as FedAvg); every client also keeps a personal model v. Per round v takes s epochs
 of v ← v − lr (∇F(v) + λ (v − g)), then w is trained from g by plain local training and uploaded. v is deployed.
 """
 
@@ -20,7 +20,7 @@ from fedweave.tensors.trees import Params, Tree
 @method("ditto")
 @dataclass(frozen=True, kw_only=True)
 class Ditto(GlobalModel):
-    """A personal model beside the global one, pulled towards it."""
+    """A personal model in addition to the global one, pulled towards it."""
 
     lam: Annotated[Weight, LogSpace(0.01, 10), "λ, strength of the pull; 0 is local training"] = 1.0
     personal_epochs: Annotated[Epochs, "s, epochs of the personal model per round"] = 5

@@ -1,12 +1,12 @@
 """FedAGHN (layer-wise attentive graph hypernetworks, Song et al.).
 
 Server keeps the last model θ_j and the last update Δθ_j of every client, and per client i and layer two scalars p, q:
-α_ii = p / (1 + p), α_ij = softmax_{j≠i}(q cos(Δθ_i, Δθ_j)) / (1 + p), θ̄_i = Σ_j α_ij θ_j, layer by layer (weight and bias are
-one layer, every BatchNorm is its own). θ̄_i goes down, θ_i comes up (2P); p and q never leave the server.
+α_ii = p / (1 + p), α_ij = softmax_{j≠i}(q cos(Δθ_i, Δθ_j)) / (1 + p), θ̄_i = Σ_j α_ij θ_j, layer by layer (weight and
+bias are one layer, every BatchNorm is its own). θ̄_i goes down, θ_i comes up (2P); p and q never leave the server.
 
 Deviations:
-1. "literal" is the default sign: paper and code (songjiarui00/FedAGHN) print p ← p − η ⟨∂θ̄/∂p, Δθ⟩ with Δθ = θ − θ̄, which
-   raises the surrogate loss and lowers p, and the paper's weights fall as this rule makes them fall.
+1. "literal" is the default sign: paper and code (songjiarui00/FedAGHN) print p ← p − η ⟨∂θ̄/∂p, Δθ⟩ with Δθ = θ − θ̄,
+   which raises the surrogate loss and lowers p, and the paper's weights fall as this rule makes them fall.
 2. T rounds; the code's loop runs T + 1.
 """
 

@@ -1,8 +1,8 @@
 """FedAH, federated learning with an aggregated head (Yue et al., arXiv:2412.01295).
 
-Server and wire as FedAvg (2P). The client takes the body of g and starts its head from H + (H_g − H) ⊙ W, W having learnt for
-one epoch on all training rows (see `Blending`). Then it trains the head for τ epochs with the body frozen, the body for E epochs
-with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
+Server and traffic as FedAvg (2P). The client takes the body of g and starts its head from H + (H_g − H) ⊙ W; W was
+trained for one epoch on all training rows (see `Blending`). Then it trains the head for τ epochs with the body frozen,
+the body for E epochs with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,13 @@
 """FedALA (Zhang et al., AAAI 2023, arXiv:2212.01197).
 
-Server and wire as FedAvg (2P). The client keeps its own θ and weights W for the last p parameter tensors: it takes the lower
-layers of g, starts the others from θ + (g − θ) ⊙ W after W has learnt (see `Blending`), then trains and uploads everything.
-It is judged after the blending, before local training.
+Server and traffic as FedAvg (2P). The client keeps its own θ and weights W for the last p parameter tensors: it takes
+the lower layers of g, starts the others from θ + (g − θ) ⊙ W after training W (see `Blending`), then trains and uploads
+everything. It is judged after the blending, before local training.
 
 Deviations from TsingZ0/PFLlib:
-1. The last incomplete batch of W's lessons is kept; the code drops it and learns nothing on clients smaller than a batch.
-2. The first lesson ends after `start_epochs`; the code's loop has no bound.
+1. The last incomplete batch in the training of W is used; the code drops it, so clients smaller than a batch learn no
+   W.
+2. The first training of W ends after `start_epochs`; the code's loop has no bound.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """FedAMP (Huang et al., AAAI 2021, arXiv:2007.03797).
 
-Server keeps the last model of every client and sends u_i = Σ_j ξ_ij θ_j with ξ_ij = (α_K/σ) exp(−‖θ_i − θ_j‖²/σ) for j ≠ i
-and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client continues from its own θ_i with the loss F + (λ / 2α_K) ‖w − u_i‖² and uploads θ_i
-(2P). No penalty in a client's first round, where u_i is undefined.
+Server keeps the last model of every client and sends u_i = Σ_j ξ_ij θ_j with ξ_ij = (α_K/σ) exp(−‖θ_i − θ_j‖²/σ) for j
+≠ i and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client continues from its own θ_i with the loss F + (λ / 2α_K) ‖w − u_i‖² and
+uploads θ_i (2P). No penalty in a client's first round, where u_i is undefined.
 
 Deviation: the penalty is squared and differentiated. `detached` reproduces TsingZ0/PFLlib, where it is a constant.
 """

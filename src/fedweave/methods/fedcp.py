@@ -1,9 +1,10 @@
 """FedCP, conditional policies (Zhang et al., KDD 2023, arXiv:2307.01217).
 
-Server keeps body B, head and a gate network C. The client trains B, its private head H_p and C, beside frozen copies B_g and
-H_g of what it received: with z = B(x) and the context c (the classes' rows of H_p summed, ℓ2-normalised, fixed for the round) the
-gate splits features into z ⊙ s_p and z ⊙ s_g, C(z ⊙ c) = (s_p, s_g) a Gumbel-softmax over the two. The logits are
-H_p(z ⊙ s_p) + H_g(z ⊙ s_g), the loss is CE + λ MMD²(z, B_g(x)) with Gaussian kernels. Up go B, C and (H_p + H_g) / 2 (2P + 2|C|).
+Server keeps body B, head and a gate network C. The client trains B, its private head H_p and C, with frozen copies B_g
+and H_g of what it received: with z = B(x) and the context c (the classes' rows of H_p summed, ℓ2-normalised, fixed for
+the round) the gate splits features into z ⊙ s_p and z ⊙ s_g, C(z ⊙ c) = (s_p, s_g) a Gumbel-softmax over the two. The
+logits are H_p(z ⊙ s_p) + H_g(z ⊙ s_g), the loss is CE + λ MMD²(z, B_g(x)) with Gaussian kernels. Up go B, C and (H_p +
+H_g) / 2 (2P + 2|C|).
 
 Deviation from TsingZ0/FedCP: no Gumbel noise in evaluation, where the code keeps drawing it.
 """

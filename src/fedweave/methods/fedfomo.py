@@ -1,9 +1,9 @@
 """FedFomo (Zhang et al., ICLR 2021, arXiv:2012.08565).
 
-Server keeps the last model θ_j of every client and affinities P [N, N], P = I at first; client i gets the M best trained models of
-row i but its own, each slot at random with probability ε (decaying by the round). It weighs them on its validation rows,
-w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged if all are 0; then it trains and
-uploads θ_i, and P_ij gains w_j. M·P go down, P + M scalars come up.
+Server keeps the last model θ_j of every client and affinities P [N, N], P = I at first; client i gets the M best
+trained models of row i but its own, each slot at random with probability ε (decaying by the round). It weighs them on
+its validation rows, w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged
+if all are 0; then it trains and uploads θ_i, and P_ij gains w_j. M·P go down, P + M scalars come up.
 
 Deviation: the local validation set is the task's validation split; NVlabs/FedFomo carves 20 % off the training rows.
 `raw_affinity` adds the scores before clipping and normalisation to P, as TsingZ0/PFLlib does.
@@ -69,8 +69,8 @@ class FedFomo(Method):
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         picks, _ = self.picks(server, ids)
         affinity = server["affinity"].index_put((ids[:, None], picks), uploads["gained"], accumulate=True)
-        models, seen = trees.put(server["models"], ids, uploads["model"]), server["seen"].index_fill(0, ids, True)
-        return {**server, "models": models, "affinity": affinity, "seen": seen, "round": server["round"] + 1}
+        models, has_model = trees.put(server["models"], ids, uploads["model"]), server["seen"].index_fill(0, ids, True)
+        return {**server, "models": models, "affinity": affinity, "seen": has_model, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._mixed(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
@@ -95,7 +95,7 @@ class FedFomo(Method):
         for slot in range(min(self.models, len(server["ids"]) - 1)):
             best = server["affinity"][ids].masked_fill(~free, -torch.inf)
             explores = (dropout_keys.fold(base, who, -1 - slot) & LARGEST) < epsilon * LARGEST
-            # Whoever explores, and ties, are settled by draws that hang on identities.
+            # Random choices and ties are decided by draws that depend on identities.
             eligible = free & ((best == best.amax(1, keepdim=True)) | explores[:, None])
             pick = draws.masked_fill(~eligible, -1).argmax(1, keepdim=True)
             live.append(free.gather(1, pick))

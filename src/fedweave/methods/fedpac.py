@@ -1,13 +1,14 @@
 """FedPAC (Xu et al., ICLR 2023, arXiv:2306.11867).
 
-Server keeps the body B, class prototypes μ and every client's head H_i. A round trains H_i for an epoch with B frozen, then B
-with CE + λ mean ‖z − μ_y‖². Up go B, H_i, the classes' mean features and counts, and statistics of the received body on the
-client's rows: h_i,c = p_i(c) μ_i,c and V_i = (Σ_c p_i(c) E‖z‖²_c − Σ_c p_i(c)² ‖μ_i,c‖²) / m_i. Heads are combined by
-min_α Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the simplex, H_i ← Σ_j α_j H_j; shares below 10⁻³ count as 0.
+Server keeps the body B, class prototypes μ and every client's head H_i. A round trains H_i for an epoch with B frozen,
+then B with CE + λ mean ‖z − μ_y‖². Up go B, H_i, the classes' mean features and counts, and statistics of the received
+body on the client's rows: h_i,c = p_i(c) μ_i,c and V_i = (Σ_c p_i(c) E‖z‖²_c − Σ_c p_i(c)² ‖μ_i,c‖²) / m_i. Heads are
+combined by min_α Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the simplex, H_i ← Σ_j α_j H_j; shares below 10⁻³ count as
+0.
 
 Deviations from JianXu95/FedPAC:
 1. The quadratic program is solved as the least-squares problem that it is, so its matrix needs no eigenvalues removed.
-2. Shares are renormalised after small ones are dropped. 3. The head is trained by the run's optimiser unless `head_lr` is given.
+2. Shares are renormalised after small ones are dropped. 3. The head uses the run's optimiser unless `head_lr` is given.
 """
 
 from dataclasses import dataclass
@@ -78,11 +79,11 @@ class FedPAC(Method):
             headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs), loss=aligned
         )
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
-        known = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
+        statistics = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
         upload = {
             "model": trees.only(fit.model, body(self.task)),
             "head": trees.only(fit.model, self.task.head),
-            **known,
+            **statistics,
         }
         return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
 
@@ -117,7 +118,7 @@ class FedPAC(Method):
                 self.task.forward(model, data, rows, key, mask, method="features"),
                 self.task.targets(data, rows),
             )
-            apart = (z - shared["prototypes"][targets]).square().mean(-1) * shared["known"][targets]
-            return self.task.row_loss(self.task.call(model, z, "classify"), targets) + self.lam * apart
+            distance = (z - shared["prototypes"][targets]).square().mean(-1) * shared["known"][targets]
+            return self.task.row_loss(self.task.call(model, z, "classify"), targets) + self.lam * distance
 
         return losses

@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020, arXiv:1812.06127).
 
-Server and wire as FedAvg; the local loss gains (μ/2) ‖w − g‖² over all parameters, g the model as received.
+Server and traffic as FedAvg; the local loss gains (μ/2) ‖w − g‖² over all parameters, g the model as received.
 """
 
 from dataclasses import dataclass

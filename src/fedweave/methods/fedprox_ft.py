@@ -1,6 +1,6 @@
 """FedProx-FT: FedProx (Li et al., MLSys 2020, arXiv:1812.06127) whose clients deploy the model after local training.
 
-Server and wire as FedAvg; the local loss gains (μ/2) ‖w − g‖² over all parameters, g the model as received. No extra
+Server and traffic as FedAvg; the local loss gains (μ/2) ‖w − g‖² over all parameters, g the model as received. No extra
 training: the fine-tuned model is the one the client uploads (as in the public code of FedAGHN, songjiarui00/FedAGHN).
 """
 

@@ -1,13 +1,16 @@
 """FED-PUB, personalized subgraph federated learning (Baek et al., ICML 2023, arXiv:2206.10206).
 
-Server keeps the last model θ_j and functional embedding e_j of every client: the mean output of the last graph layer on one random
-graph that the server made (blocks of nodes, features N(0, 1)). θ̄_i = Σ_j S_ij θ_j with S_ij ∝ exp(τ cos(e_i, e_j)) goes down, θ_i
-and e_i come up (2P + D, and the random graph once). A mask m per weight matrix stays with the client: W ⊙ m is used, entries
-|m| < λ1 count as 0 outside training. Loss: CE + λ1 ‖m‖₁ + λ2 Σ ‖w − θ̄_i‖, one norm per tensor, from round 1 on.
+Server keeps the last model θ_j and functional embedding e_j of every client: the mean output of the last graph layer on
+one random graph that the server made (blocks of nodes, features N(0, 1)). θ̄_i = Σ_j S_ij θ_j with S_ij ∝ exp(τ
+cos(e_i, e_j)) goes down, θ_i and e_i come up (2P + D, and the random graph once). A mask m per weight matrix stays with
+the client: W ⊙ m is used, entries |m| < λ1 count as 0 outside training. Loss: CE + λ1 ‖m‖₁ + λ2 Σ ‖w − θ̄_i‖, one norm
+per tensor, from round 1 on.
 
 Deviations from JinheonBaek/FED-PUB:
-1. Both regularisers have gradients; `detached` leaves them out, as the code does. 2. Adam's moments start afresh every round.
-3. Similarities are to every client's latest embedding, not to this round's participants. 4. Masks do not decay: W ⊙ m would end at 0.
+1. Both regularisers have gradients; `detached` leaves them out, as the code does. 2. Adam's moments start afresh every
+   round.
+3. Similarities are to every client's latest embedding, not to this round's participants. 4. Masks do not decay: W ⊙ m
+   would end at 0.
 """
 
 from dataclasses import dataclass, replace
@@ -67,13 +70,13 @@ class FedPub(ClientModels):
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
         return {**fixed, "embeddings": fixed["embeddings"].index_copy(0, ids, uploads["embedding"])}
 
-    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+    def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         return {"proxy": server["fixed"]["proxy"]}, {}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        # A client without an embedding is equally similar to everybody.
-        seen = server["seen"] | ~server["seen"].any()
-        similarity = (self.tau * cosines(server["fixed"]["embeddings"])[ids]).masked_fill(~seen, -torch.inf)
+        # A client without an embedding is equally similar to all clients.
+        has_embedding = server["seen"] | ~server["seen"].any()
+        similarity = (self.tau * cosines(server["fixed"]["embeddings"])[ids]).masked_fill(~has_embedding, -torch.inf)
         return similarity.softmax(-1).expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
@@ -90,14 +93,12 @@ class FedPub(ClientModels):
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
         solver = Grouped(solvers=rules, group=lambda name: "mask" if name in client["masks"] else "")
-        fit = self.descend(
-            {**own["mixture"], **client["buffers"], **client["masks"]}, data, names, loss=loss, solver=solver
-        )
+        start = {**own["mixture"], **client["buffers"], **client["masks"]}
+        fit = self.descend(start, data, names, loss=loss, solver=solver)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
         deployed = self._pruned(after, masks)
-        embedding = self.task.call(deployed, tuple(shared["proxy"][k] for k in ("x", "edges", "weight")), "embed").mean(
-            0
-        )
+        proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
+        embedding = self.task.call(deployed, proxy, "embed").mean(0)
         upload = {"model": trees.without(after, self.kept), "embedding": embedding}
         return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
 
@@ -119,10 +120,8 @@ class FedPub(ClientModels):
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers
-            sparse, near = (
-                sum(m.abs().sum() for m in masks.values()),
-                sum((plain[name] - a).norm() for name, a in anchor.items()),
-            )
+            sparse = sum(m.abs().sum() for m in masks.values())
+            near = sum((plain[name] - a).norm() for name, a in anchor.items())
             return value + self.lam1 * sparse + pull * near, buffers
 
         return loss

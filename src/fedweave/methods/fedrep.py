@@ -1,6 +1,6 @@
 """FedRep (Collins et al., ICML 2021, arXiv:2102.07078).
 
-Server keeps the body B; the head H stays with the client (2|B| on the wire). A round trains H for τ epochs with B frozen,
+Server keeps the body B; the head H stays with the client (traffic 2|B|). A round trains H for τ epochs with B frozen,
 then B for E epochs with H frozen.
 
 Deviation from the public code (lgcollins/FedRep), as in FedAGHN's comparison: epochs instead of iterations, no momentum

@@ -1,8 +1,8 @@
 """FedRoD (Chen & Chao, ICLR 2022, arXiv:2107.00778).
 
-Server keeps body B and generic head G and averages both (2P on the wire); every client keeps a private head H. B and G learn
-from the balanced softmax CE(G(z) + log m_k, y), m_k the client's class counts, z = B(x); H learns from CE(G(z) + H(z), y) with
-z and G(z) held fixed, on the same batches. The prediction is G(z) + H(z).
+Server keeps body B and generic head G and averages both (traffic 2P); every client keeps a private head H. B and G
+learn from the balanced softmax CE(G(z) + log m_k, y), m_k the client's class counts, z = B(x); H learns from CE(G(z) +
+H(z), y) with z and G(z) held fixed, on the same batches. The prediction is G(z) + H(z).
 
 `local_generic` keeps G on the client too, as MediaBrain-SJTU/pFedGraph does; TsingZ0/PFLlib averages it.
 """

@@ -1,17 +1,21 @@
 """FedSage+ (Zhang et al., NeurIPS 2021, arXiv:2106.13430).
 
-Clients train a GraphSAGE classifier of their own instead of the task's model, and a generator of the neighbours that other clients
-hold. In the first rounds a share of a client's validation nodes is hidden; generator and classifier learn from the number and the
-features of hidden neighbours, from labels on the mended graph, and from neighbours' features of the other clients: (smooth-L1 +
-greedy MSE + CE + Σ_others greedy MSE) / N. Nothing is averaged until the last of these rounds. Then every client mends its graph
-with up to S generated neighbours per node, and the classifier is trained by unweighted FedAvg.
+Clients train a GraphSAGE classifier of their own instead of the task's model, and a generator of the neighbours that
+other clients hold. In the first rounds a share of a client's validation nodes is hidden; generator and classifier learn
+from the number and the features of hidden neighbours, from labels on the mended graph, and from neighbours' features of
+the other clients: (smooth-L1 + greedy MSE + CE + Σ_others greedy MSE) / N. Nothing is averaged until the last of these
+rounds. Then every client mends its graph with up to S generated neighbours per node, and the classifier is trained by
+unweighted FedAvg.
 
-Wire: the classifier both ways; while generators learn, a bank of every client's raw neighbour features goes down (the paper sends
-gradients on them), and the generator's start to whoever is new. Who comes later has no generator and mends nothing.
+Traffic: the classifier both ways; while generators learn, a bank of every client's raw neighbour features goes down
+(the paper sends gradients on them), and the generator's start to new clients. Newcomers have no generator and mend
+nothing.
 
 Deviations from xkLi-Allen/OpenFGL:
-1. Generated neighbours are joined both ways. There they only receive, so that mending changes no prediction (`inert`).
-2. The generator mends the whole subgraph; there it still looks at the impaired one. 3. The bank is drawn once per client.
+1. Generated neighbours are joined in both directions in the paper; here they only receive, so that their presence alone
+   changes no prediction (`inert`).
+2. The generator mends the whole subgraph; in the paper it still sees the impaired one. 3. The bank is drawn once per
+   client.
 """
 
 from dataclasses import dataclass
@@ -105,8 +109,10 @@ class FedSage(Mending):
         return participants * common + new * trees.nbytes(shared.get("generator", {})), trees.nbytes(uploads)
 
     def _mine(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
-        """The client's networks and its constant key; whoever is new takes what the server sends, and all its classifier in the end."""
-        given = {**trees.only(shared, NETWORKS), "key": data.key}
-        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.only(client, given), given)
+        """The client's networks and its constant key; a new client takes the server's, and finally all take its
+        classifier.
+        """
+        latest = {**trees.only(shared, NETWORKS), "key": data.key}
+        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.only(client, latest), latest)
         mine = {**client, **chosen}
         return mine if data.round < self.generator_rounds else {**mine, "classifier": shared["classifier"]}

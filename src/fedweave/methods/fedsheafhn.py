@@ -1,12 +1,14 @@
 """FedSheafHN (Liang et al., arXiv:2405.16056).
 
-Server keeps an embedding x_i of every client's subgraph (the mean over nodes of the last graph convolution), sheaf diffusion
-S_θ on the complete graph of clients, attention A and a hypernetwork H_φ: Ω̃ = H(A · S(X)). ω̃_i, the model without classifier,
-goes down; the trained ω̃_i comes up, sometimes with a new x_i (2 P_gen + D). The client keeps classifier and its Adam moments.
+Server keeps an embedding x_i of every client's subgraph (the mean over nodes of the last graph convolution), sheaf
+diffusion S_θ on the complete graph of clients, attention A and a hypernetwork H_φ: Ω̃ = H(A · S(X)). ω̃_i, the model
+without classifier, goes down; the trained ω̃_i comes up, sometimes with a new x_i (2 P_gen + D). The client keeps
+classifier and its Adam moments.
 
 Deviations:
-1. Paper and public code (CarrieWFF/FedSheafHN) print the server's step as +Δω̃, which is ascent; the default descends. In the
-   code trained and generated tensors share memory, so Δω̃ = 0: the control is `server_learning=False`. It selects on test data.
+1. Paper and public code (CarrieWFF/FedSheafHN) print the server's step as +Δω̃, which is ascent; the default descends.
+   In the code trained and generated tensors share memory, so Δω̃ = 0: the control is `server_learning=False`. It
+   selects on test data.
 2. Local training before round 0 yields x_i only: the classifier starts from the common initial model.
 """
 
@@ -70,9 +72,9 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         return self._run(phi, fixed, "forward", ids, key=fixed["key"])
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        told = self.embedding == "graph" and "embedding" in uploads
+        updated = self.embedding == "graph" and "embedding" in uploads
         return {
-            "x": trees.put(fixed["x"], ids, uploads["embedding"]) if told else fixed["x"],
+            "x": trees.put(fixed["x"], ids, uploads["embedding"]) if updated else fixed["x"],
             "key": dropout_keys.fold(fixed["key"], 3),
         }
 
@@ -96,7 +98,9 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         return smoothness(z, complete_graph(len(z)).to(z.device))
 
     def _vectors(self, x: Tensor, first: int, length: int) -> Tensor:
-        """What stands for the clients from `first` on, who told `x` [n, D]: that, or one-hot vectors of `length` or, if longer, D."""
+        """Vectors of the clients from `first` on: their embeddings `x` [n, D], or one-hot vectors of `length` or, if
+        longer, D.
+        """
         if self.embedding == "graph":
             return x
         length = max(length, x.shape[1])

@@ -1,12 +1,13 @@
 """HeurFedAMP (Huang et al., AAAI 2021, arXiv:2007.03797, section "HeurFedAMP").
 
-As FedAMP, but with weights that do not depend on the size of models: ξ_ii = ω and ξ_ij = (1 − ω) softmax_{j≠i}(σ cos(θ_i, θ_j)).
-Server keeps the last model of every client, u_i = Σ_j ξ_ij θ_j goes down, θ_i comes up (2P). The client minimises
-F + (λ / 2α_K) ‖w − u_i‖² and deploys the result. No penalty in a client's first round, where u_i says nothing.
+As FedAMP, but with weights that do not depend on the size of models: ξ_ii = ω and ξ_ij = (1 − ω) softmax_{j≠i}(σ
+cos(θ_i, θ_j)). Server keeps the last model of every client, u_i = Σ_j ξ_ij θ_j goes down, θ_i comes up (2P). The client
+minimises F + (λ / 2α_K) ‖w − u_i‖² and deploys the result. No penalty in a client's first round, where u_i says
+nothing.
 
 Deviations:
-1. The paper leaves open where w starts; from the client's own model, as in TsingZ0/PFLlib and MediaBrain-SJTU/pFedGraph, or
-   from u_i (`begin_at`).
+1. The paper leaves open where w starts; from the client's own model, as in TsingZ0/PFLlib and
+   MediaBrain-SJTU/pFedGraph, or from u_i (`begin_at`).
 2. `origin="initial"` compares θ − θ_0 instead of θ, as MediaBrain-SJTU/pFedGraph does (with σ = 10, ω = 0.3).
 """
 

@@ -1,10 +1,11 @@
 """HeurpFedLA (Ma et al., CVPR 2022, arXiv:2205.03993): pFedLA that leaves the client the layers it mixes least.
 
-Server as pFedLA. Every round the k layers with the largest self weight α_ii^l are retained: the client goes on with its own,
-they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down P less the
-retained layers, up P, which reproduces the communication table of the paper.
+Server as pFedLA. Every round the k layers with the largest self weight α_ii^l are retained: the client goes on with its
+own, they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down P
+less the retained layers, up P, which reproduces the communication table of the paper.
 
-Deviation: normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and linear).
+Deviation: normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and
+linear).
 """
 
 from dataclasses import dataclass
@@ -51,14 +52,14 @@ class HeurpFedLA(LayerwiseHypernetworks):
         return update._replace(client=update.model)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        # The server's copy of a retained layer is not sent: on its way up noise, a clip or a lie may have changed it.
+        # The server's copy of a retained layer is not sent: noise, clipping or an attack may have changed it.
         stays = {
             name: retained
             for names, retained in zip(self.task.layers.values(), own["retained"], strict=True)
             for name in names
         }
-        sent = trees.without(own, ("retained",))
-        return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in sent.items()}}
+        received = trees.without(own, ("retained",))
+        return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in received.items()}}
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         down = {

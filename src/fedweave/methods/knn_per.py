@@ -1,11 +1,11 @@
 """kNN-Per (Marfoq et al., ICML 2022, arXiv:2111.09360).
 
-Server and wire as FedAvg (2P). Personal is a memory of the training rows' penultimate features z_j: the prediction is
-λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the feature width.
-λ is chosen per client on a grid of 0.01 by validation accuracy.
+Server and traffic as FedAvg (2P). Personal is a memory of the training rows' penultimate features z_j: the prediction
+is λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the feature
+width. λ is chosen per client on a grid of 0.01 by validation accuracy.
 
-`rule="pfedgraph"` is the reading of MediaBrain-SJTU/pFedGraph: weights exp(−‖z − z_j‖²) summed per class and passed through
-a softmax over classes, λ fixed (`mix`).
+`rule="pfedgraph"` is the reading of MediaBrain-SJTU/pFedGraph: weights exp(−‖z − z_j‖²) summed per class and passed
+through a softmax over classes, λ fixed (`mix`).
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class KnnPer(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend({**shared, **client}, data)
-        kept = trees.only(fit.model, self.kept)
-        return Update({"model": trees.without(fit.model, self.kept)}, kept, self._memory(fit.model, data), fit.loss)
+        private = trees.only(fit.model, self.kept)
+        return Update({"model": trees.without(fit.model, self.kept)}, private, self._memory(fit.model, data), fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         return self._memory({**shared, **client}, data)

@@ -1,6 +1,6 @@
 """Local training: every client trains its own model and never communicates.
 
-Server keeps nothing; nothing crosses the wire. The floor every personalized method has to beat.
+Server keeps nothing; nothing is sent. The baseline that every personalized method has to beat.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedweave.tensors.trees import Params, Tree
 @method("local")
 @dataclass(frozen=True, kw_only=True)
 class Local(Method):
-    """Each client on its own, for the same number of rounds and epochs as everybody else."""
+    """Each client on its own, for the same number of rounds and epochs as the other methods."""
 
     label = "Local"
     point = "pre"

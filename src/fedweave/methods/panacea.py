@@ -1,11 +1,12 @@
 """Panacea (Graph-relational federated learning, openreview.net/forum?id=FMLyPgqos1).
 
-Two stages (see `GraphHypernetwork`): a vector per client, then graph convolutions over the clients' graph refine the vectors X,
-which stay trainable, to codes Z, and a hypernetwork turns codes into models. A graph generator ẑ = Linear(z) has to reconstruct
-the graph: the loss of φ gains λ_g · BCE(σ(ẑ_u · ẑ_v), A_uv) over pairs of clients, edges weighted by their rarity. Everything but
-the models stays on the server (2P on the wire).
+Two stages (see `GraphHypernetwork`): a vector per client, then graph convolutions over the clients' graph refine the
+vectors X, which stay trainable, to codes Z, and a hypernetwork turns codes into models. A graph generator ẑ = Linear(z)
+has to reconstruct the graph: the loss of φ gains λ_g · BCE(σ(ẑ_u · ẑ_v), A_uv) over pairs of clients, edges weighted by
+their rarity. Everything but the models stays on the server (traffic 2P).
 
-Deviation: neither full text nor code is public; the sizes are those of GHN, and the generator is the smallest that fits the abstract.
+Deviation: neither full text nor code is public; the sizes are those of GHN, and the generator is the smallest that fits
+the abstract.
 """
 
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Panacea(GraphHypernetwork):
         def loss(phi: Tree) -> Tree:
             return {"loss": self.generator_weight * self.reconstruction(phi, fixed)}
 
-        part = trees.without(phi, ["hyper"])  # the graph hangs on the codes alone
+        part = trees.without(phi, ["hyper"])  # the graph depends on the codes alone
         return pull_back(loss, part, lambda out: {"loss": torch.ones_like(out["loss"])})[0]
 
     def reconstruction(self, phi: Tree, fixed: Tree) -> Tensor:

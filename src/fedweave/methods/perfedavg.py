@@ -1,9 +1,10 @@
 """Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948).
 
-Server keeps one model g (2P on the wire, as FedAvg), trained to be good after one gradient step of size α. A local step draws
-independent batches D1, D2, D3: w' = w − α ∇F(w; D1), then w ← w − β d with d = ∇F(w'; D2) ("fo"), or with the Hessian-vector
-product by central differences, d = g − α (∇F(w + δg; D3) − ∇F(w − δg; D3)) / 2δ, g = ∇F(w'; D2) ("hf"). β is the run's optimiser.
-"pre" is g after one α-step on a batch of the client's training rows, "post" is w as trained (as MediaBrain-SJTU/pFedGraph judges it).
+Server keeps one model g (traffic 2P, as FedAvg), trained to be good after one gradient step of size α. A local step
+draws independent batches D1, D2, D3: w' = w − α ∇F(w; D1), then w ← w − β d with d = ∇F(w'; D2) ("fo"), or with the
+Hessian-vector product by central differences, d = g − α (∇F(w + δg; D3) − ∇F(w − δg; D3)) / 2δ, g = ∇F(w'; D2) ("hf").
+β is the run's optimiser. "pre" is g after one α-step on a batch of the client's training rows, "post" is w as trained
+(as MediaBrain-SJTU/pFedGraph judges it).
 
 Deviations:
 1. D1 and D3 come from epochs of their own; TsingZ0/PFLlib halves double batches, which would halve the number of steps.

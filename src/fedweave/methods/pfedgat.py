@@ -1,19 +1,20 @@
 """pFedGAT (Zhou et al., "Personalized Federated Learning via Learning Dynamic Graphs", arXiv:2503.05474).
 
-Server keeps every client's last model θ_j and a graph attention network on the models themselves: h_i = LayerNorm(flat θ_i),
-R = the mean over K heads of softmax_j(LeakyReLU(a · [W h_i ‖ W h_j])), self included; θ̄_i = Σ_j R_ij θ_j goes down, the trained
-θ_i comes up. The client also evaluates θ̄_i on held-out rows; W and a take one step on the sum of those losses.
+Server keeps every client's last model θ_j and a graph attention network on the models themselves: h_i = LayerNorm(flat
+θ_i), R = the mean over K heads of softmax_j(LeakyReLU(a · [W h_i ‖ W h_j])), self included; θ̄_i = Σ_j R_ij θ_j goes
+down, the trained θ_i comes up. The client also evaluates θ̄_i on held-out rows; W and a take one step on the sum of
+those losses.
 
 Deviations:
-1. The paper's server back-propagates one scalar per client, which carries no derivative. Here the gradient at θ̄_i comes up too
-   (3P + 1 on the wire). `gat_grad="simulated"` counts the scalar only and gives the same numbers; "spsa" makes do with two
-   scalars for two more models sent down (4P + 2); "delta" reads the gradient off local training (2P).
-2. Held out are validation rows. The paper evaluates on test rows, which tunes the server on them: `gat_split="test"`, whose
-   results are labelled and never ranked.
+1. The paper's server back-propagates one scalar per client, which carries no derivative. Here the gradient at θ̄_i
+   comes up too (traffic 3P + 1). `gat_grad="simulated"` counts the scalar only and gives the same numbers; "spsa" makes
+   do with two scalars for two more models sent down (4P + 2); "delta" reads the gradient off local training (2P).
+2. Held out are validation rows. The paper evaluates on test rows, which tunes the server on them: `gat_split="test"`,
+   whose results are labelled and never ranked.
 3. The loss at θ̄_i is measured when θ̄_i arrives, at the start of the following round.
 4. Width of a head and the affine-free layer norm are ours; unstated there.
-Within a head LeakyReLU's monotony makes every client rank the others alike, so R stays close to uniform and the method close to
-FedAvg-FT; `score="gatv2"` lifts that limit.
+Within a head LeakyReLU is monotonic, so every client ranks the others equally, R stays close to uniform and the method
+close to FedAvg-FT; `score="gatv2"` removes that limit.
 """
 
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ class PFedGAT(ValidatedMixtures):
         return applied(lambda: self._network(h.shape[1]), phi, h)[ids][None]
 
     def _attended(self, models: Params) -> Tensor:
-        """What the network sees of models [N, ...], as rows [N, d] of mean 0 and variance 1, of which a sketch may be taken."""
+        """The network's input: models [N, ...] as rows [N, d] of mean 0 and variance 1, possibly reduced by a random
+        sketch.
+        """
         if self.features == "layers":
             dense = [names for names in self.task.layers.values() if any(models[name].ndim == 3 for name in names)]
             return layer_norm(trees.flat(trees.only(models, [name for names in dense[-self.last :] for name in names])))

@@ -1,9 +1,9 @@
 """pFedGraph (Ye et al., ICML 2023, "Personalized federated learning with inferred collaboration graphs").
 
-Server keeps the last model θ_j of every client and infers, for each i, min_a Σ_j a_j d_ij + α ‖a − n‖² over the simplex, n the
-shares of training rows and d_ij = −cos(θ_i − θ_0, θ_j − θ_0), below −0.9 counted as −1; the minimum is the projection of
-n − d / 2α. Down go θ̄_i = Σ_j a_j θ_j and the direction v_i = Σ_j a_j θ_j / ‖θ_j‖ (2P), up comes θ_i (P). The client minimises
-F − λ cos(w, v_i), which draws w towards its collaborators; no such term in its first round.
+Server keeps the last model θ_j of every client and infers, for each i, min_a Σ_j a_j d_ij + α ‖a − n‖² over the
+simplex, n the shares of training rows and d_ij = −cos(θ_i − θ_0, θ_j − θ_0), below −0.9 counted as −1; the minimum is
+the projection of n − d / 2α. Down go θ̄_i = Σ_j a_j θ_j and the direction v_i = Σ_j a_j θ_j / ‖θ_j‖ (2P), up comes θ_i
+(P). The client minimises F − λ cos(w, v_i), which draws w towards its collaborators; no such term in its first round.
 
 `repel` adds λ cos(w, v_i) instead, as the public code (MediaBrain-SJTU/pFedGraph) does.
 
@@ -48,12 +48,12 @@ class PFedGraph(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         d = -model_cosines(server["models"], server["fixed"]["initial"])[ids]
         d = torch.where(d < -0.9, -1.0, d)
-        seen = server["seen"] | ~server["seen"].any()
-        shares = server["fixed"]["sizes"] * seen
+        has_model = server["seen"] | ~server["seen"].any()
+        shares = server["fixed"]["sizes"] * has_model
         target = shares / shares.sum() - d / (2.0 * self.alpha)
-        return simplex(target.masked_fill(~seen, -torch.inf)).expand(len(self.task.layers), -1, -1)
+        return simplex(target.masked_fill(~has_model, -torch.inf)).expand(len(self.task.layers), -1, -1)
 
-    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+    def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         models = server["models"]
         return {}, {"direction": trees.mixed(models, weights[0] / trees.norms(models).clamp(min=1e-12))}
 

@@ -1,7 +1,7 @@
 """pFedHN (Shamsian et al., ICML 2021, arXiv:2103.04628).
 
-Server keeps a vector v_i per client and one hypernetwork h with a linear head per weight and bias tensor of the client model.
-θ̄_i = h(v_i) goes down, the trained θ_i comes up (2P); v and h take one step on ½ ‖θ̄_i − θ_i‖².
+Server keeps a vector v_i per client and one hypernetwork h with a linear head per weight and bias tensor of the client
+model. θ̄_i = h(v_i) goes down, the trained θ_i comes up (2P); v and h take one step on ½ ‖θ̄_i − θ_i‖².
 
 Deviations from the public code (AvivSham/pFedHN):
 1. A round may have several clients: their losses are averaged and make one step; the code trains one client a step.

@@ -1,6 +1,6 @@
 """pFedMe (T. Dinh et al., NeurIPS 2020, arXiv:2006.08848).
 
-Server keeps one model g (2P on the wire). The client starts w and θ from g; for every batch K steps
+Server keeps one model g (traffic 2P). The client starts w and θ from g; for every batch K steps
 θ ← θ − lr_p (∇F(θ) + λ (θ − w) + μ θ), then one step of w on the Moreau envelope's gradient λ (w − θ). w is uploaded,
 g ← (1 − β) g + β Σ n_k w_k, θ is deployed. `eval_w` deploys w instead, as MediaBrain-SJTU/pFedGraph does.
 

@@ -1,10 +1,11 @@
 """SFL and SFL*, structural federated learning (Chen et al., IJCAI 2022, arXiv:2203.00829).
 
-Server keeps the last model Θ [N, P] of every client and a graph A with row sums 1 (the given one with self loops, else I plus
-uniform). u = γ A^L Θ + (1 − γ) Θ; u_i and g = mean of the rows of u go down (2P), θ_i comes up (P). The client starts from g and
-minimises F + λ_u ‖w − u_i‖ + λ_g ‖w − g‖, norms not squared; u_i is deployed. SFL* (`learned_graph`) starts every round with new
-node vectors and an `AntisymmetricGraph` S on them, fits S to the pairwise distances of Θ by a few SGD steps (rows of both scaled
-to length 1), keeps the largest entries per row, scales them to sum 1, and takes A ← (1 − β) A + β S.
+Server keeps the last model Θ [N, P] of every client and a graph A with row sums 1 (the given one with self loops, else
+I plus uniform). u = γ A^L Θ + (1 − γ) Θ; u_i and g = mean of the rows of u go down (2P), θ_i comes up (P). The client
+starts from g and minimises F + λ_u ‖w − u_i‖ + λ_g ‖w − g‖, norms not squared; u_i is deployed. SFL* (`learned_graph`)
+starts every round with new node vectors and an `AntisymmetricGraph` S on them, fits S to the pairwise distances of Θ by
+a few SGD steps (rows of both scaled to length 1), keeps the largest entries per row, scales them to sum 1, and takes A
+← (1 − β) A + β S.
 
 Deviations from dawenzi098/SFL-Structural-Federated-Learning:
 1. The penalties have gradients; `detached` leaves them out, as the code does. S is fitted to distances, as published.
@@ -24,7 +25,7 @@ from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
 from fedweave.families.hypernetworks import applied, vectors
 from fedweave.families.penalties import tied
-from fedweave.federation.collaboration import given, row_shares
+from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.federation.registry import method
 from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
@@ -57,15 +58,15 @@ class SFL(ClientModels):
 
     def begin(self, start: Start) -> Tree:
         n = start.clients
-        edges = given(torch.zeros(2, 0) if start.relation is None else start.relation, n).cpu()
+        edges = from_relation(torch.zeros(2, 0) if start.relation is None else start.relation, n).cpu()
         linked = torch.zeros(n, n, dtype=torch.bool).index_put((edges[0], edges[1]), torch.tensor(True))
-        known = torch.tensor(start.relation is not None)
-        return {"linked": linked, "given": known, "ids": start.ids.clone(), "seed": torch.tensor(start.seed)}
+        has_relation = torch.tensor(start.relation is not None)
+        return {"linked": linked, "given": has_relation, "ids": start.ids.clone(), "seed": torch.tensor(start.seed)}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         return self._propagation(server)[ids].expand(len(self.task.layers), -1, -1)
 
-    def beside(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
+    def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         return {"common": trees.mixed(server["models"], self._propagation(server).mean(0))}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:

@@ -1,12 +1,13 @@
 """SHN (Sheaf HyperNetworks for personalized federated learning, Nguyen et al., arXiv:2405.20882).
 
-Two stages (see `GraphHypernetwork`): pFedHN learns a vector per client; on their graph, L layers of neural sheaf diffusion with
-orthogonal restriction maps turn them into the codes of a new hypernetwork. Adam on ½ ‖θ̄_i − θ_i‖², mean over participants.
-Everything but the models stays on the server (2P on the wire).
+Two stages (see `GraphHypernetwork`): pFedHN learns a vector per client; on their graph, L layers of neural sheaf
+diffusion with orthogonal restriction maps turn them into the codes of a new hypernetwork. Adam on ½ ‖θ̄_i − θ_i‖², mean
+over participants. Everything but the models stays on the server (traffic 2P).
 
 Deviations:
-1. There is no public code. The diffusion follows twitter-research/neural-sheaf-diffusion, with its learned ε per stalk row
-   (`use_eps`) and its augmented normalisation; self loops are dropped, because a sheaf has nothing to say about them.
+1. There is no public code. The diffusion follows twitter-research/neural-sheaf-diffusion, with its learned ε per stalk
+   row (`use_eps`) and its augmented normalisation; self loops are dropped, because a sheaf has nothing to say about
+   them.
 2. The loss is summed over parameters; with a mean, weight decay would outweigh it.
 3. Stalks of one dimension take a scalar map, because the orthogonal ones would be fixed.
 """

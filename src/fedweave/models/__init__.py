@@ -35,18 +35,18 @@ def settings(name: str) -> tuple[Setting, ...]:
     return describe(MODELS[name].__init__)
 
 
-def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:
+def build(name: str, shape: tuple[int, ...], outputs: int, **values: Any) -> ClientModel:
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
     Raises:
         BadInput: for an unknown name or option, or a shape the model cannot take.
     """
-    known = options(name)
-    for option in given:
-        if not known:
+    names = options(name)
+    for option in values:
+        if not names:
             raise BadInput(f"model.{option}: unknown; {name} has no options")
-        choose(option, known, f"model ({name}): option")
-    return MODELS[name](tuple(shape), outputs, **given)
+        choose(option, names, f"model ({name}): option")
+    return MODELS[name](tuple(shape), outputs, **values)
 
 
 __all__ = [

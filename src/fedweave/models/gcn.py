@@ -17,7 +17,7 @@ from fedweave.tensors.trees import mapped
 def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Edges [3, E + V] with one self loop per node, as `ordered`, and the entries [E + V] of D~^-1/2 (A + I) D~^-1/2.
 
-    `edges` [2, E] lists both directions of every edge (source row 0, target row 1); loops already there are not doubled.
+    `edges` [2, E] lists both directions of every edge (source row 0, target row 1); existing loops are not doubled.
     """
     loops = torch.arange(nodes, device=edges.device).expand(2, -1)
     edges = torch.cat([edges[:, edges[0] != edges[1]], loops], dim=1)
@@ -102,7 +102,8 @@ def _transposed(grad: Tensor, places: Tensor, values: Tensor, size: int) -> Tens
 def propagate(h: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
     """Sum of weighted source rows per target, [V, D] -> [V, D]; differentiable in `h` and `weight` [E].
 
-    `edges` [3, E] run from row 0 to row 1 and are `ordered`; an edge of weight 0 is padding. No [E, D] message is ever stored.
+    `edges` [3, E] run from row 0 to row 1 and are `ordered`; an edge of weight 0 is padding. No [E, D] message is
+    stored.
     """
     return _Product.apply(h, edges, weight, len(h))
 
@@ -131,7 +132,7 @@ class GraphConv(nn.Module):
 class GCN(ClientModel):
     """gcn1 -> ReLU -> dropout -> gcn2 -> ReLU -> dropout -> fc: the client of FedSheafHN.
 
-    Input (x [V, F] or its `Cells`, edges [3, E], weight [E]) with the normalised graph of `gcn_norm`, output [V, C]. Without
+    Input (x [V, F] or its `Cells`, edges [3, E], weight [E]) with the normalised graph of `gcn_norm`, output [V, C].
     the head, gcn1 and gcn2 hold the generated parameters: 200,064 on Cora.
     """
 

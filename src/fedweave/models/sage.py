@@ -1,8 +1,8 @@
 """GraphSAGE and the neighbour generator of FedSage+, for subgraph clients.
 
-Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL. A graph is
-edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 where an edge is to be ignored. Nodes may be mended, by
-up to S generated neighbours each; most have fewer, so neighbours are kept by slot (`Slot`), and empty slots not at all.
+Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL.
+A graph is edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 for edges to ignore. A mended graph
+has up to S generated neighbours per node; most have fewer, so they are stored by slot (`Slot`), without empty slots.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ class Slot(NamedTuple):
     """At most one generated neighbour per node.
 
     Attributes:
-        nodes: [L] whose neighbours they are, everybody once at most.
+        nodes: [L] nodes that have these neighbours, each at most once.
         made: [L, D] their features.
         live: [L] which of them exist: all, unless clients are mapped, where sizes cannot differ.
     """
 
     nodes: Tensor
-    made: Tensor
+    features: Tensor
     live: Tensor
 
 
 class SageConv(nn.Module):
     """W_near mean_{j in N(i)} x_j + W_own x_i + b; a generated neighbour has one neighbour, the node it belongs to.
 
-    `weight` [fan_in, 2 · fan_out] is W_near beside W_own, a row per feature as in `gcn.GraphConv`.
+    `weight` [fan_in, 2 · fan_out] is W_near next to W_own, a row per feature as in `gcn.GraphConv`.
     """
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
@@ -47,15 +47,15 @@ class SageConv(nn.Module):
         self, x: Tensor | Cells, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()
     ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Outputs of the nodes [V, D] and of their generated neighbours."""
-        sent, kept = project(x, self.weight).chunk(2, -1)
-        total, count = propagate(sent, edges, weight), propagate(sent.new_ones(len(sent), 1), edges, weight)
+        messages, own_part = project(x, self.weight).chunk(2, -1)
+        total, count = propagate(messages, edges, weight), propagate(messages.new_ones(len(messages), 1), edges, weight)
         outputs = []
-        for nodes, made, live in slots:
-            near, own = (made @ self.weight).chunk(2, -1)
-            present = live.to(made.dtype)[:, None]
+        for nodes, features, live in slots:
+            near, own = (features @ self.weight).chunk(2, -1)
+            present = live.to(features.dtype)[:, None]
             total, count = total.index_add(0, nodes, present * near), count.index_add(0, nodes, present)
-            outputs.append(Slot(nodes, sent[nodes] + self.bias + own, live))
-        return total / count.clamp(min=1) + self.bias + kept, tuple(outputs)
+            outputs.append(Slot(nodes, messages[nodes] + self.bias + own, live))
+        return total / count.clamp(min=1) + self.bias + own_part, tuple(outputs)
 
 
 class GraphSAGE(nn.Module):
@@ -70,21 +70,23 @@ class GraphSAGE(nn.Module):
         self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None
     ) -> Tensor:
         """[V, F] or its cells -> [V, outputs]; dropout with a key."""
-        h, made = self.conv1(x, edges, weight, slots)
+        h, features = self.conv1(x, edges, weight, slots)
         h = dropout_keys.dropout(F.relu(h), self.dropout, key, salt=1)
-        return self.conv2(h, edges, weight, [self._hidden(slot, len(h), key, 2 + i) for i, slot in enumerate(made)])[0]
+        return self.conv2(
+            h, edges, weight, [self._hidden(slot, len(h), key, 2 + i) for i, slot in enumerate(features)]
+        )[0]
 
     def _hidden(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
         # Dropout is drawn for every node, so that it does not depend on who else has a neighbour in this slot.
-        kept = dropout_keys.dropout(slot.made.new_ones(nodes, slot.made.shape[1]), self.dropout, key, salt)
-        return slot._replace(made=F.relu(slot.made) * kept[slot.nodes])
+        mask = dropout_keys.dropout(slot.features.new_ones(nodes, slot.features.shape[1]), self.dropout, key, salt)
+        return slot._replace(features=F.relu(slot.features) * mask[slot.nodes])
 
 
 class NeighbourGenerator(nn.Module):
     """How many neighbours every node lacks, and what they look like.
 
-    An encoder, a degree head ReLU(Linear), and a feature head on the code plus noise N(0, I): two ReLU layers of `sizes`, dropout,
-    and S · F outputs in (−1, 1), of which only those are computed that make a neighbour.
+    An encoder, a degree head ReLU(Linear), and a feature head on the code plus noise N(0, I): two ReLU layers of
+    `sizes`, dropout, and S · F outputs in (−1, 1). Only the outputs of existing neighbours are computed.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class NeighbourGenerator(nn.Module):
     def forward(
         self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None
     ) -> tuple[Tensor, tuple[Slot, ...]]:
-        """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` turns dropout on."""
+        """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` enables
+        dropout.
+        """
         code = self.encoder(x, edges, weight, key=key)
         degree = F.relu(self.degree(code))[:, 0]
         return degree, self._slots(code + normal(noise, code.shape).to(code), degree.detach(), key)
@@ -131,7 +135,7 @@ def normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def neighbours(edges: Tensor, chosen: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the sources of the `chosen` [E] edges into each of the `nodes` lie: (first [V], count [V], sources [E]).
+    """Positions of the sources of the `chosen` [E] edges into each of the `nodes`: (first [V], count [V], sources [E]).
 
     Node v's are sources[first[v] : first[v] + count[v]]. Edges must be sorted by target, as `gcn_norm` leaves them.
     """

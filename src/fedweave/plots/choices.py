@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 @drawing
 def tuning(trials: "pd.DataFrame", names: Sequence[str], best: Mapping[str, Any]) -> "Figure":
-    """One slice per hyper-parameter: its values against the validation score. The best trial is ringed, the first one, which
-    has the declared values, is a diamond; a pruned trial is a hollow dot at the best that it had reached.
+    """One slice per hyper-parameter: its values against the validation score.
+
+    The best trial has a ring. The first one, which has the declared values, is a diamond.
+    A pruned trial is a hollow dot at the best score that it had reached.
 
     Args:
         trials: columns "value" (NaN for pruned trials), "reached", and `names`.
@@ -102,12 +104,12 @@ def ablation(table: "pd.DataFrame") -> "Figure":
 
 def factors_of(table: "pd.DataFrame") -> dict[str, list[Any]]:
     """Setting -> its values in order of appearance, where the variants are all combinations of them; else nothing."""
-    settings = [found for text in table["settings"] if (found := json.loads(text))]
-    if not settings or any({*found} != {*settings[0]} for found in settings):
+    settings = [setting for text in table["settings"] if (setting := json.loads(text))]
+    if not settings or any({*setting} != {*settings[0]} for setting in settings):
         return {}
     values: dict[str, list[Any]] = {name: [] for name in settings[0]}
-    for found in settings:
-        for name, value in found.items():
+    for setting in settings:
+        for name, value in setting.items():
             values[name] += [value] if value not in values[name] else []
     flat = all(not isinstance(value, dict | list) for column in values.values() for value in column)
     return values if flat and int(np.prod([len(v) for v in values.values()])) == len(settings) else {}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMED = 60  # most clients whose names fit beside the rows
+NAMED = 60  # most clients whose names fit next to the rows
 LETTER = 0.54  # mean width of a letter by the size of its font
 GROUP_FONT = 10.0
 
@@ -20,27 +20,29 @@ GROUP_FONT = 10.0
 def graph(
     weights: np.ndarray, names: Sequence[str], group: np.ndarray | None = None, group_names: Sequence[str] = ()
 ) -> "Figure":
-    """A collaboration graph [N, N] as a heat map. Row: learner; column: source; darkest: the largest weight between two clients.
+    """A collaboration graph [N, N] as a heat map. Row: learner; column: source.
 
-    Clients of one group [N] stand together, with a line between groups and the groups' names at the right. The weight of a client
-    on itself would hide the others, so the diagonal has crosses instead.
+    The darkest colour is the largest weight between two clients.
+
+    Clients of one group [N] are next to each other, with a line between groups and the groups' names at the right. The
+    weight of a client on itself would hide the others, so the diagonal has crosses instead.
     """
     order = by_group(group, len(weights))
     ordered = weights[np.ix_(order, order)]
     cell = max(9.6, min(20.0, 330 / len(weights)), 150 / len(weights)) if len(weights) <= NAMED else 460 / len(weights)
     font = min(9.5, 0.92 * cell)
-    shown = [str(names[i]) for i in order] if len(weights) <= NAMED else []
+    labels = [str(names[i]) for i in order] if len(weights) <= NAMED else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
     figure, axis = _square(
-        cell * len(weights), _longest(shown) * font, _longest([name for *_, name in spans]) * GROUP_FONT
+        cell * len(weights), _longest(labels) * font, _longest([name for *_, name in spans]) * GROUP_FONT
     )
     _draw(axis, ordered)
-    axis.set_xticks(range(len(shown)), shown, rotation=90, fontsize=font, color=INK)
-    axis.set_yticks(range(len(shown)), shown, fontsize=font, color=INK)
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
+    axis.set_yticks(range(len(labels)), labels, fontsize=font, color=INK)
     for first, last, name in spans:
         axis.annotate(
-            name, (1, (first + last) / 2), (8, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
-            fontsize=GROUP_FONT, fontweight="bold", annotation_clip=False,
+            name, (1, (first + last) / 2), (8, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", va="center", fontsize=GROUP_FONT, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
         if first:
             axis.axhline(first - 0.5, color=INK, linewidth=1.0)
@@ -49,7 +51,9 @@ def graph(
 
 
 def by_group(group: np.ndarray | None, count: int) -> np.ndarray:
-    """Order [N] in which clients of one group stand together, and within a group as they are numbered."""
+    """Order [N] in which clients of one group are next to each other, and within a group in the order of their
+    numbers.
+    """
     return np.arange(count) if group is None else np.argsort(group, kind="stable")
 
 

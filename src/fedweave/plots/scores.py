@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from fedweave.results.statistics import Ranking
 
-ROW = 13.5  # points that the name of a method takes beside its line
-ROOM = 16  # most methods whose names all stand beside their lines
+ROW = 13.5  # height in points of a method's name next to its line
+ROOM = 16  # most methods whose names all fit next to their lines
 UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
 
 
@@ -53,10 +53,10 @@ def convergence(
 def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: bool) -> None:
     """One method over its rounds: a line with a band, or a thin grey line."""
     x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
-    drawn: dict[str, Any] = (
+    style: dict[str, Any] = (
         {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if quiet else {"color": look.color}
     )
-    (line,) = axis.plot(x, mean, linestyle="-" if quiet else look.dash, **drawn)
+    (line,) = axis.plot(x, mean, linestyle="-" if quiet else look.dash, **style)
     line.set_gid(f"series-{look.series}-line")
     if not quiet:
         band = axis.fill_between(
@@ -64,11 +64,13 @@ def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: b
         )
         band.set_gid(f"series-{look.series}-band")
     if x[-1] == x[0]:
-        axis.plot(x[-1:], mean[-1:], "o", markersize=5, **drawn)
+        axis.plot(x[-1:], mean[-1:], "o", markersize=5, **style)
 
 
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
-    """Limits of what happens after the first fifth of 20 rounds or more; an MSE that diverges does not flatten the others."""
+    """Limits of the part after the first fifth of 20 rounds or more; a diverging MSE does not flatten the other
+    curves.
+    """
     rounds = np.unique(curves["round"])
     values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(
         dtype=float
@@ -178,7 +180,9 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor
 
 @drawing
 def critical_difference(ranking: "Ranking") -> "Figure":
-    """Average ranks on a line; a bar joins methods without a significant difference by Nemenyi's test (Demsar, 2006, Fig. 1)."""
+    """Average ranks on a line; a bar joins methods that are not significantly different by Nemenyi (Demsar, 2006, Fig.
+    1).
+    """
     order = np.argsort(ranking.ranks, kind="stable")
     count, half = len(order), (len(order) + 1) // 2
     cliques = cliques_of(ranking.ranks[order], ranking.critical_difference)

@@ -1,4 +1,4 @@
-"""Figures of structure: who learns from whom, where clients lie, which client holds which label."""
+"""Figures of structure: who learns from whom, where clients are in the plane, which client has which labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ def some(count: int, most: int = SHOWN) -> np.ndarray:
 def collaboration(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[str]) -> "Figure":
     """Who learns from whom: [R, L, N, N] as heat maps. First row: mean over layers, over rounds; second row: each layer
     in the last round. Row = learner, column = source; the darkest shade is the largest weight between two clients, and
-    a client's weight on itself stands in the title instead.
+    a client's weight on itself is in the title instead.
     """
     times, depths = some(len(rounds)), some(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int)
     columns = max(len(times), len(depths))
@@ -79,26 +79,27 @@ def evolution(
 ) -> "Figure":
     """Weights over rounds, [R, L, N, N], one panel for the mean over layers and one for each of some layers.
 
-    With planted groups [N]: what a client gives itself, a client of its group and another one, averaged over clients. Without:
-    the row of client 0, a line for itself and every source; the three with the largest weight at the end stand out.
+    With planted groups [N]: the weight that a client gives itself, a client of its group and another one, averaged over
+    clients. Without: the row of client 0, with a line for itself and for every source; the three with the largest final
+    weight are emphasised.
     """
     depths = some(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
-    shown = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
-    columns = min(4, len(shown))
+    panels_of = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
+    columns = min(4, len(panels_of))
     figure, axes = panels(
-        860, 210 * -(-len(shown) // columns), -(-len(shown) // columns), columns, sharex=True, sharey=True
+        860, 210 * -(-len(panels_of) // columns), -(-len(panels_of) // columns), columns, sharex=True, sharey=True
     )
-    for axis in axes.flat[len(shown) :]:
+    for axis in axes.flat[len(panels_of) :]:
         axis.axis("off")
-    named = _prominent(_lines(shown["all layers"], group, names))
-    for axis, (name, part) in zip(axes.flat, shown.items(), strict=False):
+    named = _prominent(_lines(panels_of["all layers"], group, names))
+    for axis, (name, part) in zip(axes.flat, panels_of.items(), strict=False):
         for label, line in _lines(part, group, names).items():
-            drawn = (
+            style = (
                 {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3}
                 if label in named
                 else QUIET
             )
-            axis.plot(rounds, line, **drawn)
+            axis.plot(rounds, line, **style)
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
     handles, names = axes[0, 0].get_legend_handles_labels()
@@ -134,7 +135,7 @@ def atlas(
     names: Sequence[str] = (),
     group_names: Sequence[str] = (),
 ) -> "Figure":
-    """Clients as points [N, 2], coloured by group [N] if there are any; `edges` [2, E] join those who learn from each other."""
+    """Clients as points [N, 2], coloured by group [N] if there are groups; `edges` [2, E] join partners."""
     figure, axes = panels(460, 400)
     axis = axes[0, 0]
     axis.axis("off")

@@ -1,7 +1,8 @@
 """One look for every figure: small SVG whose colours are CSS variables, so one drawing serves light and dark pages.
 
-While drawing, each role has a placeholder colour; `inline` turns placeholders into variables. Series get one of six hues,
-told apart under red-green colour blindness (OKLab distance checked after Machado's simulation), and one of three dashes.
+While drawing, each role has a placeholder colour; `inline` turns placeholders into variables. A series has one of six
+hues, distinct under red-green colour blindness (OKLab distance checked after Machado's simulation), and one of three
+dashes.
 """
 
 import io
@@ -57,9 +58,10 @@ class Look(NamedTuple):
 
 
 def looks(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, Look]:
-    """A look for each method, the same in every figure of a study: those of `first` in their order, then the rest by name.
+    """A look for each method, the same in every figure of a study: first those of `first`, in order, then the rest by
+    name.
 
-    Hues repeat after six methods and dashes tell them apart, so `first` should be the methods that readers compare most.
+    Hues repeat after six methods with another dash, so `first` should be the methods that readers compare most.
     """
     ahead = [name for name in dict.fromkeys(first) if name in set(methods)]
     ordered = [*ahead, *sorted(set(methods) - set(ahead), key=str.casefold)]
@@ -96,8 +98,8 @@ def together(make: Callable[[], str]) -> str:
     finally:
         _LATER.reset(token)
     # The first one is drawn here: what it imports and caches is then there for all.
-    drawn = [job() for job in later[:1]] + gather(later[1:])
-    return re.sub("\0(\\d+)\0", lambda match: drawn[int(match[1])], text)
+    drawings = [job() for job in later[:1]] + gather(later[1:])
+    return re.sub("\0(\\d+)\0", lambda match: drawings[int(match[1])], text)
 
 
 def panels(
@@ -176,9 +178,11 @@ def save(path: Path | str, svg: str) -> None:
     write_atomic(path, re.sub(r"<svg ([^>]*)>", rf"<svg {names} \1>{style}", svg, count=1) + "\n")
 
 
-def spread(wanted: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
-    """Positions near `wanted`, in the same order, at least `gap` apart and inside [low, high] where there is room."""
-    places = np.asarray(wanted, dtype=np.float64)
+def spread(targets: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
+    """Positions near `targets`, in the same order, at least `gap` from each other and inside [low, high] if they
+    fit.
+    """
+    places = np.asarray(targets, dtype=np.float64)
     order = np.argsort(places, kind="stable")
     steps = gap * np.arange(len(places))
     fitted = _isotonic(places[order] - steps).clip(low, max(low, high - gap * (len(places) - 1)))
@@ -202,7 +206,9 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
 def name_ends(
     axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5, quiet: Collection[str] = ()
 ) -> None:
-    """Write each label right of the axes at its y, moved apart so that no two overlap, with a line in its colour; grey if `quiet`."""
+    """Write each label right of the axes at its y, moved so that no two overlap, with a line in its colour; grey if
+    `quiet`.
+    """
     ends = [end for end in ends if np.isfinite(end[1])]
     low, high = axes.get_ylim()
     gap = (high - low) * size * 1.2 / max(axes.get_window_extent().height, 1)

@@ -1,4 +1,4 @@
-"""Numpy arrays from bytes that others wrote. Whatever a file says of an array is checked before numpy hears of it.
+"""Numpy arrays from bytes of other authors. All that a file says about an array is checked before numpy uses it.
 
 A reader of this module allocates at most what the file itself holds, or the limit that its caller names.
 """
@@ -78,7 +78,7 @@ def build(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
 
 
 def read_header(file: IO[bytes]) -> Layout:
-    """The layout of a .npy file; `file` then stands at the first element.
+    """The layout of a .npy file; `file` is then at the first element.
 
     Raises:
         ValueError: it is no such header, or the array is not one of plain elements.
@@ -126,10 +126,10 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = LARGE
         stored = {member.filename.removesuffix(".npy"): member for member in members}
         if len(stored) < len(members):
             raise ValueError("two arrays have one name")
-        wanted = {name: stored[name] for name in (stored if names is None else names)}
-        if sum(member.file_size for member in wanted.values()) > most:
+        selected = {name: stored[name] for name in (stored if names is None else names)}
+        if sum(member.file_size for member in selected.values()) > most:
             raise ValueError(f"its arrays take more than {most} bytes")
-        return {name: _member(archive, member) for name, member in wanted.items()}
+        return {name: _member(archive, member) for name, member in selected.items()}
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -25,9 +25,9 @@ def checked_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
         raise ValueError(f"columns {columns.min()} to {columns.max()} of a matrix that has {width}")
     if int(starts[0]) != 0 or int(starts[-1]) != len(columns) or (starts[1:] < starts[:-1]).any():
         raise ValueError(f"rows do not start in order from 0 to {len(columns)}")
-    made = csr_matrix((values, columns.astype(np.int64), starts.astype(np.int64)), shape=(rows, width))
-    made.check_format(full_check=True)
-    return made
+    matrix = csr_matrix((values, columns.astype(np.int64), starts.astype(np.int64)), shape=(rows, width))
+    matrix.check_format(full_check=True)
+    return matrix
 
 
 def checked_size(shape: Any) -> tuple[int, int]:

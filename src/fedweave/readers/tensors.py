@@ -75,10 +75,10 @@ class _Archive:
             raise ValueError("it refers to what is no storage")
         if key not in self.storages:
             self.storages[key] = _vector(self.archive.read(f"{self.folder}/data/{key}"), _TYPES[name.name])
-        found = self.storages[key]
-        if found.dtype != _TYPES[name.name] or type(count) is not int or not 0 <= count <= len(found):
+        stored = self.storages[key]
+        if stored.dtype != _TYPES[name.name] or type(count) is not int or not 0 <= count <= len(stored):
             raise ValueError(f"storage {key} does not have {count!r} elements of type {name.name}")
-        return found
+        return stored
 
 
 def _vector(raw: bytes, dtype: torch.dtype) -> Tensor:
@@ -91,10 +91,10 @@ def _vector(raw: bytes, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=dtype)
 
 
-def _tensor(given: tuple[Any, ...]) -> Tensor:
+def _tensor(args: tuple[Any, ...]) -> Tensor:
     """A view of a storage: (storage, offset, sizes, strides, requires_grad, hooks)."""
-    storage, offset, sizes, strides, gradient, hooks = given[:6]
-    if type(storage) is not Tensor or storage.ndim != 1 or len(given) > 6 or hooks:
+    storage, offset, sizes, strides, gradient, hooks = args[:6]
+    if type(storage) is not Tensor or storage.ndim != 1 or len(args) > 6 or hooks:
         raise ValueError("it describes no tensor")
     numbers = (offset, *sizes, *strides)
     if not all(type(n) is int and 0 <= n < 1 << 48 for n in numbers) or len(sizes) != len(strides) or len(sizes) > 16:
@@ -106,21 +106,21 @@ def _tensor(given: tuple[Any, ...]) -> Tensor:
     return torch.as_strided(storage, sizes, strides, offset).requires_grad_(gradient is True)
 
 
-def _parameter(given: tuple[Any, ...]) -> torch.nn.Parameter:
-    tensor, gradient, hooks = given
+def _parameter(args: tuple[Any, ...]) -> torch.nn.Parameter:
+    tensor, gradient, hooks = args
     if type(tensor) is not Tensor or hooks:
         raise ValueError("it describes no parameter")
     return torch.nn.Parameter(tensor.detach(), gradient is True)
 
 
-def _ordered(given: tuple[Any, ...]) -> dict[Any, Any]:
-    if given:
+def _ordered(args: tuple[Any, ...]) -> dict[Any, Any]:
+    if args:
         raise ValueError("an ordered dictionary has contents where none belong")
     return OrderedDict()
 
 
-def _size(given: tuple[Any, ...]) -> torch.Size:
-    (sizes,) = given
+def _size(args: tuple[Any, ...]) -> torch.Size:
+    (sizes,) = args
     if not isinstance(sizes, tuple) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes):
         raise ValueError("a size is none")
     return torch.Size(sizes)

@@ -25,7 +25,7 @@ _INSTRUCTIONS = (
 
 
 class Name(NamedTuple):
-    """A global that the pickle asks for; it stands for nothing but itself."""
+    """A global that the pickle names; a placeholder without code."""
 
     module: str
     name: str
@@ -42,13 +42,13 @@ class Draft:
     done = False
 
     def complete(self, state: Any) -> Any:
-        """The object that `made` returns; a second state is refused."""
+        """The object that `build` returns; a second state is refused."""
         if self.done:
             raise pickle.UnpicklingError("an object has two states")
-        self.value, self.done = self.made(state), True
+        self.value, self.done = self.build(state), True
         return self.value
 
-    def made(self, state: Any) -> Any:
+    def build(self, state: Any) -> Any:
         """The object of this state; subclasses say how."""
         raise NotImplementedError
 
@@ -69,13 +69,13 @@ class Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Name:
         """The name itself; raises UnpicklingError for one that no builder is for."""
-        found = Name(module, name)
-        if found not in self.builders:
+        name_of_global = Name(module, name)
+        if name_of_global not in self.builders:
             raise pickle.UnpicklingError(f"refuses to load {module:.80}.{name:.80}")
-        return found
+        return name_of_global
 
     def persistent_load(self, pid: Any) -> Any:
-        """What stands outside of the pickle under `pid`, where there is such a place."""
+        """The object outside of the pickle with the identity `pid`, if such objects are supported."""
         if self.persistent is None:
             raise pickle.UnpicklingError("refers to a place outside of itself")
         return self.persistent(pid)
@@ -155,7 +155,7 @@ def _put(machine: Any) -> None:
 
 
 def _bytearray(machine: Any) -> None:
-    """Bytes stand in for a bytearray, which the plain instruction would allocate before it looks at the file."""
+    """Bytes instead of a bytearray, which the plain instruction would allocate before it looks at the file."""
     size = int.from_bytes(machine.read(8), "little")
     if size > len(machine.raw):
         raise pickle.UnpicklingError("it ends within a bytearray")

@@ -13,8 +13,8 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
 
     Args:
         folder: results/<study>.
-        partitions: folder with <task>/labels.csv and summary.json; by default data/partitions beside results/.
-        stale: names of runs whose settings are no longer those of params.yaml, to be told.
+        partitions: folder with <task>/labels.csv and summary.json; by default data/partitions next to results/.
+        stale: names of runs whose settings differ from params.yaml by now; the page lists them.
 
     Raises:
         BadInput: no finished run, or a file that cannot be read.
@@ -34,19 +34,19 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
         lstrip_blocks=True,
     )
     dealt = Path(partitions or root)
-    made, template = results.current(study, dealt), environment.get_template("page.html")
+    tables, template = results.current(study, dealt), environment.get_template("page.html")
     path = study.folder / "report.html"
-    write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, made, dealt, stale)))))
+    write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, tables, dealt, stale)))))
     return path
 
 
 def distinct(page: str) -> str:
     """`page` with ids of their own in drawings that are the same to the letter, as the ranks on two tasks may be."""
-    seen: Counter[str] = Counter()
+    count_of: Counter[str] = Counter()
 
     def own(drawing: re.Match[str]) -> str:
-        count = seen[drawing[0]]
-        seen[drawing[0]] += 1
+        count = count_of[drawing[0]]
+        count_of[drawing[0]] += 1
         return re.sub(r'( id="|href="#|url\(#)([^")]+)', rf"\1\2-{count}", drawing[0]) if count else drawing[0]
 
     return re.sub(r"<svg.*?</svg>", own, page, flags=re.S)

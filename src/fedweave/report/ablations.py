@@ -10,14 +10,14 @@ import pandas as pd
 from fedweave import plots
 from fedweave.plots import Look
 from fedweave.report import extras
-from fedweave.report.inside import Figure
-from fedweave.results import EMPTY, Study, shown
+from fedweave.report.method_views import Figure
+from fedweave.results import EMPTY, Study, format_score
 
 MARKS = {"better": "▲", "worse": "▽", "": "·"}
 
 
 class Variant(NamedTuple):
-    """A row: name, score, worst tenth, difference to the run as declared with its interval, mark and title of the test."""
+    """A row: name, score, worst tenth, difference to the declared run with its interval, mark and title of the test."""
 
     name: str
     declared: bool
@@ -52,20 +52,20 @@ def views(study: Study, looks: Mapping[str, Look]) -> Ablations:
 
 def _card(name: str, part: pd.DataFrame) -> Ablation:
     first = part.iloc[0]
-    drawn = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
-    return Ablation(drawn, [_row(row) for row in part.to_dict("records")], bool(part["p_adjusted"].notna().any()))
+    figure = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
+    return Ablation(figure, [_row(row) for row in part.to_dict("records")], bool(part["p_adjusted"].notna().any()))
 
 
 def _row(row: Mapping[str, object]) -> Variant:
     number = {name: float(str(row[name])) for name in extras.NUMBERS}
     metric, tested = str(row["metric"]), np.isfinite(number["p_adjusted"])
-    change = shown(number["difference"], np.nan, metric)
+    change = format_score(number["difference"], np.nan, metric)
     sign = "+" if number["difference"] > 0 else ""
     return Variant(
         str(row["variant"]),
         bool(row["declared"]),
-        shown(number["mean"], number["std"], metric),
-        shown(number["worst10"], np.nan, metric),
+        format_score(number["mean"], number["std"], metric),
+        format_score(number["worst10"], np.nan, metric),
         (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
         MARKS[str(row["verdict"])] if tested else "",
         f"[{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}" if tested else "",
@@ -85,8 +85,8 @@ def _together(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure
         ):
             x = [float(json.loads(text)[name]) for text in part["settings"]]
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
-    for (task, name), found in parts.items():
-        points = pd.concat(found).drop_duplicates(["method", "x"])
+    for (task, name), frames in parts.items():
+        points = pd.concat(frames).drop_duplicates(["method", "x"])
         if points["method"].nunique() > 1 and {*points["method"]} <= {*looks}:
             yield Figure(
                 f"{name.rpartition('.')[2]} on {task}",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.plots import Look
-from fedweave.results import EMPTY, Run, interval, published, shown
+from fedweave.results import EMPTY, Run, format_score, interval, published
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, column, marked, outcome, to_control
 
 STYLES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Key and title of every column that has something to show, besides method, score and interval."""
+    """Key and title of every column with content, in addition to method, score and interval."""
     columns = [(column(control), f"vs {control}") for control in CONTROLS if (board[column(control)] != "").any()]
     columns += [("gain", "gain / loss")] if board["gain"].notna().any() else []
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
@@ -68,7 +68,9 @@ def rows_of(
             else {}
         )
         cells = {key: Cell(_text(key, value, row), value) for key, value in _numbers(row, leader, tests).items()}
-        cells |= {column(control): _against(found.get(method), row["metric"]) for control, found in controls.items()}
+        cells |= {
+            column(control): _against(tests_of.get(method), row["metric"]) for control, tests_of in controls.items()
+        }
         cells |= {"gain": _gain(row), "best": _best(row, row["run"] in late)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
         remark = (
@@ -77,7 +79,8 @@ def rows_of(
             else ""
         )
         score = Cell(
-            "diverged" if marks[method] == "diverged" else shown(row["mean"], row["std"], row["metric"]), row["mean"]
+            "diverged" if marks[method] == "diverged" else format_score(row["mean"], row["std"], row["metric"]),
+            row["mean"],
         )
         yield Row(
             method, looks[method].series, marks[method], score, bar, Cell(interval(a, b, row["metric"])), cells, remark
@@ -105,13 +108,13 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     if key in ("mib", "seconds"):
         return f"{value:,.1f}"
     if key == "printed":
-        return shown(value, row["published_std"], row["metric"])
-    return signed(value, row["metric"]) if key in ("gap", "off") else minus(shown(value, np.nan, row["metric"]))
+        return format_score(value, row["published_std"], row["metric"])
+    return signed(value, row["metric"]) if key in ("gap", "off") else minus(format_score(value, np.nan, row["metric"]))
 
 
 def signed(value: float, metric: str) -> str:
     """A difference with its sign."""
-    return ("+" if value > 0 else "") + minus(shown(value, np.nan, metric))
+    return ("+" if value > 0 else "") + minus(format_score(value, np.nan, metric))
 
 
 def minus(text: str) -> str:
@@ -125,7 +128,10 @@ def _against(test: Mapping[str, Any] | None, metric: str) -> Cell:
     if not test or not word:
         return Cell("")
     ends = f"{signed(test['low'], metric)} to {signed(test['high'], metric)}"
-    title = f"{MEANING[word]}; 95 % interval of the difference {ends}, p = {test['p_adjusted']:.2g} among the tests against controls"
+    title = (
+        f"{MEANING[word]}; 95 % interval of the difference {ends}, "
+        f"p = {test['p_adjusted']:.2g} among the tests against controls"
+    )
     return Cell(f"{SYMBOLS[word]} {signed(test['difference'], metric)}", float(test["difference"]), STYLES[word], title)
 
 

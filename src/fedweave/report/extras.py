@@ -31,8 +31,8 @@ class Tuning(NamedTuple):
 
     Attributes:
         run, file: whose, and where it is stored.
-        trials: a row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started` and `seconds`, and a column
-            per hyper-parameter.
+        trials: one row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started`, `seconds`, and a
+            column per hyper-parameter.
         curves: of each trial, step -> the best validation value by then.
         best, value: parameters of the best trial, and its value.
         budget: what every search of the study had.
@@ -61,7 +61,7 @@ def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
     """
     if not path.is_file():
         return None
-    counts = read_table(path, (), f"deal the clients again: dvc repro partition@{path.parent.name}").filter(
+    counts = read_table(path, (), f"make the partition again: dvc repro partition@{path.parent.name}").filter(
         regex="^class_"
     )
     return (counts.to_numpy(), [name.removeprefix("class_") for name in counts]) if counts.to_numpy().any() else None
@@ -73,7 +73,7 @@ def tuning(folder: Path) -> list[Tuning]:
     Raises:
         BadInput: a file that cannot be read.
     """
-    return [found for path in sorted((folder / "tuned").glob("*/trials/*.json")) if (found := _search(path))]
+    return [search for path in sorted((folder / "tuned").glob("*/trials/*.json")) if (search := _search(path))]
 
 
 def untried(folder: Path) -> set[str]:

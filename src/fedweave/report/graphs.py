@@ -7,17 +7,17 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
-from fedweave.report.inside import Figure
+from fedweave.report.method_views import Figure
 from fedweave.results import Graphs, Run
 
 NEIGHBOURS = 30  # most clients whose single weights are drawn as lines, or who are named on a map
 DENSE = 0.3  # share of pairs from which on edges on a map would hide the clients
-EMBEDDED = 20  # fewest clients for t-SNE; fewer lie in the plane of their principal components
+EMBEDDED = 20  # fewest clients for t-SNE; fewer are shown in the plane of their principal components
 DEFAULT = "client "  # how nameless clients are called
 
 
 class Collaboration(NamedTuple):
-    """The graph of one run: as it is at the reported round with names, and small over rounds and layers."""
+    """The graph of one run: large at the reported round with names, and small over rounds and layers."""
 
     title: str
     main: Figure
@@ -25,15 +25,20 @@ class Collaboration(NamedTuple):
 
 
 def collaborations(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[Collaboration]:
-    """A figure for every run that has graphs, the one that separates the groups best first, then the one whose rows differ most."""
-    shown = [(run, kept) for run in runs if (kept := results.reported_graphs(run, chosen[chosen["run"] == run.name]))]
-    for run, kept in sorted(shown, key=lambda item: _order(item[0], measures)):
-        graphs, weights = kept[0][0], np.mean([graphs.weights[at].mean(0) for graphs, at in kept], axis=0)
+    """A figure for every run with graphs, ordered by separation of the groups, then by variation between rows."""
+    graphs_of = [
+        (run, final_graphs)
+        for run in runs
+        if (final_graphs := results.reported_graphs(run, chosen[chosen["run"] == run.name]))
+    ]
+    for run, final_graphs in sorted(graphs_of, key=lambda item: _order(item[0], measures)):
+        graphs = final_graphs[0][0]
+        weights = np.mean([each.weights[at].mean(0) for each, at in final_graphs], axis=0)
         group = graphs.group
-        drawn = plots.graph(
+        figure = plots.graph(
             weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
         )
-        main = Figure(run.label, drawn, _caption(run, weights, kept, measures))
+        main = Figure(run.label, figure, _caption(run, weights, final_graphs, measures))
         yield Collaboration(run.label, main, _steps(run, graphs))
 
 
@@ -52,23 +57,23 @@ def _value(run: Run, measures: pd.DataFrame, quantity: str) -> float:
     return float(rows.iloc[0]) if len(rows) else float("nan")
 
 
-def _caption(run: Run, weights: np.ndarray, kept: Sequence[tuple[Graphs, int]], measures: pd.DataFrame) -> str:
+def _caption(run: Run, weights: np.ndarray, final_graphs: Sequence[tuple[Graphs, int]], measures: pd.DataFrame) -> str:
     auc, variation = _value(run, measures, results.AUC), _value(run, measures, results.VARIATION)
     others = np.where(np.eye(len(weights), dtype=bool), 0.0, weights)
-    rounds = sorted({graphs.rounds[at] for graphs, at in kept})
-    said = [f"AUC for own group {auc:.2f}"] if np.isfinite(auc) else []
-    said += (
+    rounds = sorted({graphs.rounds[at] for graphs, at in final_graphs})
+    phrases = [f"AUC for own group {auc:.2f}"] if np.isfinite(auc) else []
+    phrases += (
         [f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %"]
         if np.isfinite(variation)
         else []
     )
-    said += [
+    phrases += [
         f"weight on itself {np.diag(weights).mean():.2g}",
         f"between two clients up to {others.max(initial=0.0):.2g}",
     ]
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
-    seeds = f"{len(kept)} seeds" if len(kept) > 1 else f"seed {kept[0][0].seed}"
-    return f"{'; '.join(said)}. {seeds}, {when}."
+    seeds = f"{len(final_graphs)} seeds" if len(final_graphs) > 1 else f"seed {final_graphs[0][0].seed}"
+    return f"{'; '.join(phrases)}. {seeds}, {when}."
 
 
 def _steps(run: Run, graphs: Graphs) -> Figure:
@@ -80,40 +85,40 @@ def _steps(run: Run, graphs: Graphs) -> Figure:
 def evolution(runs: Sequence[Run]) -> Iterable[Figure]:
     """How the weights change over rounds and depth."""
     for run in runs:
-        kept = results.graphs(run)
-        if not kept or len(kept.rounds) < 3 or np.ptp(kept.weights, axis=0).max() == 0:
+        stored = results.graphs(run)
+        if not stored or len(stored.rounds) < 3 or np.ptp(stored.weights, axis=0).max() == 0:
             continue
-        count = kept.weights.shape[-1]
-        if kept.group is None and count > NEIGHBOURS:
+        count = stored.weights.shape[-1]
+        if stored.group is None and count > NEIGHBOURS:
             continue
         names = run.client_names if len(run.client_names) == count else [f"{DEFAULT}{i}" for i in range(count)]
         alone = f"Row of {names[0]}; thin lines are the clients it weighs least"
-        whose = "Mean weight of one client" if kept.group is not None else alone
-        drawn = plots.evolution(kept.weights, kept.rounds, kept.layers, kept.group, names)
-        yield Figure(run.label, drawn, f"{whose}; seed {kept.seed}.")
+        whose = "Mean weight of one client" if stored.group is not None else alone
+        figure = plots.evolution(stored.weights, stored.rounds, stored.layers, stored.group, names)
+        yield Figure(run.label, figure, f"{whose}; seed {stored.seed}.")
 
 
 def maps(runs: Sequence[Run]) -> Iterable[Figure]:
     """The vectors that the server knows clients by, in the plane, with the graph between them where it is sparse."""
     for run in runs:
-        known = results.portrait(run)
-        if known is None or len(known.vectors) < 3 or not np.isfinite(known.vectors).all():
+        vectors_of = results.portrait(run)
+        if vectors_of is None or len(vectors_of.vectors) < 3 or not np.isfinite(vectors_of.vectors).all():
             continue
-        places, how = in_the_plane(known.vectors)
-        kept = results.graphs(run, known.seed)
-        links = edges(kept.weights[-1], len(places)) if kept else np.empty((2, 0), dtype=int)
+        places, how = in_the_plane(vectors_of.vectors)
+        stored = results.graphs(run, vectors_of.seed)
+        links = edges(stored.weights[-1], len(places)) if stored else np.empty((2, 0), dtype=int)
         names = names_of(run, len(places)) if len(places) <= NEIGHBOURS else []
-        groups = [] if known.group is None else run.group_names(known.group)
-        coloured = " Colours are groups." if known.group is not None else ""
+        groups = [] if vectors_of.group is None else run.group_names(vectors_of.group)
+        coloured = " Colours are groups." if vectors_of.group is not None else ""
         yield Figure(
             run.label,
-            plots.atlas(places, links, known.group, names, groups),
-            f"{how}, round {known.round}, seed {known.seed}.{coloured}",
+            plots.atlas(places, links, vectors_of.group, names, groups),
+            f"{how}, round {vectors_of.round}, seed {vectors_of.seed}.{coloured}",
         )
 
 
 def edges(weights: np.ndarray, clients: int) -> np.ndarray:
-    """Pairs [2, E] with a weight between them in [L, N, N]; none where nearly everybody learns from everybody."""
+    """Pairs [2, E] with a weight between them in [L, N, N]; none where nearly every client learns from every other."""
     linked = np.triu((np.abs(weights) > 0).any(0) | (np.abs(weights) > 0).any(0).T, 1)
     fits = linked.shape == (clients, clients) and linked.sum() <= DENSE * clients * (clients - 1) / 2
     return np.stack(np.nonzero(linked)) if fits else np.empty((2, 0), dtype=int)

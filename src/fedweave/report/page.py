@@ -13,7 +13,7 @@ from fedweave.report import ablations, extras, task_view
 from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
-from fedweave.results import EMPTY, Run, Study, Tables, shown
+from fedweave.results import EMPTY, Run, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES
 
 RANKED = 5  # fewest tasks for a diagram of ranks over tasks
@@ -41,27 +41,27 @@ class Search(NamedTuple):
     importance: str
 
 
-def context(study: Study, made: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
+def context(study: Study, tables: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
     """Names for the template."""
     untried = extras.untried(study.folder)
-    looks = plots.looks([run.label for run in study.runs], leading(made.board))
+    looks = plots.looks([run.label for run in study.runs], leading(tables.board))
     grouped = results.by_task(study)
     views = [
-        task_view.view(task, runs, made, looks, partitions, f"task-{i}")
+        task_view.view(task, runs, tables, looks, partitions, f"task-{i}")
         for i, (task, runs) in enumerate(grouped.items())
     ]
-    ranked = task_view.ranking(made.ranks)
+    ranked = task_view.ranking(tables.ranks)
     ranked = ranked if ranked and ranked.tasks >= RANKED else None
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
-        "summary": summary(study, made),
+        "summary": summary(study, tables),
         "views": views,
-        "glance": glance(made.board, views, looks),
+        "glance": glance(tables.board, views, looks),
         "ranking": ranked,
         "rank_figure": plots.critical_difference(ranked) if ranked else "",
-        "sweeps": sweeps(made.board, made.cohorts, looks),
-        "leak": _leak(made),
+        "sweeps": sweeps(tables.board, tables.cohorts, looks),
+        "leak": _leak(tables),
         "unfinished": study.unfinished,
         "stale": stale,
         "searches": list(_searches(study)),
@@ -90,7 +90,7 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
 
 
 def leading(board: pd.DataFrame) -> list[str]:
-    """The methods that every figure sets apart: the best three by mean rank, and the controls."""
+    """The methods that every figure emphasises: the best three by mean rank, and the controls."""
     methods = [name for name in _mean_ranks(board).sort_values(kind="stable").index if name not in REFERENCES]
     return [*methods[: task_view.BOLD], *(name for name in REFERENCES if name in set(board["method"]))]
 
@@ -106,7 +106,7 @@ def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]
     marks = dict(zip(dict.fromkeys(board["task"]), (view.marks for view in views), strict=True))
     texts: dict[str, dict[str, tuple[str, str]]] = {}
     for row in board.to_dict("records"):
-        text = shown(row["mean"], np.nan, row["metric"])
+        text = format_score(row["mean"], np.nan, row["metric"])
         texts.setdefault(row["method"], {})[row["task"]] = (text, marks[row["task"]][row["method"]])
     mean = _mean_ranks(board)
     return [
@@ -120,9 +120,9 @@ def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]
     ]
 
 
-def _leak(made: Tables) -> str:
+def _leak(tables: Tables) -> str:
     """How much better the accuracies would look had rounds been picked on the test set."""
-    both = made.board.merge(made.leaky[["run", "mean"]], on="run", suffixes=("", "_leaky"))
+    both = tables.board.merge(tables.leaky[["run", "mean"]], on="run", suffixes=("", "_leaky"))
     both = both[both["metric"] == "accuracy"]
     gain = (both["mean_leaky"] - both["mean"]).dropna()
     return f"{gain.max():.2f}" if len(gain) else ""
@@ -130,21 +130,24 @@ def _leak(made: Tables) -> str:
 
 def _searches(study: Study) -> Iterable[Search]:
     labels = {run.name: (run.label, run.info["metric"]) for run in study.runs}
-    for found in extras.tuning(study.folder):
-        label, metric = labels.get(found.run, (found.run, ""))
-        names = sorted(found.names, key=lambda name: -found.importance.get(name, 0.0))
-        finished = int(found.trials["value"].notna().sum())
-        first = found.trials["value"].iloc[0]
-        budget = [f"{len(found.trials)} trials, {len(found.trials) - finished} of them pruned", *_budget(found.budget)]
+    for search in extras.tuning(study.folder):
+        label, metric = labels.get(search.run, (search.run, ""))
+        names = sorted(search.names, key=lambda name: -search.importance.get(name, 0.0))
+        finished = int(search.trials["value"].notna().sum())
+        first = search.trials["value"].iloc[0]
+        budget = [
+            f"{len(search.trials)} trials, {len(search.trials) - finished} of them pruned",
+            *_budget(search.budget),
+        ]
         yield Search(
-            found.run,
+            search.run,
             label,
-            shown(first, np.nan, metric),
-            shown(found.value, np.nan, metric),
-            [(name, _plain(found.best[name])) for name in names if name in found.best],
+            format_score(first, np.nan, metric),
+            format_score(search.value, np.nan, metric),
+            [(name, _plain(search.best[name])) for name in names if name in search.best],
             " · ".join(budget),
-            plots.tuning(found.trials, names, found.best),
-            plots.importance(found.importance) if found.importance else "",
+            plots.tuning(search.trials, names, search.best),
+            plots.importance(search.importance) if search.importance else "",
         )
 
 
@@ -182,4 +185,4 @@ def _versions(runs: tuple[Run, ...]) -> list[tuple[str, str]]:
     for run in runs:
         for name, version in (run.info.get("versions") or {}).items():
             named.setdefault(name, set()).add(str(version))
-    return [(name, ", ".join(sorted(found))) for name, found in sorted(named.items())]
+    return [(name, ", ".join(sorted(versions))) for name, versions in sorted(named.items())]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.plots import Look
-from fedweave.report.inside import POINTS, Figure
+from fedweave.report.method_views import POINTS, Figure
 from fedweave.results import Run
 
 COSTS = {
@@ -18,7 +18,7 @@ COSTS = {
 def rounds(
     curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, Look], metric: str, bold: Collection[str]
 ) -> list[Figure]:  # fmt: skip
-    """As reported (each run at its own point), on validation, at every point that is not the reported one, and against costs.
+    """Scores as reported (each run at its own point), on validation, at all other points, and against costs.
 
     Args:
         bold: methods that are drawn in colour.
@@ -33,17 +33,19 @@ def rounds(
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
     caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}"
     tests = parts["Test, as reported"].merge(pd.concat([_spent(run) for run in runs]), on=["run", "round"])
-    drawn = [(title, part, "round") for title, part in parts.items()] + [
+    series = [(title, part, "round") for title, part in parts.items()] + [
         (title, tests, name) for title, name in COSTS.items()
     ]
     return [
-        Figure(title, plots.convergence(part, looks, metric, name, bold), caption) for title, part, name in drawn if len(part)
-    ]  # fmt: skip
+        Figure(title, plots.convergence(part, looks, metric, name, bold), caption)
+        for title, part, name in series
+        if len(part)
+    ]
 
 
 def _spent(run: Run) -> pd.DataFrame:
     """What a run has cost by each round, averaged over seeds."""
     totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
-    sent = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
-    columns = {"MiB sent so far, both ways": sent, "seconds so far, without evaluation": totals["seconds"]}
+    traffic = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
+    columns = {"MiB sent so far, both ways": traffic, "seconds so far, without evaluation": totals["seconds"]}
     return pd.DataFrame(columns).reset_index().assign(run=run.name)

@@ -1,4 +1,4 @@
-"""A study in five lines of words, for the terminal and for the top of the page. They say nothing that the tables do not say."""
+"""A study in five lines of text, for the terminal and for the top of the page. They add nothing to the tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.report import extras
-from fedweave.results import AUC, VARIATION, Study, Tables, shown
+from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
 
@@ -19,7 +19,7 @@ ALIKE = 0.05  # variation between rows below which every client gets nearly the 
 
 
 class Line(NamedTuple):
-    """One line: what it is about, its sentences (one for every task, where there are few), and whether it is a warning."""
+    """One line: its title, its sentences (one per task, if there are few tasks), and whether it is a warning."""
 
     topic: str
     sentences: tuple[str, ...]
@@ -31,17 +31,19 @@ class Line(NamedTuple):
         return " ".join(self.sentences)
 
 
-def summary(study: Study, made: Tables) -> list[Line]:
-    """The study in five lines: who leads, what collaboration is worth, which graphs found the groups, tuning, convergence."""
-    parts = {str(task): part.reset_index(drop=True) for task, part in made.board.groupby("task", sort=False)}
-    tests = {task: made.significance[made.significance["task"] == task] for task in parts}
-    loud = [said for task, part in parts.items() if (said := _control_as_good(task, part, tests[task]))]
+def summary(study: Study, tables: Tables) -> list[Line]:
+    """The study in five lines: the leader, the gain by collaboration, graphs that show the groups, tuning,
+    convergence.
+    """
+    parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
+    tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
+    loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
     return [
         Line("Who leads", (*_joined(loud, len(parts)), *_leaders(parts, tests)), bool(loud)),
         Line("Against Local", tuple(_against_local(parts))),
-        Line("True groups", tuple(_groups(study, made.measures))),
+        Line("True groups", tuple(_groups(study, tables.measures))),
         Line("Tuning", (_tuning(study),)),
-        _convergence(made.board),
+        _convergence(tables.board),
     ]
 
 
@@ -50,12 +52,15 @@ def _joined(loud: Sequence[str], tasks: int) -> list[str]:
     if len(loud) <= SPELLED:
         return list(loud)
     return [
-        f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL (Local, FedAvg or FedAvg-FT)."
+        f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL "
+        "(Local, FedAvg or FedAvg-FT)."
     ]
 
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
-    """A sentence where no method is significantly better than a control; the controls themselves are no methods here."""
+    """A sentence if no method is significantly better than a control; the controls themselves do not count as
+    methods.
+    """
     methods = [name for name in board[board["mean"].notna()]["method"] if name not in REFERENCES]
     scores = board.set_index("method")["mean"]
     for control in board["method"]:  # the best control first
@@ -65,7 +70,8 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         if not words or "better" in words.values():
             continue
         metric = str(board["metric"].iloc[0])
-        numbers = f"{control} {shown(scores[control], np.nan, metric)}, {methods[0]} {shown(scores[methods[0]], np.nan, metric)}"
+        pair = [f"{name} {format_score(scores[name], np.nan, metric)}" for name in (control, methods[0])]
+        numbers = ", ".join(pair)
         open_to = [name for name, word in words.items() if word == "undecided"]
         still = f"; undecided for {listed(open_to)}" if open_to else ""
         return f"{task}: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL {control} ({numbers}{still})."
@@ -73,9 +79,11 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
 
 
 def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
-    """Method -> outcome against `control`: in the family of the controls, where it is one of them, else among all pairs."""
-    if found := to_control(tests, control):
-        return {method: outcome(test, method) for method, test in found.items()}
+    """Method -> outcome against `control`: from the family of the controls if it is one of them, else from all
+    pairs.
+    """
+    if tests_of := to_control(tests, control):
+        return {method: outcome(test, method) for method, test in tests_of.items()}
     pairs = tests[(tests["family"] == "pairs") & ((tests["method"] == control) | (tests["other"] == control))]
     others = (t["other"] if t["method"] == control else t["method"] for t in pairs.to_dict("records"))
     return {other: outcome(test, other) for other, test in zip(others, pairs.to_dict("records"), strict=True)}
@@ -93,7 +101,7 @@ def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame
             continue
         unit = " %" if row["metric"] == "accuracy" else ""
         led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
-        score = shown(row["mean"], row["std"], row["metric"])
+        score = format_score(row["mean"], row["std"], row["metric"])
         yield f"{task}: {row['method']} leads with {score}{unit}, {_ahead(led)}."
 
 
@@ -128,17 +136,21 @@ def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
 
 
 def _gain(task: str, board: pd.DataFrame) -> str:
-    """How many methods beat Local by the test, and how many clients the best of them helps and hurts, by the mean over seeds."""
+    """How many methods are significantly better than Local, and how many clients the best one helps and hurts.
+
+    Clients are counted by their mean over seeds.
+    """
     words = [word for word in board["vs_local"] if word]
     measured = board[board["gain"].notna()]
     best = measured.iloc[0]
     better = words.count("better")
-    said = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
-    said += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
-    helped = f"{best['method']}: gain for {int(best['gain'])} of {int(best['clients'])} clients, loss for {int(best['loss'])}"
+    counts = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
+    counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
+    gain, loss = f"gain for {int(best['gain'])} of {int(best['clients'])} clients", f"loss for {int(best['loss'])}"
+    helped = f"{best['method']}: {gain}, {loss}"
     worst = measured.loc[measured["loss"].idxmax()]
     most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
-    return f"{task}: {', '.join(said)}; {helped}{most}."
+    return f"{task}: {', '.join(counts)}; {helped}{most}."
 
 
 def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
@@ -154,7 +166,7 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
 
 
 def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
-    """Which graphs of a task show its groups; a graph with nearly identical rows is none, whatever its AUC."""
+    """Which graphs of a task show its groups; a graph with nearly identical rows shows none, at any AUC."""
     kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
     for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
         auc = row["value"]
@@ -166,8 +178,8 @@ def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> st
         "missed": "not by {}",
         "alike": "no graph, rows nearly identical: {}",
     }
-    said = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
-    return f"{task}, {_named(study, task)}: {said} (AUC; 0.5 is chance)."
+    sentence = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
+    return f"{task}, {_named(study, task)}: {sentence} (AUC; 0.5 is chance)."
 
 
 def _named(study: Study, task: str) -> str:
@@ -185,23 +197,24 @@ def _named(study: Study, task: str) -> str:
 
 def _tuning(study: Study) -> str:
     runs = {run.name: run for run in study.runs}
-    searches = [found for found in extras.tuning(study.folder) if found.run in runs]
+    searches = [search for search in extras.tuning(study.folder) if search.run in runs]
     if not searches:
         return "Untuned: every run has its declared values."
-    trials = sorted({len(found.trials) for found in searches})
+    trials = sorted({len(search.trials) for search in searches})
     each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
     changes: dict[bool, list[float]] = {True: [], False: []}  # of accuracies in points, of errors in percent
-    for found in searches:
-        declared = float(found.trials["value"].iloc[0])
-        accuracy = runs[found.run].info["metric"] == "accuracy"
-        changes[accuracy].append(found.value - declared if accuracy else 100 * (found.value - declared) / declared)
-    said = [
+    for search in searches:
+        declared = float(search.trials["value"].iloc[0])
+        accuracy = runs[search.run].info["metric"] == "accuracy"
+        changes[accuracy].append(search.value - declared if accuracy else 100 * (search.value - declared) / declared)
+    medians = [
         f"{_median(values):+.1f} {unit}"
         for kind, unit in ((True, "points"), (False, "% of the error"))
         if (values := changes[kind])
     ]
-    by = f"by a median of {' and '.join(said)}".replace("-", "\N{MINUS SIGN}")
-    return f"{each} each for {len(searches)} of {len(runs)} runs; the best trial changed the validation score of the declared values {by}."
+    by = f"by a median of {' and '.join(medians)}".replace("-", "\N{MINUS SIGN}")
+    start = f"{each} each for {len(searches)} of {len(runs)} runs"
+    return f"{start}; the best trial changed the validation score of the declared values {by}."
 
 
 def _median(values: Sequence[float]) -> float:
@@ -220,5 +233,8 @@ def _convergence(board: pd.DataFrame) -> Line:
     else:
         named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))
         names = "; ".join((f"{task}: " if several else "") + ", ".join(methods) for task, methods in named)
-    text = f"NOT CONVERGED, validation was best at the last round in at least half of the seeds: {names}. More rounds may help them."
-    return Line("Convergence", (text,), True)
+    sentence = (
+        "NOT CONVERGED, validation was best at the last round in at least half of the seeds: "
+        f"{names}. More rounds may help them."
+    )
+    return Line("Convergence", (sentence,), True)

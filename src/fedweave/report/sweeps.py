@@ -1,4 +1,6 @@
-"""Settings that differ in one number, as curves: depth, neighbours, thresholds, clients, shares of liars or newcomers."""
+"""Settings that differ in one number, as curves: depth, neighbours, thresholds, clients, shares of attackers or
+newcomers.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,18 +9,20 @@ import pandas as pd
 
 from fedweave import plots
 from fedweave.plots import Look
-from fedweave.report.inside import Figure
+from fedweave.report.method_views import Figure
 
 NUMBER = re.compile(r"(?P<factor>.*?)(?P<x>\d+(?:\.\d+)?)(?: \[.*)?")
 FEWEST = 3  # settings that make a curve
 
 
 def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Look]) -> list[Figure]:
-    """A figure for every data set and factor with enough settings, over all clients and over those that are looked at apart."""
+    """A figure for every data set and factor with enough settings: over all clients, and over separate groups of
+    them.
+    """
     parts = [board.assign(who="")]
     if len(cohorts):
-        apart = cohorts[cohorts["reported"]]
-        parts.append(apart.assign(who=", " + apart["cohort"]))
+        reported = cohorts[cohorts["reported"]]
+        parts.append(reported.assign(who=", " + reported["cohort"]))
     return list(_curves(pd.concat(parts, ignore_index=True), looks))
 
 

@@ -9,16 +9,16 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.plots import Look
-from fedweave.report import extras, graphs, inside
+from fedweave.report import extras, graphs, method_views
 from fedweave.report.board import STYLES, Row, columns_of, rows_of
 from fedweave.report.graphs import Collaboration
-from fedweave.report.inside import POINTS, Figure, Grid
+from fedweave.report.method_views import POINTS, Figure, Grid
 from fedweave.report.rounds import rounds
 from fedweave.results import Run, Tables, published, statistics
 from fedweave.results.marks import MEANING, REFERENCES, SYMBOLS, marked, outcome
-from fedweave.results.verdicts import blind, verdict
+from fedweave.results.verdicts import reason_without_power, verdict
 
-BOLD = 3  # best methods that figures draw in colour, beside the controls
+BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # clients above which a collaboration graph takes the whole width
 
 RULES = {
@@ -57,11 +57,11 @@ class TaskView(NamedTuple):
 
 
 def view(
-    task: str, runs: list[Run], made: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str
+    task: str, runs: list[Run], tables: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str
 ) -> TaskView:
     """Everything the page shows about `task`."""
-    board, significance = _of(made.board, task), _of(made.significance, task)
-    scores = results.values(runs, made.clients)
+    board, significance = _of(tables.board, task), _of(tables.significance, task)
+    scores, measures = results.values(runs, tables.clients), _of(tables.measures, task)
     marks = marked(board, significance)
     by_name = {run.name: run for run in runs}
     ordered = [by_name[name] for name in board["run"]]
@@ -71,12 +71,12 @@ def view(
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=_facts(task, ordered),
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, scores), *_late(board), *inside.leaking(made.leaky, task)],
+        notes=[*_notes(ordered, marks, scores), *_late(board), *method_views.leaking(tables.leaky, task)],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
         rows=list(rows_of(board, ordered, significance, looks)),
-        curves=rounds(made.curves[made.curves["task"] == task], ordered, looks, metric, bold(board)),
+        curves=rounds(tables.curves[tables.curves["task"] == task], ordered, looks, metric, bold(board)),
         clients=Figure(
             "Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."
         ),
@@ -84,17 +84,17 @@ def view(
             "Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."
         ),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
-        graphs=list(graphs.collaborations(ordered, made.measures, made.clients)),
+        graphs=list(graphs.collaborations(ordered, tables.measures, tables.clients)),
         wide=len(ordered[0].client_names) > WIDE,
         evolution=list(graphs.evolution(ordered)),
         maps=list(graphs.maps(ordered)),
-        diagnostics=inside.diagnostics(ordered, looks),
+        diagnostics=method_views.diagnostics(ordered, looks),
         grids=[
-            grid for grid in (inside.cohorts(_of(made.cohorts, task)), inside.others(_of(made.measures, task))) if grid
+            grid for grid in (method_views.cohorts(_of(tables.cohorts, task)), method_views.others(measures)) if grid
         ],
-        shares=list(inside.shares(_of(made.measures, task))),
+        shares=list(method_views.shares(measures)),
         pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
-        ranks=_ranks(made.ranks, task),
+        ranks=_ranks(tables.ranks, task),
         marks=marks,
     )
 
@@ -140,8 +140,8 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
 
 
 def _span(numbers: Iterable[int]) -> str:
-    found = list(numbers)
-    low, high = min(found), max(found)
+    values = list(numbers)
+    low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
@@ -150,15 +150,16 @@ def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.nd
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"
-        notes.append(f"Reduced budget{who}: {reason}, so no printed number stands beside it.")
-    beside = {run.reference.paper for run in runs if run.reference and not run.shortfall}
-    if beside & published.STD_OVER_CLIENTS:
+        notes.append(f"Reduced budget{who}: {reason}, so no printed number is shown for it.")
+    papers = {run.reference.paper for run in runs if run.reference and not run.shortfall}
+    if papers & published.STD_OVER_CLIENTS:
         notes.append("The paper's ± is over clients, ours over seeds.")
     diverged = [method for method, mark in marks.items() if mark == "diverged"]
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
     notes += _incidents(runs)
-    notes += [told] if (told := blind(runs, scores)) else []
+    if no_power := reason_without_power(runs, scores):
+        notes.append(no_power)
     if runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes
@@ -181,11 +182,11 @@ def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mappi
 
 
 def _labels(path: Path, run: Run) -> Figure | None:
-    found = extras.label_counts(path)
-    if not found:
+    counts = extras.label_counts(path)
+    if not counts:
         return None
     return Figure(
-        "Labels", plots.labels(*found, graphs.names_of(run, len(found[0]))), "Rows of each label that a client holds."
+        "Labels", plots.labels(*counts, graphs.names_of(run, len(counts[0]))), "Rows of each label that a client holds."
     )
 
 

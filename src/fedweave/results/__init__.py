@@ -1,10 +1,10 @@
 """Reading a results folder and building its leaderboard."""
 
-from fedweave.results.kept import Graphs, Portrait, graphs, portrait
-from fedweave.results.measured import AUC, VARIATION, cohorts, measures, reported_graphs
+from fedweave.results.cached_tables import current
+from fedweave.results.quantities import AUC, VARIATION, cohorts, measures, reported_graphs
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import chosen, clients, matrix, unfinished
-from fedweave.results.stored import current
+from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
 from fedweave.results.tables import (
     COLUMNS,
     EMPTY,
@@ -13,9 +13,9 @@ from fedweave.results.tables import (
     board,
     curves,
     dvc_metrics,
+    format_score,
     interval,
     leaderboard_rows,
-    shown,
     significance,
     tables,
     values,
@@ -41,6 +41,7 @@ __all__ = [
     "current",
     "curves",
     "dvc_metrics",
+    "format_score",
     "graphs",
     "interval",
     "leaderboard_rows",
@@ -50,7 +51,6 @@ __all__ = [
     "measures",
     "portrait",
     "reported_graphs",
-    "shown",
     "significance",
     "tables",
     "unfinished",

@@ -12,7 +12,9 @@ ALONE = "Local"
 
 
 def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Run -> `gain`, `loss`, `clients`: clients whose mean over seeds is better, or worse, than Local's, and all that both have.
+    """Run -> `gain`, `loss`, `clients`: how many clients score better than with Local, worse, and have both scores.
+
+    A client's score is its mean over seeds.
 
     Args:
         runs: those of one task; nothing is returned for Local itself, or where it is missing.
@@ -22,7 +24,7 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
     if alone is None:
         return {}
     base, sign = matrix(table, alone.name).mean(), 1.0 if alone.higher_is_better else -1.0
-    found = {}
+    counts_of = {}
     for run in runs:
         difference = sign * (matrix(table, run.name).mean() - base).to_numpy()
         if run is alone or not np.isfinite(difference).any():
@@ -32,5 +34,5 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
             "loss": (difference < 0).sum(),
             "clients": np.isfinite(difference).sum(),
         }
-        found[run.name] = {name: float(count) for name, count in counts.items()}
-    return found
+        counts_of[run.name] = {name: float(count) for name, count in counts.items()}
+    return counts_of

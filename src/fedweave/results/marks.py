@@ -21,7 +21,7 @@ MEANING = {
 
 
 def outcome(test: Mapping[str, Any], method: str) -> str:
-    """What a row of the table of tests says of `method`: better, worse, undecided, same, or nothing where it could not be tested."""
+    """The outcome of a test for `method`: better, worse, undecided, same, or "" where no test was possible."""
     if pd.isna(test["p_adjusted"]):
         return ""
     if test["better"]:
@@ -32,9 +32,9 @@ def outcome(test: Mapping[str, Any], method: str) -> str:
 def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     """Method -> its one mark against the leader of the task.
 
-    "best": leads, and significantly ahead of all others; "lead": leads, but not so; "tied": not significantly different from the
-    leader; "undecided": the interval of the difference leaves out zero, but the corrected test does not decide; "behind":
-    significantly behind the leader; "diverged": no finite score.
+    "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
+    from the leader. "undecided": the interval of the difference leaves out zero, but the corrected test does not
+    decide. "behind": significantly behind the leader. "diverged": no finite score.
     """
     tests = significance[significance["family"] == "leader"]
     words = {"better": "behind", "undecided": "undecided"}
@@ -52,17 +52,17 @@ def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
 def to_control(significance: pd.DataFrame, control: str) -> dict[str, dict[str, Any]]:
     """Method -> the row of its test against `control`, from the method's side, out of the tests of one task."""
     tests = significance[significance["family"] == "controls"].to_dict("records")
-    found = {test["method"]: test for test in tests if test["other"] == control}
+    rows = {test["method"]: test for test in tests if test["other"] == control}
     for test in tests:
         if test["method"] == control:
-            found[test["other"]] = test | {
+            rows[test["other"]] = test | {
                 "method": test["other"],
                 "other": control,
                 "difference": -test["difference"],
                 "low": -test["high"],
                 "high": -test["low"],
             }
-    return found
+    return rows
 
 
 def column(control: str) -> str:

@@ -18,7 +18,7 @@ from fedweave.files import read, read_table
 from fedweave.results import published
 from fedweave.runs import selection
 
-AGAIN = "train the run again"  # what mends any of its files
+AGAIN = "train the run again"  # the way out for every damaged file
 KEYS = ("seed", "round", "point", "split", "client")
 _WHOLE, _TEXT = ("int64", "int32"), ("string", "large_string")
 COLUMNS = dict(zip((*KEYS, "value"), (_WHOLE, _WHOLE, _TEXT, _TEXT, _WHOLE, ("double",)), strict=True))
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method as it is shown, unique within the task."""
+        """The method's name in tables, unique within the task."""
         return f"{self.printed_label} [{self.name}]" if self.twin else self.printed_label
 
     @property
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def leaks(self) -> bool:
-        """Whether it trained on test rows; such a run is shown apart and compared with nothing."""
+        """Whether it trained on test rows; such a run is reported separately and compared with nothing."""
         return bool(self.info.get("leaks"))
 
     @property
@@ -106,7 +106,7 @@ class Run:
 
     @cached_property
     def shortfall(self) -> str:
-        """Why no printed number may stand beside this run; empty where it may, or where none was asked for."""
+        """Why no printed number may be shown for this run; empty where it may, or where none is declared."""
         if not self.reference:
             return ""
         declared = self.info.get("spec", {}).get("train", {}).get("rounds", self.trained_rounds)
@@ -114,7 +114,9 @@ class Run:
 
 
 class Study(NamedTuple):
-    """The finished runs of a folder: those that are compared, the names of the unfinished, and those that train on test rows."""
+    """The finished runs of a folder that are compared, the names of the unfinished, and the runs that train on test
+    rows.
+    """
 
     name: str
     folder: Path
@@ -175,9 +177,9 @@ def _scores(path: Path) -> pd.DataFrame:
 def _check_names(file: Path, info: Mapping[str, Any]) -> None:
     """Names and groups of clients are optional, but there is one for each client."""
     for key in ("client_names", "group"):
-        found, count = info.get(key), info.get("clients")
-        if found is not None and count is not None and len(found) != count:
-            raise BadInput(f"{file}: {key}: {len(found)} entries for {count} clients; {AGAIN}")
+        entries, count = info.get(key), info.get("clients")
+        if entries is not None and count is not None and len(entries) != count:
+            raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {AGAIN}")
 
 
 def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
@@ -191,8 +193,8 @@ def load_study(folder: Path | str) -> Study:
         BadInput: no finished run, none that may be compared, or a broken one.
     """
     folder = Path(folder)
-    found = sorted(path for path in (folder / "runs").glob("*") if path.is_dir())
-    done = [path for path in found if (path / "run.json").is_file()]
+    folders = sorted(path for path in (folder / "runs").glob("*") if path.is_dir())
+    done = [path for path in folders if (path / "run.json").is_file()]
     if not done:
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
     runs = [load_run(path) for path in done]
@@ -205,7 +207,11 @@ def load_study(folder: Path | str) -> Study:
             f"{folder / 'runs'}: every run trains on test rows, and there is nothing to compare; add one that does not"
         )
     return Study(
-        str(runs[0].info.get("study", folder.name)), folder, fair, tuple(p.name for p in found if p not in done), leaky
+        str(runs[0].info.get("study", folder.name)),
+        folder,
+        fair,
+        tuple(p.name for p in folders if p not in done),
+        leaky,
     )
 
 

@@ -56,9 +56,9 @@ def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
         part["name"] = [names[client] for client in part["client"]]
         parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
     table = pd.concat(parts, ignore_index=True)
-    known = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
-    measured = known.groupby(table["task"]).transform("any")
-    return table[known | ~measured].reset_index(drop=True)
+    has_score = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
+    measured = has_score.groupby(table["task"]).transform("any")
+    return table[has_score | ~measured].reset_index(drop=True)
 
 
 def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
@@ -67,9 +67,11 @@ def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
 
 
 def best_rounds(run: Run) -> np.ndarray:
-    """Per seed, the round with the best mean validation score and the last evaluated one, [S, 2]; NaN without a finite score.
+    """Per seed, the round with the best mean validation score and the last evaluated one, [S, 2]; NaN without a finite
+    one.
 
-    By the mean over clients whatever the run's own rule is, as this asks whether more rounds would have helped.
+    Always by the mean over clients, even if the run selects otherwise: the question is whether more rounds would have
+    helped.
     """
     val = _at_point(run)
     val = val[val["split"] == "val"]
@@ -86,17 +88,20 @@ def _best_round(rows: pd.DataFrame, higher_is_better: bool) -> tuple[float, floa
 
 
 def progress(run: Run) -> dict[str, float]:
-    """`best_round`, the best validation round averaged over seeds, and `at_last`, the number of seeds where it is the last one.
+    """`best_round`: the best validation round, averaged over seeds; `at_last`: the number of seeds where it is the last
+    one.
 
     A run that was evaluated in one round only says nothing about its progress: `at_last` is 0.
     """
-    found = best_rounds(run)
+    rounds_by_seed = best_rounds(run)
     rounds = _at_point(run)["round"].nunique()
-    best = found[:, 0][np.isfinite(found[:, 0])]
-    at_last = int((found[:, 0] == found[:, 1]).sum()) if rounds > 1 else 0
+    best = rounds_by_seed[:, 0][np.isfinite(rounds_by_seed[:, 0])]
+    at_last = int((rounds_by_seed[:, 0] == rounds_by_seed[:, 1]).sum()) if rounds > 1 else 0
     return {"best_round": float(best.mean()) if best.size else np.nan, "at_last": at_last}
 
 
 def unfinished(board: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a leaderboard that had not converged: the best validation round is the last one in at least half of the seeds."""
+    """Rows of a leaderboard without convergence: in at least half of the seeds the best validation round is the last
+    one.
+    """
     return board[(board["at_last"] > 0) & (2 * board["at_last"] >= board["seeds"])]

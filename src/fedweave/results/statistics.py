@@ -1,6 +1,6 @@
 """Who is better, and how sure are we: paired tests, intervals and ranks over clients, seeds and tasks.
 
-Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7 (2006), for ranks, Friedman and Nemenyi;
+Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7 (2006): ranks, Friedman and Nemenyi;
 Westfall and Young, "Resampling-Based Multiple Testing" (1993), for the correction over clients;
 Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979), for the one over seeds.
 """
@@ -25,10 +25,10 @@ DRAWN = 10_000  # sign flips drawn beyond, the observed signs among them
 class Comparison(NamedTuple):
     """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
 
-    `p` is of the test over clients, `p_seeds` of the one over seeds (NaN for a single seed); `..._adjusted` are corrected. `better` names
-    who is ahead where the test over clients says so after correction and the interval, over seeds and clients, leaves out zero.
-    `undecided` is true where the interval leaves out zero and the corrected test does not decide: neither better nor without a sign of
-    a difference.
+    `p` belongs to the test over clients, `p_seeds` to the test over seeds (NaN for a single seed); `..._adjusted` are
+    corrected. `better` names the winner where the corrected test over clients is significant and the interval, over
+    seeds and clients, leaves out zero. `undecided` is true where the interval leaves out zero and the corrected test
+    does not decide.
     """
 
     method: str
@@ -75,25 +75,26 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def step_down(differences: np.ndarray) -> np.ndarray:
-    """Two-sided p [K] of K paired tests on the same clients, corrected for their number: the chance that any is wrong stays at p.
+    """Two-sided p [K] of K paired tests on the same clients, corrected so that the chance of any false result is p.
 
-    Westfall and Young's step-down maximum: when no method differs, a client's row of `differences` [N, K] might as well have the opposite
-    sign, all K at once. So tests that say the same cost nothing, and ten clients can tell a leader from thirty methods, where Holm's
-    smallest p would be 30 · 2 / 2^10. The statistic is Student's t, not the signed rank: of hundreds of pairs some always agree on the
-    sign of every client, by however little, and to ranks that is as much as can be. All 2^N sign flips up to 13 clients, 10,000 drawn
-    ones beyond; a column with NaN gives NaN.
+    Westfall and Young's step-down maximum. When no method differs, a client's row of `differences` [N, K] could equally
+    have the opposite sign, all K at once. So tests with equal results cost nothing: with ten clients a leader can be
+    significantly better than thirty methods, where Holm's smallest p would be 30 · 2 / 2^10. The statistic is Student's
+    t, not the signed rank: of hundreds of pairs some always have the same sign at every client, by a small amount, and
+    no rank statistic can be larger than that. All 2^N sign flips are used up to 13 clients, and 10,000 random ones
+    beyond. A column with NaN gives NaN.
     """
-    found = np.full(differences.shape[1], np.nan)
+    p_values = np.full(differences.shape[1], np.nan)
     tested = np.flatnonzero(np.isfinite(differences).all(0))
     if not len(tested):
-        return found
+        return p_values
     unit = differences[:, tested] / np.maximum(np.linalg.norm(differences[:, tested], axis=0), 1e-12)
-    seen = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
-    order = np.argsort(seen, kind="stable")
+    observed = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
+    order = np.argsort(observed, kind="stable")
     largest = np.maximum.accumulate(np.abs(_flips(len(differences)) @ unit[:, order]), axis=1)
-    p = (largest >= seen[order] - 1e-9).mean(0)
-    found[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
-    return found
+    p = (largest >= observed[order] - 1e-9).mean(0)
+    p_values[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
+    return p_values
 
 
 @lru_cache(maxsize=4)
@@ -101,9 +102,9 @@ def _flips(count: int) -> np.ndarray:
     """Signs [B, count] in ±1, the observed ones (all +1) among them."""
     if count <= ENUMERATED:
         return 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-    drawn = stream(count).choice([-1.0, 1.0], size=(DRAWN, count))
-    drawn[0] = 1.0
-    return drawn
+    signs = stream(count).choice([-1.0, 1.0], size=(DRAWN, count))
+    signs[0] = 1.0
+    return signs
 
 
 def _signed_places(difference: np.ndarray) -> np.ndarray:
@@ -115,7 +116,9 @@ def _signed_places(difference: np.ndarray) -> np.ndarray:
 
 
 def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the paired t test on the mean over clients of each seed, [S, N] each; NaN for one seed, 1 where none differs."""
+    """Two-sided p of the paired t test on each seed's mean over clients, [S, N] each; NaN for one seed, 1 if none
+    differs.
+    """
     if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
         return float("nan")
     from scipy.special import stdtr
@@ -147,7 +150,7 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of `values` [S, N], seeds and clients drawn with replacement, each on its own axis."""
+    """Percentile interval of the mean of `values` [S, N]; seeds and clients are resampled, each on its own axis."""
     values = np.atleast_2d(np.asarray(values, dtype=np.float64))
     if not np.isfinite(values).all():
         return float("nan"), float("nan")
@@ -163,9 +166,9 @@ def against(
 ) -> list[Comparison]:
     """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
 
-    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p, corrected over
-    all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero, so that clients which agree on
-    the draw of a few seeds do not suffice; it is empty otherwise.
+    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p,
+    corrected over all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero.
+    So clients that agree because of a few lucky seeds are not enough. Otherwise it is empty.
     """
     means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
     if len({mean.shape for mean in means.values()}) > 1:
@@ -176,18 +179,18 @@ def against(
     seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
     alone = len(pairs) < 2
     adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
-    found = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
+    comparisons = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
     return [
         _decided(c, *map(float, p))
-        for c, p in zip(found, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
+        for c, p in zip(comparisons, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
     ]
 
 
 def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
     """A comparison with its p values and what they say."""
-    apart = c.low * c.high > 0
-    better = c.better if adjusted < ALPHA and apart else ""
-    undecided = apart and not better and adjusted == adjusted
+    excludes_zero = c.low * c.high > 0
+    better = c.better if adjusted < ALPHA and excludes_zero else ""
+    undecided = excludes_zero and not better and adjusted == adjusted
     return Comparison(
         c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided
     )
@@ -218,10 +221,11 @@ def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool) -> list[
 
 
 def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool) -> list[Comparison]:
-    """Every method against each of `controls`, corrected over these tests alone; those that `values` lacks are left out.
+    """Every method against each of `controls`, corrected over these tests alone; controls missing in `values` are left
+    out.
 
-    The controls are named before anybody looks at scores, so this family may be small: with M methods and two controls it has
-    2 M - 3 tests (the two controls meet once) instead of M (M - 1) / 2.
+    The controls are fixed before anyone sees scores, so this family may be small: with M methods and two controls it
+    has 2 M - 3 tests (the two controls meet once) instead of M (M - 1) / 2.
     """
     present = [control for control in controls if control in values]
     pairs = [
@@ -233,8 +237,8 @@ def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], highe
 def of_leader(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
     """The comparisons of `best` with every other method, out of `all_pairs` with their correction.
 
-    Who leads is known from the same scores: corrected over the M - 1 tests of the leader alone, the best of sixteen equals would be
-    called better than one of them in every sixth study.
+    The leader is chosen by the same scores. Corrected over the M - 1 tests of the leader alone, the best of sixteen
+    equal methods would be called better than one of them in every sixth study.
     """
     return [c if c.method == best else _turned(c) for c in pairs if best in (c.method, c.other)]
 

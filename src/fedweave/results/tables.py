@@ -12,14 +12,15 @@ from fedweave.files import write_atomic
 from fedweave.results import published, statistics
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
-from fedweave.results.measured import MIB, cohorts, measures
+from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.runs import Run, Study, by_task, load_study
 from fedweave.results.selection import clients, matrix, progress
 from fedweave.runs import selection
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients", "best_round", "at_last",
+    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
+    "best_round", "at_last",
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 EMPTY = "\N{EN DASH}"
@@ -57,9 +58,9 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
 
     `std` is over seeds (ddof 1); `client_std` and `worst10` are averaged over seeds; bytes and seconds are totals of a
-    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (bootstrap over seeds and clients). `best_round`
-    and `at_last` say when validation was best (`progress`). What the tests say is left empty (`with_marks`). Printed numbers are
-    filled only where the run had the paper's full budget.
+    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (bootstrap over seeds and clients).
+    `best_round` and `at_last` say when validation was best (`progress`). The columns of the tests are left empty
+    (`with_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
     rows = []
     scores = {task: values(runs, table) for task, runs in by_task(study).items()}
@@ -69,7 +70,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         printed = None
         if run.reference and not run.shortfall:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
-        beside = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
+        printed_numbers = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
         low, high = statistics.bootstrap(scores[run.task][run.label])
         about = {
@@ -80,7 +81,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             **progress(run),
             **helped.get(run.name, {}),
         }
-        rows.append({**about, **totals.to_dict(), **beside, "order": order})
+        rows.append({**about, **totals.to_dict(), **printed_numbers, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
@@ -96,9 +97,9 @@ def curves(study: Study) -> pd.DataFrame:
     parts = []
     for run in study.runs:
         table = run.evaluations
-        known = table["value"].notna().groupby([table["split"], table["client"]]).transform("any")
+        has_scores = table["value"].notna().groupby([table["split"], table["client"]]).transform("any")
         keys = ["point", "split", "round"]
-        per_seed = table[known].groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
+        per_seed = table[has_scores].groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
         part = per_seed.agg(["mean", "std", "count"]).rename(columns={"count": "seeds"}).reset_index()
         parts.append(part.assign(run=run.name, task=run.task, method=run.label, metric=run.info["metric"]))
     return pd.concat(parts, ignore_index=True)[["run", "task", "method", "metric", *keys, "mean", "std", "seeds"]]
@@ -107,8 +108,9 @@ def curves(study: Study) -> pd.DataFrame:
 def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Label -> [S, N] on the clients that all `runs` of a task have, for tests.
 
-    Tests take columns to be independent: clients that share test nodes, and with them what they train on, are one column, their mean.
-    Clients that are scored on the same official rows (`test: weighted`) train on rows of their own; a test holds given those rows.
+    Tests take columns to be independent. Clients that share test nodes also share training data, so they become one
+    column, their mean. Clients that are scored on the same official rows (`test: weighted`) train on rows of their own;
+    a test is valid given those rows.
     """
     frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
@@ -122,8 +124,8 @@ def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Paired comparisons within each task, in three families.
 
-    `pairs` is all against all; `leader` the best against the rest, out of `pairs` with their correction; `controls` every method
-    against Local and against FedAvg-FT, corrected over these tests alone.
+    `pairs` is all against all. `leader` is the best against the rest, taken from `pairs` with their correction.
+    `controls` is every method against Local and against FedAvg-FT, corrected over these tests alone.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
@@ -139,7 +141,7 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """Average ranks of the methods over the clients of each task, and over all tasks (task ""), where there are enough of both.
+    """Average ranks of the methods over the clients of each task and over all tasks (task ""), if there are enough.
 
     A client's score is its mean over seeds. Methods without a finite score everywhere are left out.
     """
@@ -157,13 +159,15 @@ def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
     if len(scores) < 2 or len(scores.columns) < 3:
         return []
-    found = statistics.ranking(list(scores.columns), scores.to_numpy(), higher)
-    about = {"task": task, "blocks": found.tasks, "critical_difference": found.critical_difference, "p": found.p}
-    return [{**about, "method": m, "rank": float(r)} for r, m in sorted(zip(found.ranks, found.methods, strict=True))]
+    ranking = statistics.ranking(list(scores.columns), scores.to_numpy(), higher)
+    about = {"task": task, "blocks": ranking.tasks, "critical_difference": ranking.critical_difference, "p": ranking.p}
+    return [
+        {**about, "method": m, "rank": float(r)} for r, m in sorted(zip(ranking.ranks, ranking.methods, strict=True))
+    ]
 
 
 def tables(study: Study, partitions: Path | None = None) -> Tables:
-    """Everything at once; `partitions` is the folder with <task>/summary.json, where sizes of data sets are to be looked up."""
+    """All tables; `partitions` is the folder with <task>/summary.json, from which sizes of data sets are read."""
     table = clients(study)
     tests = significance(study, table)
     return Tables(
@@ -179,7 +183,9 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
 
 
 def leaky(study: Study) -> pd.DataFrame:
-    """Scores that have seen test data, stored apart: of rounds selected on it ("selection"), of runs trained on it ("training")."""
+    """Scores that used test data, reported separately: rounds selected on it ("selection"), runs trained on it
+    ("training").
+    """
     selected = clients(study, selection.LEAKY)
     rows = [{**_score(run, selected), "leak": "selection"} for run in study.runs]
     if study.leaky:
@@ -190,7 +196,7 @@ def leaky(study: Study) -> pd.DataFrame:
 
 def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     """Run -> {metric: mean, std, worst10, seconds, mib} from a `board`; null where there is no number."""
-    found = {}
+    metrics = {}
     for row in frame.to_dict("records"):
         mib = (row["bytes_up"] + row["bytes_down"]) / MIB
         numbers = {
@@ -198,22 +204,22 @@ def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
             **{name: row[name] for name in ("std", "worst10", "seconds")},
             "mib": mib,
         }
-        found[row["run"]] = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
-    return found
+        metrics[row["run"]] = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
+    return metrics
 
 
 def write(folder: Path | str, partitions: Path | None = None) -> Tables:
     """Compute and write the tables of the study as CSV, and metrics/<run>.json."""
     study = load_study(folder)
-    made = tables(study, partitions)
-    for field, frame in made._replace(board=made.board[COLUMNS])._asdict().items():
+    result = tables(study, partitions)
+    for field, frame in result._replace(board=result.board[COLUMNS])._asdict().items():
         write_atomic(study.folder / f"{FILES[field]}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    for run, numbers in dvc_metrics(made.board).items():
+    for run, numbers in dvc_metrics(result.board).items():
         write_atomic(study.folder / "metrics" / f"{run}.json", json.dumps(numbers, indent=2) + "\n")
-    return made
+    return result
 
 
-def shown(value: float, spread: float, metric: str) -> str:
+def format_score(value: float, spread: float, metric: str) -> str:
     """`value ± spread` for people: two decimals for percentages, four significant digits otherwise; a dash for NaN."""
     if not np.isfinite(value):
         return EMPTY
@@ -223,7 +229,11 @@ def shown(value: float, spread: float, metric: str) -> str:
 
 def interval(low: float, high: float, metric: str) -> str:
     """`low to high` for people; a dash for NaN."""
-    return f"{shown(low, np.nan, metric)} to {shown(high, np.nan, metric)}" if np.isfinite(low + high) else EMPTY
+    return (
+        f"{format_score(low, np.nan, metric)} to {format_score(high, np.nan, metric)}"
+        if np.isfinite(low + high)
+        else EMPTY
+    )
 
 
 def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
@@ -235,13 +245,13 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "rank": str(rank),
                 "method": row["method"],
                 "metric": row["metric"],
-                "score": MARKS.get(row["mark"], "") + shown(row["mean"], row["std"], row["metric"]),
+                "score": MARKS.get(row["mark"], "") + format_score(row["mean"], row["std"], row["metric"]),
                 "interval": interval(row["low"], row["high"], row["metric"]),
                 **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
                 "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
-                "worst10": shown(row["worst10"], np.nan, row["metric"]),
-                "client_std": shown(row["client_std"], np.nan, row["metric"]),
+                "worst10": format_score(row["worst10"], np.nan, row["metric"]),
+                "client_std": format_score(row["client_std"], np.nan, row["metric"]),
                 "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",
                 "seconds": f"{row['seconds']:,.1f}",
-                "published": shown(row["published_mean"], row["published_std"], row["metric"]),
+                "published": format_score(row["published_mean"], row["published_std"], row["metric"]),
             }

@@ -1,4 +1,4 @@
-"""Who may be called better: sentences that claim no more than the test does."""
+"""Sentences about who is better, which claim no more than the test does."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,9 @@ import pandas as pd
 from fedweave.results import statistics
 from fedweave.results.marks import marked
 from fedweave.results.runs import Run
-from fedweave.results.tables import shown
+from fedweave.results.tables import format_score
 
-__all__ = ["blind", "listed", "marked", "verdict"]
+__all__ = ["listed", "marked", "reason_without_power", "verdict"]
 
 NAMED = 6  # most names in a sentence
 
@@ -21,26 +21,31 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     if board["mean"].isna().all():
         return "No method reached a finite score."
     row = board[board["method"] == leader].iloc[0]
-    score = shown(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
+    score = format_score(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
     parts = {
         mark: [method for method in board["method"] if marks[method] == mark and method != leader]
         for mark in ("behind", "undecided", "tied")
     }
     if not any(parts.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    said = [f"significantly ahead of {_count(len(parts['behind']))}"] if parts["behind"] else []
-    said += [f"not significantly different from {listed(parts['tied'], 'or')}"] if parts["tied"] else []
-    said += [f"undecided against {listed(parts['undecided'])}"] if parts["undecided"] else []
-    return f"{leader} leads with {score}: {'; '.join(said)}."
+    phrases = [f"significantly ahead of {_count(len(parts['behind']))}"] if parts["behind"] else []
+    phrases += [f"not significantly different from {listed(parts['tied'], 'or')}"] if parts["tied"] else []
+    phrases += [f"undecided against {listed(parts['undecided'])}"] if parts["undecided"] else []
+    return f"{leader} leads with {score}: {'; '.join(phrases)}."
 
 
-def blind(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
-    """Why no test over the columns of `scores`, label -> [S, N], can call anybody better; empty where one can."""
+def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
+    """Why no test over the columns of `scores`, label -> [S, N], can find a significant difference; empty where one
+    can.
+    """
     columns = next(iter(scores.values())).shape[1]
     if len(runs) < 2 or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     if sharing := runs[0].info.get("sharing"):
-        return f"Clients that share test nodes count as one: with {columns} for {len(sharing)} the test cannot call anything significant."
+        return (
+            f"Clients that share test nodes count as one: with {columns} for {len(sharing)} "
+            "the test cannot call anything significant."
+        )
     return f"With {columns} clients the test cannot call anything significant."
 
 
@@ -50,5 +55,5 @@ def _count(behind: int) -> str:
 
 def listed(names: Sequence[str], word: str = "and") -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
-    shown = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
+    words = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"

@@ -10,25 +10,26 @@ import torch
 from fedweave.federation.executors import describe
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
-from fedweave.runs import assembly
-from fedweave.runs.repetition import SPLITS, Bench, History, chosen, table
+from fedweave.runs import assembly, federations
+from fedweave.runs.repetition import SPLITS, History, PreparedRun, chosen, table
 from fedweave.study import checks
 
 PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv")  # files that not every run has
 
 
-def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
-    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last of all run.json.
+def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> None:
+    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last
+    run.json.
 
-    A run without run.json is unfinished: one from before is taken away first, so that no mixture of two is ever taken for whole.
+    A run without run.json is unfinished. An older run.json is removed first, so that files of two runs are never mixed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
         old.unlink(missing_ok=True)
     sweep(folder)
     for seed, history in histories.items():
-        _write_graphs(folder / f"collaboration-{seed}.npz", history, bench)
-        _write_portrait(folder / f"portrait-{seed}.npz", history, bench)
+        _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared)
+        _write_portrait(folder / f"portrait-{seed}.npz", history, prepared)
         if history.kept:
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]}
@@ -43,19 +44,19 @@ def write(folder: Path, bench: Bench, histories: dict[int, History]) -> None:
         write_table(folder / "dropped.csv", ("seed", "round", "client"), lost)
     noted = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", "round", "name", "value"), noted)
-    write_atomic(folder / "run.json", json.dumps(_facts(bench, histories), indent=2, default=str) + "\n")
+    write_atomic(folder / "run.json", json.dumps(_facts(prepared, histories), indent=2, default=str) + "\n")
 
 
-def selected(bench: Bench, history: History, split: str = "test") -> np.ndarray:
+def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
     """The reported value of every client [N]: the round is chosen from validation only."""
-    values = table(history.scores[f"{assembly.point(bench.run)}/{split}"])
-    return values[chosen(history, bench), np.arange(values.shape[1])]
+    values = table(history.scores[f"{assembly.point(prepared.run)}/{split}"])
+    return values[chosen(history, prepared), np.arange(values.shape[1])]
 
 
-def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
-    run, task = bench.run, bench.method.task
+def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
+    run, task = prepared.run, prepared.method.task
     spec = run.resolved()
-    spec["method"] = {"name": run.method, **assembly.hyperparameters(bench.method)}
+    spec["method"] = {"name": run.method, **assembly.hyperparameters(prepared.method)}
     return {
         "study": run.study,
         "run": run.key,
@@ -63,22 +64,22 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
         "dataset": run.task.dataset,
         "setting": run.task.setting,
         "method": run.method,
-        "label": label(bench),
+        "label": label(prepared),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "point": assembly.point(run),
         "select": run.evaluate.select,
-        "clients": bench.federation.clients,
-        **_identities(bench),
-        "sharing": _sharing(bench),
-        "cohorts": assembly.cohorts(run, bench.federation),
-        "leaks": bench.method.leaks,
+        "clients": prepared.federation.clients,
+        **_identities(prepared),
+        "sharing": _sharing(prepared),
+        "cohorts": federations.cohorts(run, prepared.federation),
+        "leaks": prepared.method.leaks,
         "parameters": parameter_count(task.template),
-        "device": bench.device,
-        "executor": describe(assembly.executor(run, bench.method)),
-        "note": bench.note,
+        "device": prepared.device,
+        "executor": describe(assembly.executor(run, prepared.method)),
+        "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
-        **_privacy(bench, histories),
+        **_privacy(prepared, histories),
         "published": run.task.published,
         "spec": spec,
         "spec_hash": run.fingerprint(),
@@ -89,36 +90,36 @@ def _facts(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
     }
 
 
-def _sharing(bench: Bench) -> list[int] | None:
+def _sharing(prepared: PreparedRun) -> list[int] | None:
     """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
-    group = bench.federation.group
-    return None if group is None or bench.run.task.partition["name"] != "metis_overlap" else group.tolist()
+    group = prepared.federation.group
+    return None if group is None or prepared.run.task.partition["name"] != "metis_overlap" else group.tolist()
 
 
-def _identities(bench: Bench) -> dict[str, Any]:
-    """Names of the clients [N], the group of each and the names of the groups, or null where there are none."""
-    group = bench.federation.group
+def _identities(prepared: PreparedRun) -> dict[str, Any]:
+    """Names of the clients [N], the group of each and the names of the groups, or null where the data have none."""
+    group = prepared.federation.group
     return {
-        "client_names": [*(bench.names or (f"client {i}" for i in range(bench.federation.clients)))],
+        "client_names": [*(prepared.names or (f"client {i}" for i in range(prepared.federation.clients)))],
         "group": None if group is None else group.tolist(),
-        "group_names": [*bench.group_names] or None,
+        "group_names": [*prepared.group_names] or None,
     }
 
 
-def _privacy(bench: Bench, histories: dict[int, History]) -> dict[str, Any]:
-    """What the clients' uploads give away of them, in the worst repetition; nothing where none was asked for."""
-    wanted = checks.wire(bench.run).privacy
-    if wanted is None:
+def _privacy(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
+    """The privacy loss of the clients in the worst repetition; empty without `train.privacy`."""
+    privacy = checks.upload_path(prepared.run).privacy
+    if privacy is None:
         return {}
     spent = max(value for history in histories.values() for _, name, value in history.diagnostics if name == "epsilon")
-    return {"epsilon": spent, "delta": wanted.delta}
+    return {"epsilon": spent, "delta": privacy.delta}
 
 
-def label(bench: Bench) -> str:
-    """The method's printed name; a variant and a run that leaks say so, and so never join the method's published row."""
-    marks = [bench.run.variant] if bench.run.variant else []
-    marks += ["leaky"] if bench.method.leaks and "leaky" not in bench.run.variant else []
-    return bench.method.label + (f" [{', '.join(marks)}]" if marks else "")
+def label(prepared: PreparedRun) -> str:
+    """The method's printed name, with marks for a variant and for a leak, so that it never joins the published row."""
+    marks = [prepared.run.variant] if prepared.run.variant else []
+    marks += ["leaky"] if prepared.method.leaks and "leaky" not in prepared.run.variant else []
+    return prepared.method.label + (f" [{', '.join(marks)}]" if marks else "")
 
 
 def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
@@ -141,7 +142,7 @@ def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
         pq.write_table(table, temporary)
 
 
-def _write_graphs(path: Path, history: History, bench: Bench) -> None:
+def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:
     if not history.graphs:
         return
     widest = max(w.shape[-1] for _, w in history.graphs)
@@ -151,19 +152,19 @@ def _write_graphs(path: Path, history: History, bench: Bench) -> None:
             temporary,
             rounds=np.array([r for r, _ in same]),
             weights=np.stack([w.numpy() for _, w in same]),
-            layers=np.array([*bench.method.task.layers]),
-            **_groups(bench),
+            layers=np.array([*prepared.method.task.layers]),
+            **_groups(prepared),
         )
 
 
-def _write_portrait(path: Path, history: History, bench: Bench) -> None:
+def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None:
     if not history.portrait:
         return
-    seen, vectors = history.portrait
+    round_, vectors = history.portrait
     with atomic_path(path) as temporary:
-        np.savez_compressed(temporary, round=np.array(seen), vectors=vectors.numpy(), **_groups(bench))
+        np.savez_compressed(temporary, round=np.array(round_), vectors=vectors.numpy(), **_groups(prepared))
 
 
-def _groups(bench: Bench) -> dict[str, Any]:
-    group = bench.federation.group
+def _groups(prepared: PreparedRun) -> dict[str, Any]:
+    group = prepared.federation.group
     return {} if group is None else {"group": group.cpu().numpy()}

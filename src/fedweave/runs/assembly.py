@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,11 +14,9 @@ from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
-from fedweave.federation import subgraphs
-from fedweave.federation.engine import Settings
 from fedweave.federation.executors import Executor, choose_executor
-from fedweave.federation.federation import Federation, check_clients, pad_rows
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models import ClientModel, build
@@ -28,7 +25,6 @@ from fedweave.study import checks, search_spaces
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
 from fedweave.study.spec import PARAMS, Run, Study, nest, parse, read_yaml
-from fedweave.threats.attacks import Attack, AttackSpec, flipped, liars
 
 
 def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
@@ -37,7 +33,7 @@ def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path,
 
 
 def load(path: Path | str = PARAMS) -> Study:
-    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and that every method makes sense on its task.
+    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and whether every method fits its task.
 
     Raises:
         BadInput: one line that names the key, the value and the way out.
@@ -46,7 +42,7 @@ def load(path: Path | str = PARAMS) -> Study:
 
 
 def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) -> Study:
-    """`study` as it is, or the first thing that is wrong with it.
+    """`study` unchanged, or the first error in it.
 
     Args:
         inputs: data and model of all its tasks in memory; their names are then not looked up.
@@ -66,7 +62,8 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:
                 raise BadInput(
-                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; make it a run"
+                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; "
+                    "make it a run"
                 )
     return study
 
@@ -89,7 +86,7 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
 
 
 def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
-    """The run's method, on `inputs` or on a task that is a mere name; refuses what is unknown or makes no sense on the task.
+    """The run's method, on `inputs` or on a placeholder of its task; refuses unknown names and methods that do not fit.
 
     Raises:
         BadInput: naming the run, the setting and the way out.
@@ -104,7 +101,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
         task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
     capabilities = task.capabilities if inputs else checks.kind_capabilities(run.task)
     method = build_method(run, task)
-    checks.check_wire(run, method, here, capabilities)
+    checks.check_uploads(run, method, here, capabilities)
     checks.check_needs(run, here, capabilities)
     return method
 
@@ -173,103 +170,39 @@ def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":
         raise BadInput(
-            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; use tf32, or leave it out"
+            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; "
+            "use tf32, or leave it out"
         )
     augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
     if augment and (len(sides) != 2 or augment >= min(sides)):
         what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
         raise BadInput(
-            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out"
+            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; "
+            "make it smaller, or leave it out"
         )
 
 
 def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     """`task`, once its model has answered an example input."""
     with torch.no_grad():
-        found = tuple(task.call(task.init(0), example).shape)
-    if found != (1, outputs):
-        raise ValueError(f"it answers with {found} where (1, {outputs}) is needed")
+        shape = tuple(task.call(task.init(0), example).shape)
+    if shape != (1, outputs):
+        raise ValueError(f"its outputs have the shape {shape}, but (1, {outputs}) is needed")
     return task
-
-
-def build_federation(
-    dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32
-) -> Federation:
-    """All clients' data as tensors on the CPU.
-
-    Raises:
-        BadInput: for a client without training rows, a partition of other data, features that are not finite.
-    """
-    check_clients(partition.train, f"partition of {dataset.name}")
-    data.check_fits(dataset, partition)
-    data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
-    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: what lies on disk is mapped read-only
-    data.check_finite(
-        x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by"
-    )
-    rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
-    shared, own, extents = _arrays(dataset, partition, x, dtype)
-    if partition.test_weight is not None:
-        own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
-    optional = {"relation": partition.relation, "group": partition.group}
-    given: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
-    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **given)
-
-
-def attacked(federation: Federation, task: TaskSpec) -> Federation:
-    """`federation` with the liars that the task names; who they are hangs on the seed of the partition."""
-    if task.attack is None:
-        return federation
-    spec = construct(AttackSpec, task.attack, "attack")
-    attack = Attack(spec.kind, spec.scale or 0.0, liars(federation.clients, spec.share, task.partition["seed"]))
-    return replace(_mislabelled(federation, attack.liars) if spec.kind == "label_flip" else federation, attack=attack)
-
-
-def _mislabelled(federation: Federation, liars: Tensor) -> Federation:
-    """The training labels of `liars` mirrored; what they validate and are tested on stays as it is."""
-    rows, shared, own = federation.train[liars], federation.shared, federation.own
-    labels = {**shared, **own}["y"]
-    classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
-    if "y" in shared:
-        return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
-    y = labels.clone()
-    for liar, mine in zip(liars.nonzero()[:, 0].tolist(), rows, strict=True):
-        y[liar] = flipped(labels[liar], mine, classes)
-    return replace(federation, own={**own, "y": y})
-
-
-def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
-    """Clients that are looked at apart: those who come late, and those who lie; name -> positions."""
-    late = range(federation.clients - run.train.newcomers, federation.clients)
-    found = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
-    if federation.attack is not None:
-        lying = federation.attack.liars.tolist()
-        found |= {
-            name: [i for i, lies in enumerate(lying) if lies == wanted]
-            for name, wanted in (("honest", False), ("lying", True))
-        }
-    return {name: members for name, members in found.items() if members}
-
-
-def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:
-    """(shared, own, extents) of a federation, by kind of data set."""
-    tensor = torch.from_numpy(x).to(dtype)
-    if dataset.kind == "images":
-        return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
-    if dataset.kind == "series":
-        return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
-    graphs = partition.subgraphs
-    own, extents = subgraphs.stacked(
-        [x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype
-    )
-    return {}, own, extents
 
 
 def settings(run: Run, seed: int) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
     return Settings(
-        t.rounds, seed, t.participation, run.evaluate.every, t.newcomers, t.join_round, t.freeze, checks.wire(run)
+        t.rounds,
+        seed,
+        t.participation,
+        run.evaluate.every,
+        t.newcomers,
+        t.join_round,
+        t.freeze,
+        checks.upload_path(run),
     )
 
 
@@ -277,7 +210,7 @@ def device(name: str) -> str:
     """The device called `name`.
 
     Raises:
-        BadInput: when a GPU is asked for and there is none.
+        BadInput: for 'cuda' on a machine without a visible GPU.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput(
@@ -303,10 +236,10 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
 
 
 def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
-    """The data set that the earlier stages wrote, dealt in memory as the run's task says.
+    """The data set that the earlier stages wrote, partitioned in memory as the run's task says.
 
     Raises:
-        BadInput: when it is not there or damaged, or cannot be dealt so.
+        BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
     dataset = data.load_dataset(folders(run.task, run.name, root)[0])
     return dataset, data.partition(dataset, **run.task.partition)

@@ -1,4 +1,4 @@
-"""A process and its machine: repetitions side by side, threads divided between them, memory kept for the next tensors."""
+"""A process and its machine: parallel repetitions, threads divided between them, memory reused for the next tensors."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 # Loaded here because nothing may be imported between fork and exec in a program with threads.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PRCTL = _LIBC.prctl if _LIBC else None
-# Below this many parameters a second thread costs more in waiting than it saves (measured on two cores, 8x8 to 32x32 images).
+# Below this many parameters a second thread waits longer than it saves (measured on two cores, 8x8 to 32x32 images).
 SMALL = 200_000
 PARTS = 4  # of the jobs of `gather` for each core: enough that none waits long for another
 COPIES = (
@@ -44,7 +44,7 @@ def memory() -> int:
 def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1) -> tuple[int, int]:
     """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left.
 
-    Side by side are as many as the machine's memory holds, not what happens to be free, so that it is every time the same.
+    The number depends on the machine's total memory, not on the memory that is free, so that it is the same every time.
     """
     from fedweave.models import parameter_count
 
@@ -89,8 +89,8 @@ def side_by_side(
     then shows. Children die with the caller, however that ends.
 
     Args:
-        start: how `multiprocessing` starts a process: "fork" shares what the caller has in memory; "spawn" is for a caller that may
-            have used a GPU, and needs a job that can be pickled.
+        start: how `multiprocessing` starts a process: "fork" shares the caller's memory; "spawn" is for a caller that
+            may have used a GPU, and needs a job that can be pickled.
         inbox: receives here, meanwhile, what forked jobs post to it.
     """
     context = multiprocessing.get_context(start)
@@ -99,7 +99,8 @@ def side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                child = context.Process(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)  # type: ignore[attr-defined]
+                start_child = context.Process  # type: ignore[attr-defined]
+                child = start_child(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)
                 child.start()
                 running.append(child)
             multiprocessing.connection.wait([inbox.reader, *(child.sentinel for child in running)])
@@ -134,17 +135,18 @@ def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
 
 def _merged(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The results of all jobs from the files of each part; what is not there is done here."""
-    made: list[T | None] = [None] * len(jobs)
+    results: list[T | None] = [None] * len(jobs)
     for part, file in enumerate(files):
         mine = jobs[part :: len(files)]
-        made[part :: len(files)] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else [job() for job in mine]
-    return cast(list[T], made)
+        own = [job() for job in mine] if not file.is_file() else json.loads(file.read_text(encoding="utf-8"))
+        results[part :: len(files)] = own
+    return cast(list[T], results)
 
 
 def keep_memory() -> None:
-    """Keep the memory of tensors that are no longer needed for those to come, until the process ends (glibc; elsewhere nothing).
+    """Keep the memory of freed tensors for the next ones until the process ends (glibc; elsewhere no effect).
 
-    As it comes, the C library hands every block above 32 MiB back to the kernel, which has to clear all its pages for the
+    By default, the C library returns every block above 32 MiB to the kernel, which has to clear all its pages for the
     next one: half the time of a server with a hundred CNNs.
     """
     if mallopt := getattr(_LIBC, "mallopt", None):
@@ -153,7 +155,7 @@ def keep_memory() -> None:
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask the kernel to send this process signal `number` when its parent ends, however that happens (Linux; elsewhere nothing)."""
+    """Ask the kernel to send this process signal `number` when its parent ends for any reason (Linux only)."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, number)
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged
-from fedweave.federation.engine import Report, State
 from fedweave.federation.engine import run as rounds_of
 from fedweave.federation.executors import exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, State
 from fedweave.files import check_writable, load_tensors, save_tensors, sweep
 from fedweave.models import ClientModel
-from fedweave.runs import assembly
+from fedweave.runs import assembly, federations
 from fedweave.runs.parallel import Inbox, keep_memory, share, side_by_side
 from fedweave.runs.selection import select
 from fedweave.study.spec import Run
@@ -44,8 +44,8 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep` looks at again;
-            empty where no models are kept.
+        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep`
+            needs again; empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Bench:
+class PreparedRun:
     """A run's objects: the method and its data on their device; the names of clients and of groups, or none."""
 
     run: Run
@@ -76,7 +76,9 @@ class Bench:
         return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
 
 
-def prepare(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None) -> Bench:
+def prepare(
+    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
+) -> PreparedRun:
     """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
 
     Args:
@@ -89,23 +91,26 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, model: Callable[[]
     exact(device, run.train.precision == "tf32")
     keep_memory()
     task = assembly.build_task(run, dataset, partition, model=model)
-    federation = assembly.attacked(assembly.build_federation(dataset, partition, run.task.normalize), run.task)
+    federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     method, names = assembly.build_method(run, task), (partition.names, partition.group_names)
-    return Bench(run, method, federation.to(device), dataset.note, device, *names)
+    return PreparedRun(run, method, federation.to(device), dataset.note, device, *names)
 
 
-def repeat(bench: Bench, seed: int, resume: State | None = None) -> Iterator[Report]:
+def repeat(prepared: PreparedRun, seed: int, resume: State | None = None) -> Iterator[Report]:
     """The reports of one repetition.
 
     Raises:
         Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
-    executor = assembly.executor(bench.run, bench.method)
-    for report in rounds_of(bench.method, bench.federation, assembly.settings(bench.run, seed), executor, resume):
+    executor = assembly.executor(prepared.run, prepared.method)
+    for report in rounds_of(
+        prepared.method, prepared.federation, assembly.settings(prepared.run, seed), executor, resume
+    ):
         if not math.isfinite(report.loss):
             raise Diverged(
-                f"runs.{bench.run.key}: seed {seed}, round {report.round}: training diverged, every upload was dropped; "
-                f"{_way_out(bench.run)}"
+                f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
+                "every upload was dropped; "
+                f"{_way_out(prepared.run)}"
             )
         yield report
 
@@ -114,18 +119,19 @@ def _way_out(run: Run) -> str:
     """What to change after training has diverged: noise that outweighs every weight of a model, or the step size."""
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
-        return f"lower train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']}): noise {deviation:g} is added"
+        settings = f"train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']})"
+        return f"lower {settings}: noise {deviation:g} is added"
     if (attack.get("scale") or 0.0) >= HOSTILE:
         return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set train.robust"
     return f"lower train.lr ({run.train.lr}) or set train.clip"
 
 
-def record(history: History, report: Report, bench: Bench) -> History:
+def record(history: History, report: Report, prepared: PreparedRun) -> History:
     """`history` with one more round."""
     row = [report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(report.dropped)]
     dropped = [*history.dropped, *([report.round, client] for client in report.dropped)]
     history = replace(
-        history, ledger=[*history.ledger, row], dropped=dropped, graphs=[*history.graphs, *_graph(report, bench)]
+        history, ledger=[*history.ledger, row], dropped=dropped, graphs=[*history.graphs, *_graph(report, prepared)]
     )
     if not report.scores:
         return history
@@ -136,10 +142,10 @@ def record(history: History, report: Report, bench: Bench) -> History:
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait)
-    return replace(history, kept=_keep(history, report, bench)) if bench.run.evaluate.models else history
+    return replace(history, kept=_keep(history, report, prepared)) if prepared.run.evaluate.models else history
 
 
-def chosen(history: History, bench: Bench, rows: Sequence[int] | None = None) -> np.ndarray:
+def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
     """Row of the evaluations so far that is reported, of each client [N]: from validation only.
 
     Args:
@@ -149,13 +155,15 @@ def chosen(history: History, bench: Bench, rows: Sequence[int] | None = None) ->
         BadInput: as `metrics.select`.
     """
     rows = range(len(history.rounds)) if rows is None else rows
-    best = select(_val(history, bench, rows), rows, bench.run.evaluate.select, bench.method.task.higher_is_better)
+    best = select(
+        _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.higher_is_better
+    )
     return np.array(rows)[best]
 
 
-def _val(history: History, bench: Bench, rows: Sequence[int]) -> np.ndarray:
+def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
     """Validation values [R, N] of the evaluations `rows`."""
-    values = history.scores[f"{assembly.point(bench.run)}/val"]
+    values = history.scores[f"{assembly.point(prepared.run)}/val"]
     return table([values[row] for row in rows])
 
 
@@ -165,8 +173,8 @@ def table(rows: list[list[float]]) -> np.ndarray:
     return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
 
-def _graph(report: Report, bench: Bench) -> list[list[Any]]:
-    total, cells = bench.rounds, bench.federation.clients**2 * len(bench.method.task.layers)
+def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
+    total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
     every = max(1, min(-(-total * cells // CELLS), total // 4))
     if report.round != 1 and report.round % every and report.round != total:
         return []
@@ -174,22 +182,23 @@ def _graph(report: Report, bench: Bench) -> list[list[Any]]:
     return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
 
 
-def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
+def _keep(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
     """Every client's model of the round that would be reported if this were the last one.
 
-    Later choices hang on few "rows" of the evaluations so far: what is chosen now, and who has validation values at all.
+    Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
+    value.
     """
     kept, newest = history.kept, len(history.rounds) - 1
     rows = [*kept.get("rows", range(newest)), newest]
-    known = np.isfinite(_val(history, bench, rows))
+    has_value = np.isfinite(_val(history, prepared, rows))
     try:
-        picked = chosen(history, bench, rows)
+        picked = chosen(history, prepared, rows)
     except BadInput:  # no round is fit to be chosen yet
-        picked = np.full(known.shape[1], newest)
+        picked = np.full(has_value.shape[1], newest)
     now = torch.from_numpy(picked == newest)
     if kept and not now.any():
         return kept
-    models = assembly.to_cpu(report.models[assembly.point(bench.run)])
+    models = assembly.to_cpu(report.models[assembly.point(prepared.run)])
 
     def merged(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
@@ -198,33 +207,36 @@ def _keep(history: History, report: Report, bench: Bench) -> dict[str, Any]:
     return {
         "round": report.round,
         "models": models,
-        "rows": sorted({*picked.tolist(), *np.array(rows)[known.argmax(0)].tolist()}),
+        "rows": sorted({*picked.tolist(), *np.array(rows)[has_value.argmax(0)].tolist()}),
     }
 
 
 def perform(
-    bench: Bench, seed: int, checkpoints: Path | None = None, progress: Callable[[Report], None] = lambda report: None
+    prepared: PreparedRun,
+    seed: int,
+    checkpoints: Path | None = None,
+    progress: Callable[[Report], None] = lambda report: None,
 ) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
-    state, history = _restore(checkpoints, bench, seed) if checkpoints else (None, History())
-    total = bench.rounds
-    for report in repeat(bench, seed, state):
-        history = record(history, report, bench)
+    state, history = _restore(checkpoints, prepared, seed) if checkpoints else (None, History())
+    total = prepared.rounds
+    for report in repeat(prepared, seed, state):
+        history = record(history, report, prepared)
         progress(report)
-        every = bench.run.train.checkpoint
+        every = prepared.run.train.checkpoint
         if checkpoints and (report.round == total or (every and report.round % every == 0)):
-            _save(checkpoints, bench, seed, report.state, history)
+            _save(checkpoints, prepared, seed, report.state, history)
     return history
 
 
 def perform_all(
-    bench: Bench,
+    prepared: PreparedRun,
     checkpoints: Path,
     progress: Callable[[int, Report], Any] = lambda seed, report: None,
     receive: Callable[[Any], None] = lambda message: None,
     most_threads: int | None = None,
 ) -> dict[int, History]:
-    """Every repetition, side by side where cores allow; a repetition that finished before is taken from its checkpoint.
+    """Every repetition, in parallel where cores allow; a finished repetition is read from its checkpoint.
 
     Args:
         progress: called with every report, in the process that trains.
@@ -233,16 +245,18 @@ def perform_all(
             has not used several itself.
     """
     check_writable(checkpoints)
-    workers, threads = share(bench.method.network, len(bench.run.seeds), bench.device, bench.federation.clients)
+    workers, threads = share(
+        prepared.method.network, len(prepared.run.seeds), prepared.device, prepared.federation.clients
+    )
     torch.set_num_threads(min(threads, most_threads or threads) if workers > 1 else threads)
     inbox = Inbox(receive)
 
     def one(seed: int) -> History:
-        return perform(bench, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
+        return perform(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
     if workers > 1:
-        side_by_side(one, bench.run.seeds, workers, inbox=inbox)
-    return {seed: one(seed) for seed in bench.run.seeds}
+        side_by_side(one, prepared.run.seeds, workers, inbox=inbox)
+    return {seed: one(seed) for seed in prepared.run.seeds}
 
 
 def forget(checkpoints: Path, run: Run) -> None:
@@ -252,42 +266,43 @@ def forget(checkpoints: Path, run: Run) -> None:
         path.unlink(missing_ok=True)
 
 
-def _stored(checkpoints: Path, bench: Bench, seed: int) -> list[Path]:
+def _stored(checkpoints: Path, prepared: PreparedRun, seed: int) -> list[Path]:
     """The checkpoints of a repetition, the newest first."""
-    return sorted(checkpoints.glob(f"{bench.run.fingerprint()}-{seed}-*.pt"), reverse=True)
+    return sorted(checkpoints.glob(f"{prepared.run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
-def _save(checkpoints: Path, bench: Bench, seed: int, state: State, history: History) -> None:
+def _save(checkpoints: Path, prepared: PreparedRun, seed: int, state: State, history: History) -> None:
     """Write a checkpoint; that of a finished repetition has no state, and the ones before it go."""
-    finished = state.round == bench.rounds
+    finished = state.round == prepared.rounds
     state = State(state.round, {}, {}) if finished else state
-    content = {"version": VERSION, "fingerprint": bench.run.fingerprint(), "seed": seed}
-    path = checkpoints / f"{bench.run.fingerprint()}-{seed}-{state.round:09d}.pt"
+    content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
+    path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     save_tensors(path, {**content, "state": assembly.to_cpu(tuple(state)), "history": vars(history)})
-    for old in _stored(checkpoints, bench, seed)[1 if finished else KEPT :]:
+    for old in _stored(checkpoints, prepared, seed)[1 if finished else KEPT :]:
         old.unlink(missing_ok=True)
 
 
-def _restore(checkpoints: Path, bench: Bench, seed: int) -> tuple[State | None, History]:
+def _restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State | None, History]:
     """The newest readable checkpoint of a repetition; one that the disk has damaged gives way to the one before it.
 
     Raises:
         BadInput: none can be read, or one is of another version, specification or seed.
     """
-    stored = _stored(checkpoints, bench, seed)
+    stored = _stored(checkpoints, prepared, seed)
     for path in stored:
         try:
             content = load_tensors(path)
-            found = [content["version"], content["fingerprint"], content["seed"]]
+            header = [content["version"], content["fingerprint"], content["seed"]]
         except Exception as error:  # a damaged file can raise nearly anything
             reason = type(error).__name__
             continue
-        if found != (wanted := [VERSION, bench.run.fingerprint(), seed]):
+        if header != (expected := [VERSION, prepared.run.fingerprint(), seed]):
             raise BadInput(
-                f"{path}: is of (version, specification, seed) {found}, not {wanted}; delete it to start this repetition again"
+                f"{path}: is of (version, specification, seed) {header}, not {expected}; "
+                "delete it to start this repetition again"
             )
         moved = torch.utils._pytree.tree_map(
-            lambda t: t.to(bench.device) if isinstance(t, Tensor) else t, content["state"]
+            lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, content["state"]
         )
         return State(*moved), History(**content["history"])
     if stored:

@@ -48,8 +48,8 @@ class Deployed:
         """What the model of `client` says of inputs as it was trained on: scaled as its task scales them.
 
         Args:
-            x: images [B, c, h, w]; features of all nodes of the client's subgraph [V, F]; windows [B, T, 2] of values and hours,
-                of which the horizon's values are not looked at.
+            x: images [B, c, h, w]; features of all nodes of the client's subgraph [V, F]; windows [B, T, 2] of values
+                and hours (the values of the horizon are ignored).
             seed: which repetition; default: the first.
 
         Returns:

@@ -63,7 +63,7 @@ def _xavier(heads: int, rows: int, columns: int) -> Tensor:
 class ModelAttention(nn.Module):
     """pFedGAT: who learns from whom, from the parameters themselves.
 
-    Rows that stand for models, layer-normalised without affine terms, times 1/sqrt(d) with `h_scale="rsqrt"`, are
+    Rows that represent models, layer-normalised without affine terms, times 1/sqrt(d) with `h_scale="rsqrt"`, are
     attended by K `heads` (see `AttentionHeads`) over all clients including oneself, and the heads are averaged.
     """
 

@@ -54,7 +54,7 @@ class FlatHypernetwork(nn.Module):
     def forward(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
         """Embeddings of all clients [N, f_in] -> models of those in `ids` [P], name -> [P, *shape]; dropout with a key.
 
-        Masks are drawn for everybody: a client's model does not hang on who else is asked for.
+        Masks are drawn for all clients: a client's model does not depend on which other clients take part.
         """
         for salt, layer in enumerate((self.fc1, self.fc2)):
             z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
@@ -68,7 +68,7 @@ class LayerWeights(nn.Module):
 
     Three times [Linear, ReLU], then for every layer a head Linear(width, N), kept as one matrix. With
     `relu_norm` the heads are positive at the start and rows are ReLU divided by their sum, as in
-    github.com/KarhouTam/pFedLA, instead of a softmax. 35,350 parameters for 10 clients and 5 layers, besides
+    github.com/KarhouTam/pFedLA, instead of a softmax. 35,350 parameters for 10 clients and 5 layers, plus
     the embedding.
     """
 

@@ -71,9 +71,9 @@ def reverse_of(edges: Tensor, nodes: int) -> Tensor:
     Raises:
         BadInput: if an edge is there in one direction only.
     """
-    there, back = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
-    first, second = torch.argsort(there), torch.argsort(back)
-    if not torch.equal(there[first], back[second]):
+    forward, backward = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
+    first, second = torch.argsort(forward), torch.argsort(backward)
+    if not torch.equal(forward[first], backward[second]):
         raise BadInput("edges: some have one direction only; symmetrise them with collaboration.given")
     return torch.empty_like(first).scatter(0, second, first)
 
@@ -218,8 +218,8 @@ class SheafDiffusion(nn.Module):
         sheaf = None
         for depth, layer in enumerate(self.layers):
             if sheaf is None or len(self.learners) > 1:
-                seen = h if depth == 0 else dropout_keys.dropout(h, self.dropout, key, salt=2 * depth)
-                sheaf = self.learners[depth](seen.flatten(1), edges, reverse)
+                inputs = h if depth == 0 else dropout_keys.dropout(h, self.dropout, key, salt=2 * depth)
+                sheaf = self.learners[depth](inputs.flatten(1), edges, reverse)
             h = layer(h, dropout_keys.dropout(h, self.dropout, key, salt=2 * depth + 1), sheaf)
             yield sheaf, h
 

@@ -6,7 +6,7 @@ from typing import Any
 from fedweave import data
 from fedweave.errors import BadInput, choose, shown
 from fedweave.federation.protocol import Method
-from fedweave.federation.uploads import Wire
+from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
@@ -41,19 +41,21 @@ def check_task(task: TaskSpec, where: str) -> None:
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
-    known = {setting.name: setting for setting in settings(model["name"])}
+    options = {setting.name: setting for setting in settings(model["name"])}
     for name, value in model.items():
         if name != "name":
-            choose(name, known, where) if known else _refuse(f"{where}.{name}: {model['name']} has no options; drop it")
-            check_value(value, known[name].type, f"{where}.{name}")
-            known[name].check_bounds(value, f"{where}.{name}")
+            choose(name, options, where) if options else _refuse(
+                f"{where}.{name}: {model['name']} has no options; drop it"
+            )
+            check_value(value, options[name].type, f"{where}.{name}")
+            options[name].check_bounds(value, f"{where}.{name}")
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
-    known = data.accepted(partition["name"])
+    options = data.accepted(partition["name"])
     for name, value in partition.items():
         if name not in ("name", "clients", "seed"):
-            choose(name, known, where)
+            choose(name, options, where)
             check_numbers(value, f"{where}.{name}")
     for name, low, high in (("clients", 1, MOST_CLIENTS), ("seed", 0, LARGEST_WHOLE)):
         value = partition.get(name)
@@ -69,21 +71,23 @@ def check_budget(run: Run, where: str) -> None:
     if train.freeze and not train.newcomers:
         _refuse(f"{where}: train.freeze holds from the round in which train.newcomers join; set both or neither")
     if bool(train.newcomers) != bool(train.join_round) or train.join_round >= train.rounds:
-        _refuse(f"{where}: train.newcomers and train.join_round go together, and the round lies below train.rounds")
+        _refuse(f"{where}: train.newcomers and train.join_round go together, and the round must be below train.rounds")
     if train.newcomers >= clients:
         _refuse(f"{where}: train.newcomers: {train.newcomers} of {clients} clients; leave at least one")
     if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):
         _refuse(
-            f"{where}: train.participation: {train.participation!r} of {clients} clients; a share up to 1, or a whole number of them"
+            f"{where}: train.participation: {train.participation!r} of {clients} clients; "
+            "a share up to 1, or a whole number of them"
         )
 
 
-def check_wire(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
+def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
     """Refuse attacks and defences that the method, or the task with its `capabilities`, has nothing for."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
         _refuse(
-            f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; use {_methods('embeds')}"
+            f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; "
+            f"use {_methods('embeds')}"
         )
     if kind == "label_flip" and "classes" not in capabilities:
         _refuse(
@@ -91,22 +95,26 @@ def check_wire(run: Run, method: Method, where: str, capabilities: frozenset[str
         )
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
-    robust = wire(run).robust
+    robust = upload_path(run).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
-            f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; use clip, or {_methods('averages')}"
+            f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
+            f"use clip, or {_methods('averages')}"
         )
 
 
-def _check_buffers(run: Run, method: Method, here: str, capabilities: frozenset[str]) -> None:
-    """Statistics are averaged where there are some, with the model, and without noise: a variance must stay positive."""
+def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
+    """Statistics are averaged only if the model has some, with the model, and without noise: a variance must be
+    positive.
+    """
     if "batch_norm" not in capabilities:
-        _refuse(f"{here}: model {run.task.model['name']} has no BatchNorm as it is set; leave it out")
+        _refuse(f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out")
     if not method.averages:
-        _refuse(f"{here}: {run.method} takes no mean; use {_methods('averages')}")
+        _refuse(f"{where}: {run.method} takes no mean; use {_methods('averages')}")
     if run.train.privacy:
         _refuse(
-            f"{here}: train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out"
+            f"{where}: train.privacy adds noise to what is averaged, and a variance cannot be negative; "
+            "leave one of them out"
         )
 
 
@@ -138,7 +146,7 @@ def kind_capabilities(task: TaskSpec) -> frozenset[str]:
     return frozenset(has | ({"batch_norm"} if with_norm else set()))
 
 
-def wire(run: Run) -> Wire:
+def upload_path(run: Run) -> UploadPath:
     """What happens to the uploads of a run on their way.
 
     Raises:
@@ -146,7 +154,7 @@ def wire(run: Run) -> Wire:
     """
     privacy, robust = run.train.privacy, run.train.robust
     where = f"params.yaml: runs.{run.key}.train"
-    return Wire(
+    return UploadPath(
         None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
         None if robust is None else construct(Robust, robust, f"{where}.robust"),
     )

@@ -1,4 +1,4 @@
-"""YAML files as plain dictionaries and these as typed records, with one-line errors that name the key, the value and the way out."""
+"""YAML files as plain dictionaries and typed records, with one-line errors: key, value and way out."""
 
 import dataclasses
 import math
@@ -19,12 +19,12 @@ T = TypeVar("T", bound="DataclassInstance")
 LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
 LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
 DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
-MOST_NODES = 1_000_000  # values of a YAML file, those behind an alias counted wherever it stands
+MOST_NODES = 1_000_000  # values of a YAML file; those behind an alias count at every use
 LONGEST_PROBLEM = 200  # characters of what the parser says
 MOST_BYTES = 16 * 2**20  # of a YAML file
 
 
-def construct(cls: type[T], block: object, key: str, **given: object) -> T:
+def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     """An instance of dataclass `cls` from the mapping `block`; `given` fields are set by the caller and not by users.
 
     The fields' types and bounds are those that `fedweave.settings.describe` reads.
@@ -35,7 +35,7 @@ def construct(cls: type[T], block: object, key: str, **given: object) -> T:
     if not isinstance(block, Mapping):
         raise BadInput(f"{key}: {shown(block)} is not a mapping of settings")
     hints, settings = get_type_hints(cls), {setting.name: setting for setting in describe(cls)}
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in given}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
         if name not in fields:
             choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
@@ -47,7 +47,7 @@ def construct(cls: type[T], block: object, key: str, **given: object) -> T:
     missing = [n for n in needed if n not in block]
     if missing:
         raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {cls.__name__}")
-    return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **given)
+    return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **fixed)
 
 
 def check_value(value: object, hint: Any, key: str) -> None:
@@ -85,9 +85,11 @@ def check_numbers(value: object, key: str) -> None:
 
 
 def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
-    known = isinstance(value, str | int | float | bool | None) and value in options
-    if not known or isinstance(value, bool) != any(isinstance(option, bool) and option is value for option in options):
-        choose(str(value) if known else shown(value).strip("'"), [str(option) for option in options], key)
+    is_option = isinstance(value, str | int | float | bool | None) and value in options
+    if not is_option or isinstance(value, bool) != any(
+        isinstance(option, bool) and option is value for option in options
+    ):
+        choose(str(value) if is_option else shown(value).strip("'"), [str(option) for option in options], key)
         raise BadInput(f"{key}: {shown(value)} has the wrong type; write it as text in quotes")
 
 
@@ -191,7 +193,7 @@ def load_yaml(text: str) -> Any:
         loaded = YAML(typ="safe").load(text)
     except BadInput:
         raise
-    except Exception as error:  # beside YAMLError: numbers and dates that Python refuses
+    except Exception as error:  # also other errors than YAMLError: numbers and dates that Python refuses
         raise BadInput(_complaint(error)) from error
     _count(loaded, (), {})
     return loaded
@@ -203,7 +205,7 @@ def _complaint(error: Exception) -> str:
     place = f", line {mark.line + 1}" if mark else ""
     problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
     if twice := re.match(r"found duplicate key (.*) with value", problem):
-        return f"not YAML{place}: the key {twice[1]} stands twice in its mapping; remove or rename one"
+        return f"not YAML{place}: the key {twice[1]} occurs twice in its mapping; remove or rename one"
     return f"not YAML{place}: {problem[:LONGEST_PROBLEM]}; correct that line"
 
 
@@ -218,16 +220,16 @@ def _check_depth(events: Iterable[Any]) -> None:
 
 def _count(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
     """Values in `value`, aliases included; `above` are the keys and identities on the way to it."""
-    here = ".".join(key for key, _ in above) or "the whole file"
+    where = ".".join(key for key, _ in above) or "the whole file"
     if value is None or isinstance(value, bool | int | float | str):
         return 1
     if not isinstance(value, dict | list):
-        raise BadInput(f"{here}: {shown(value)} is a {type(value).__name__}; write it in quotes if it is a text")
+        raise BadInput(f"{where}: {shown(value)} is a {type(value).__name__}; write it in quotes if it is a text")
     if any(identity == id(value) for _, identity in above):
-        raise BadInput(f"{here}: an alias stands inside of what it names; write the values out")
+        raise BadInput(f"{where}: an alias is inside of the value that it names; write the values out")
     if id(value) not in counts:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         counts[id(value)] = 1 + sum(_count(item, (*above, (str(key), id(value))), counts) for key, item in items)
     if counts[id(value)] > MOST_NODES:
-        raise BadInput(f"{here}: more than {MOST_NODES} values, aliases written out; make it smaller")
+        raise BadInput(f"{where}: more than {MOST_NODES} values, aliases written out; make it smaller")
     return counts[id(value)]

@@ -57,13 +57,13 @@ class EvaluateSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """A data set, how it is dealt to clients, what they train and how long.
+    """A data set, its partition over clients, their model and the length of training.
 
     Attributes:
         dataset, normalize, partition, model: names and options of the data layer and the client model.
         setting: how the partition is called in tables.
-        published: the printed column this task may stand beside, or null.
-        attack: how some clients lie about their data, or null.
+        published: the printed column that this task may be compared with, or null.
+        attack: which clients attack and how, or null.
     """
 
     dataset: str

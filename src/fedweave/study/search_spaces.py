@@ -11,12 +11,12 @@ from fedweave.study.config import check_value, construct
 from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import Study
 
-FORMS = "give either low and high (beside them log or step), or choices"
+FORMS = "give either low and high (with log or step, if needed), or choices"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Numbers from `low` to `high`, both included; `log` spreads them by magnitude, `step` leaves out what lies between."""
+    """Numbers from `low` to `high`, both included; `log` spreads them by magnitude, `step` keeps multiples only."""
 
     low: float
     high: float
@@ -54,15 +54,15 @@ def check(study: Study, where: str) -> None:
     """
     for method, space in study.tune.spaces.items():
         choose(method, METHODS, f"{where}: tune.spaces")
-        here = f"{where}: tune.spaces.{method}"
+        where_space = f"{where}: tune.spaces.{method}"
         if not isinstance(space or {}, Mapping):
-            raise BadInput(f"{here}: {space!r} is not a mapping of parameters to ranges")
-        known = _parameters(method)
+            raise BadInput(f"{where_space}: {space!r} is not a mapping of parameters to ranges")
+        parameters = _parameters(method)
         for name, entry in (space or {}).items():
-            setting = known[choose(name, known, here)]
-            for value in _values(entry, f"{here}.{name}", study.tune.sampler):
-                check_value(value, setting.type, f"{here}.{name}")
-                setting.check_bounds(value, f"{here}.{name}")
+            setting = parameters[choose(name, parameters, where_space)]
+            for value in _values(entry, f"{where_space}.{name}", study.tune.sampler):
+                check_value(value, setting.type, f"{where_space}.{name}")
+                setting.check_bounds(value, f"{where_space}.{name}")
     for key in study.runs if study.tune.trials else ():
         _check_reach(study, key, where)
 
@@ -73,24 +73,24 @@ def _parameters(method: str) -> dict[str, Setting]:
     return solver | {setting.name: setting for setting in METHODS[method].settings()}
 
 
-def _values(entry: Any, here: str, sampler: str) -> list[Any]:
+def _values(entry: Any, where: str, sampler: str) -> list[Any]:
     """The values that an entry names: its choices, or the ends of its range."""
     if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
-        raise BadInput(f"{here}: {entry!r} is no space; {FORMS}")
+        raise BadInput(f"{where}: {entry!r} is no space; {FORMS}")
     if "choices" in entry:
-        values = list(construct(Choices, entry, here).choices)
+        values = list(construct(Choices, entry, where).choices)
         if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
-            raise BadInput(f"{here}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
+            raise BadInput(f"{where}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
         return values
-    made = construct(Range, entry, here)
-    if made.low > made.high:
-        raise BadInput(f"{here}: low {made.low:g} is above high {made.high:g}; swap them")
-    if made.log and made.low <= 0:
-        raise BadInput(f"{here}: log needs numbers above 0, and low is {made.low:g}; raise it, or leave log out")
-    if made.step is not None and (made.log or made.step <= 0):
-        raise BadInput(f"{here}: step {made.step:g} must be above 0 and without log; mend it, or leave it out")
+    range_ = construct(Range, entry, where)
+    if range_.low > range_.high:
+        raise BadInput(f"{where}: low {range_.low:g} is above high {range_.high:g}; swap them")
+    if range_.log and range_.low <= 0:
+        raise BadInput(f"{where}: log needs numbers above 0, and low is {range_.low:g}; raise it, or leave log out")
+    if range_.step is not None and (range_.log or range_.step <= 0):
+        raise BadInput(f"{where}: step {range_.step:g} must be above 0 and without log; change it, or leave it out")
     if sampler == "grid":
-        raise BadInput(f"{here}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
+        raise BadInput(f"{where}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
     return [entry["low"], entry["high"]]
 
 
@@ -100,7 +100,8 @@ def _check_reach(study: Study, key: str, where: str) -> None:
     for name, entry in entries(study, key).items():
         value = values[name]
         if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
-            here = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
+            where_space = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
             raise BadInput(
-                f"{here}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them"
+                f"{where_space}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; "
+                "change one of them"
             )

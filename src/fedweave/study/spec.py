@@ -14,7 +14,7 @@ from fedweave.study.config import construct, read_yaml
 from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
-# A name becomes a word of a shell, a key of DVC, a file and a part of an address. 100 bytes leave room for what is added to it.
+# A name is used as a word of a shell, a key of DVC, a file and a part of a URL. 100 bytes leave room for suffixes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is no key of DVC
 LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the start"
@@ -94,10 +94,10 @@ class Study:
         train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
             for name, block in (("train", train), ("evaluate", evaluate)):
-                given = layer.get(name, {})
-                if not isinstance(given, Mapping):
-                    raise BadInput(f"params.yaml: runs.{key}: {name}: {shown(given)} is not a mapping of settings")
-                block.update(given)
+                settings = layer.get(name, {})
+                if not isinstance(settings, Mapping):
+                    raise BadInput(f"params.yaml: runs.{key}: {name}: {shown(settings)} is not a mapping of settings")
+                block.update(settings)
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
         where = f"params.yaml: runs.{key}"
         return Run(
@@ -125,9 +125,7 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
         within = {tail: value} if tail else value
         both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
         if head in nested and not (both and within.keys().isdisjoint(nested[head])):
-            raise BadInput(
-                f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given beside it; give one of them"
-            )
+            raise BadInput(f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given too; give one of them")
         nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
     return nested
 
@@ -148,7 +146,8 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(
-                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; see: fedweave study show quick"
+                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; "
+                "see: fedweave study show quick"
             )
     if not isinstance(raw.get("about", ""), str):
         raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
@@ -164,7 +163,8 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         choose(item.task, tasks, f"{where}: runs.{key}.task")
     if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
         raise BadInput(
-            f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: {', '.join(sorted(needed))}"
+            f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: "
+            f"{', '.join(sorted(needed))}"
         )
     ablate = {
         name: variants.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()
@@ -177,7 +177,7 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse blocks that are no mappings, and names that are not safe in a shell, a file name, an address or a key of DVC.
+    """Refuse blocks that are no mappings, and names that are not safe in a shell, a file name, a URL or a key of DVC.
 
     Raises:
         BadInput: naming the block, the name and the characters that a name may have.
@@ -203,16 +203,18 @@ def _check_name(name: object, where: str) -> None:
 
 def _check_case(names: Iterable[str], where: str) -> None:
     """Refuse names that some file systems take for one."""
-    seen: dict[str, str] = {}
+    first_names: dict[str, str] = {}
     for name in names:
-        if (other := seen.setdefault(name.lower(), name)) != name:
+        if (other := first_names.setdefault(name.lower(), name)) != name:
             raise BadInput(
                 f"{where}: {name!r} and {other!r} differ in capital letters only; some file systems take them for one"
             )
 
 
 def _check_references(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse what DVC would put into a command or a path although it is no name: it reads params.yaml without our checks."""
+    """Refuse values that DVC would put into a command or a path and that are no names: DVC reads params.yaml
+    unchecked.
+    """
     for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
         for name, entry in (raw.get(block) or {}).items():
             for field in fields if isinstance(entry, Mapping) else ():
@@ -229,7 +231,7 @@ def _check_study(study: object, where: str) -> None:
     parts = study.split("/") if isinstance(study, str) else []
     if not parts or len(str(study)) > LONGEST_STUDY or not all(map(PART.fullmatch, parts)):
         raise BadInput(
-            f"{where}: study: {shown(study)} is not a name; use {LETTERS}, and beside them dots and single slashes, "
+            f"{where}: study: {shown(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
             f"{LONGEST_STUDY} characters in all"
         )
     if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
@@ -242,8 +244,8 @@ def _check_seeds(seeds: Sequence[object], where: str) -> None:
     """Refuse no seeds, too many, the same twice, and what is no seed."""
     good = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
     if not good or len({*seeds}) < len(seeds):
-        wanted = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
-        raise BadInput(f"{where}: {shown(seeds)} must be {wanted}")
+        rule = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
+        raise BadInput(f"{where}: {shown(seeds)} must be {rule}")
 
 
 def _set(names: object) -> set[Any] | None:

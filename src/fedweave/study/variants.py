@@ -15,8 +15,8 @@ MOST_VARIANTS = 1000
 def expand(block: Any, where: str) -> dict[str, Any]:
     """{"run", "variants"} of a block that declares variants, or a grid whose every combination is one.
 
-    Settings are those of a run, and `partition.*` and `model.*` of its task. The variants of a grid are called after what they
-    set: "depth = 2, k = 3".
+    Settings are those of a run, and `partition.*` and `model.*` of its task. The variants of a grid are named after
+    their set: "depth = 2, k = 3".
 
     Raises:
         BadInput: neither or both, an empty grid, or a factor with fewer than two values.
@@ -34,7 +34,8 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
                 raise BadInput(
-                    f"{where}.variants: {shown(name)} is no label; use 1 to {LONGEST_LABEL} characters that can be printed"
+                    f"{where}.variants: {shown(name)} is no label; "
+                    f"use 1 to {LONGEST_LABEL} characters that can be printed"
                 )
         return {
             "run": str(block["run"]),
@@ -52,5 +53,5 @@ def expand(block: Any, where: str) -> dict[str, Any]:
 
 
 def called(settings: Mapping[str, Any]) -> str:
-    """A variant's name: its settings, without the block that they stand in."""
+    """A variant's name: its settings, without the name of their block."""
     return ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())

@@ -1,6 +1,6 @@
 """Closures as data: the tensors that a function has captured, and the same function over other tensors.
 
-A loss is a closure over a client's data and over whatever its method ties it to. To train many clients at once outside the
+A loss is a closure over a client's data and over other values of its method. To train many clients at once outside the
 transform that made their losses, and to compile a step once for all rounds, what was captured must become an argument.
 """
 
@@ -20,7 +20,7 @@ VOLATILE = {"volatile": True}
 
 
 class Lifted(NamedTuple):
-    """A value taken apart.
+    """A value split into tensors and form.
 
     Attributes:
         tensors: what it holds, every tensor once.
@@ -47,7 +47,7 @@ class _Same:
 
 
 class Unread:
-    """Stands where a volatile field stood."""
+    """The placeholder of a volatile field."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a loss read a volatile field of its data; take what it needs from it before the loss is made")
@@ -59,39 +59,44 @@ class Unread:
 
 
 def lift(value: Any) -> Lifted:
-    """Take `value` apart: functions with their closures, partials, dictionaries, sequences, dataclasses with tensors in them."""
-    found: Found = {}
-    form, rebuild = _walk(value, found)
-    return Lifted([*found.values()], form, rebuild or (lambda tensors: value))
+    """Split `value`: functions with their closures, partials, dictionaries, sequences, dataclasses with tensors in
+    them.
+    """
+    captured: Found = {}
+    form, rebuild = _walk(value, captured)
+    return Lifted([*captured.values()], form, rebuild or (lambda tensors: value))
 
 
-def _walk(value: Any, found: Found) -> tuple[Hashable, Rebuild | None]:
-    """The form of `value`, and how to make it again; None when it holds no tensor and can stay as it is."""
+def _walk(value: Any, captured: Found) -> tuple[Hashable, Rebuild | None]:
+    """The form of `value` and how to rebuild it; None when it has no tensor and can stay unchanged."""
     if isinstance(value, Tensor):
-        found.setdefault(id(value), value)
-        place = [*found].index(id(value))
+        captured.setdefault(id(value), value)
+        place = [*captured].index(id(value))
         return place, lambda tensors: tensors[place]
     if isinstance(value, dict):
         names = tuple(value)
-        return _joined((dict, names), [*value.values()], found, lambda *parts: dict(zip(names, parts, strict=True)))
+        return _joined((dict, names), [*value.values()], captured, lambda *parts: dict(zip(names, parts, strict=True)))
     if isinstance(value, tuple | list):
         kind = type(value)
-        return _joined(kind, value, found, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
+        return _joined(kind, value, captured, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return _joined(
-            value.__code__, [cells, value.__defaults__, value.__kwdefaults__], found, partial(_function, value)
+            value.__code__, [cells, value.__defaults__, value.__kwdefaults__], captured, partial(_function, value)
         )
     if isinstance(value, MethodType):
-        return _joined(MethodType, [value.__func__, value.__self__], found, MethodType)
+        return _joined(MethodType, [value.__func__, value.__self__], captured, MethodType)
     if isinstance(value, partial):
         return _joined(
-            partial, [value.func, value.args, value.keywords], found, lambda f, args, named: partial(f, *args, **named)
+            partial,
+            [value.func, value.args, value.keywords],
+            captured,
+            lambda f, args, named: partial(f, *args, **named),
         )
     if is_dataclass(value) and not isinstance(value, type):
         names = tuple(f.name for f in fields(value) if not f.metadata.get("volatile"))
         form, rebuild = _joined(
-            (type(value), names), [getattr(value, n) for n in names], found, partial(_record, type(value), names)
+            (type(value), names), [getattr(value, n) for n in names], captured, partial(_record, type(value), names)
         )
         return (form, rebuild) if rebuild else (_Same(value), None)
     plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
@@ -99,9 +104,9 @@ def _walk(value: Any, found: Found) -> tuple[Hashable, Rebuild | None]:
 
 
 def _joined(
-    kind: Hashable, parts: Sequence[Any], found: Found, join: Callable[..., Any]
+    kind: Hashable, parts: Sequence[Any], captured: Found, join: Callable[..., Any]
 ) -> tuple[Hashable, Rebuild | None]:
-    walked = [_walk(part, found) for part in parts]
+    walked = [_walk(part, captured) for part in parts]
     form = (kind, tuple(form for form, _ in walked))
     if all(rebuild is None for _, rebuild in walked):
         return form, None
@@ -113,13 +118,13 @@ def _function(
     like: FunctionType, cells: list[Any], defaults: tuple[Any, ...] | None, named: dict[str, Any] | None
 ) -> FunctionType:
     closure = tuple(CellType(content) for content in cells)
-    made = FunctionType(like.__code__, like.__globals__, like.__name__, defaults, closure)
-    made.__kwdefaults__ = named
-    return made
+    function = FunctionType(like.__code__, like.__globals__, like.__name__, defaults, closure)
+    function.__kwdefaults__ = named
+    return function
 
 
 def _record(kind: type, names: tuple[str, ...], *parts: Any) -> Any:
-    made: Any = object.__new__(kind)
+    record: Any = object.__new__(kind)
     for name, part in ({f.name: Unread() for f in fields(kind)} | dict(zip(names, parts, strict=True))).items():
-        object.__setattr__(made, name, part)
-    return made
+        object.__setattr__(record, name, part)
+    return record

@@ -1,6 +1,6 @@
 """Compiled steps: a traced function of tensors as one fused program, kept for as long as the process lives.
 
-Compiling takes 10 to 40 seconds per client model; PyTorch keeps the result on disk, so that the next process waits for a fraction of it.
+Compiling takes 10 to 40 seconds per client model; PyTorch caches the result on disk, so the next process waits less.
 """
 
 import os
@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Program = Callable[..., Any]
-LIMIT = 16  # programs of one process; whoever asks for more has shapes that change all the time
+LIMIT = 16  # programs of one process; a run that needs more has shapes that change all the time
 _PROGRAMS: dict[Hashable, Program] = {}
 
 

@@ -1,8 +1,8 @@
 """Randomness as data.
 
-Host-side draws (partitions, participation, minibatch plans) come from named counter-based streams (`fedweave.tensors.random_streams`);
-draws inside a model (dropout) are hashes of an integer key. Both are functions of their key alone, so every executor,
-chunk size, order and resume sees the same numbers.
+Host-side draws (partitions, participation, minibatch plans) come from named counter-based streams
+(`fedweave.tensors.random_streams`); draws inside a model (dropout) are hashes of an integer key. Both are functions of
+their key alone, so every executor, chunk size, order and resume sees the same numbers.
 """
 
 import math

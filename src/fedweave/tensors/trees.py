@@ -42,7 +42,9 @@ __all__ = [
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """`function` of every leaf of dictionaries, tuples and lists, and of its counterparts in `others`; at a quarter of pytree's cost.
+    """`function` of every leaf of dictionaries, tuples and lists and of its counterparts in `others`.
+
+    It costs a quarter of pytree's function.
 
     Raises:
         ValueError: the trees are not alike.
@@ -90,7 +92,7 @@ def _everybody(tree: Tree, ids: Tensor) -> bool:
 def stack(trees: Sequence[Tree]) -> Tree:
     """One stacked tree from equal single-client trees.
 
-    What all clients left as they were given it stays where it lies, and what they give twice is copied once.
+    A leaf that no client changed is not copied; a leaf that clients return twice is copied once.
     """
     done: dict[tuple[int, ...], Tensor] = {}
 
@@ -104,7 +106,10 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
-    """`count` single-client trees for `stack`, each let go before the next one is made: what is large lies where the stack will be."""
+    """`count` single-client trees for `stack`, each freed before the next is made.
+
+    Large leaves are written straight into the memory of the stack.
+    """
     room: dict[int, Tensor] = {}
 
     def moved(i: int, tree: Tree) -> Tree:
@@ -179,7 +184,7 @@ def sub(a: Tree, b: Tree) -> Tree:
 
 
 def mixed(tree: Tree, weights: Tensor) -> Tree:
-    """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own precision."""
+    """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own dtype."""
     return tree_map(lambda t: torch.tensordot(weights.to(t), t, dims=1), tree)
 
 
@@ -191,8 +196,8 @@ def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
 
 def only(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
     """The sub-tree with `names`, in the order of `params`."""
-    wanted = frozenset(names)
-    return {name: value for name, value in params.items() if name in wanted}
+    selected = frozenset(names)
+    return {name: value for name, value in params.items() if name in selected}
 
 
 def without(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
@@ -207,6 +212,6 @@ def flat(params: Params) -> Tensor:
 
 
 def nbytes(tree: Tree, scalar: Callable[[Tensor], int] | None = None) -> int:
-    """Bytes on the wire: 4 per float whatever the simulation's precision, 8 per integer, 1 per boolean."""
+    """Transferred bytes: 4 per float in any precision of the simulation, 8 per integer, 1 per boolean."""
     size = scalar or (lambda t: 4 if t.is_floating_point() else t.element_size())
     return sum(leaf.numel() * size(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

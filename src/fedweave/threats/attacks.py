@@ -1,8 +1,8 @@
-"""Clients that harm: they lie about their data, about what they learnt, or learn from wrong labels.
+"""Malicious clients: they forge what they upload, or learn from wrong labels.
 
-Sources: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace the embedding they
-upload by one number in every place, or by noise; sign flipping and Gaussian updates of Li et al., "RSA" (AAAI 2019); label
-flipping c → C − 1 − c of Fang et al., "Local Model Poisoning Attacks" (USENIX Security 2020).
+Sources: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace the
+embedding they upload by one number in every place, or by noise; sign flipping and Gaussian updates of Li et al., "RSA"
+(AAAI 2019); label flipping c → C − 1 − c of Fang et al., "Local Model Poisoning Attacks" (USENIX Security 2020).
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import normals
 
-LIARS, LIES = 11, 12  # streams hanging on the task's seed and on a run's seed
-TOLD = "embedding"  # the key, in an enrolment or an upload, of what a client says about its data
+ATTACKERS, FORGERIES = 11, 12  # random streams: of the partition's seed, and of a run's seed
+EMBEDDING = "embedding"  # the key, in an enrolment or an upload, of a client's embedding of its data
 
 Kind = Literal["constant", "gaussian", "sign_flip", "noise", "nan", "malformed", "label_flip"]
 ON_EMBEDDINGS = ("constant", "gaussian")
@@ -57,61 +57,63 @@ class Attack:
     """Who attacks, and how.
 
     Attributes:
-        kind: of embeddings, drawn anew every time: "constant" tells a · 1 with a ~ N(0, scale²), "gaussian" N(0, scale² I).
+        kind: of embeddings, new every time: "constant" sends a · 1 with a ~ N(0, scale²), "gaussian" N(0, scale² I).
             Of uploads: "sign_flip" sends the start − scale · the update, "noise" the start + N(0, scale² I), "nan" no
             numbers, "malformed" tensors of another shape. Of data: "label_flip" trains on C − 1 − y.
         scale: τ, the attack's strength.
-        liars: bool [N].
+        attackers: bool [N].
     """
 
     kind: Kind
     scale: float
-    liars: Tensor
+    attackers: Tensor
 
     def select(self, positions: Tensor) -> "Attack":
         """The attack among the clients at `positions`."""
-        return replace(self, liars=self.liars[positions])
+        return replace(self, attackers=self.attackers[positions])
 
     def to(self, device: torch.device | str) -> "Attack":
         """The same attack on `device`."""
-        return replace(self, liars=self.liars.to(device))
+        return replace(self, attackers=self.attackers.to(device))
 
-    def corrupted(self, told: Tree, positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree:
-        """`told` [P, ...] by the clients at `positions` [P] with identities `ids` [P], the liars' embeddings replaced."""
-        if self.kind not in ON_EMBEDDINGS or TOLD not in told or not self.liars[positions].any():
-            return told
-        honest: Tensor = told[TOLD]
+    def corrupt(self, enrolled: Tree, positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree:
+        """`enrolled` [P, ...] by the clients at `positions` [P] with identities `ids` [P], with forged embeddings."""
+        if self.kind not in ON_EMBEDDINGS or EMBEDDING not in enrolled or not self.attackers[positions].any():
+            return enrolled
+        honest: Tensor = enrolled[EMBEDDING]
         size = 1 if self.kind == "constant" else honest.shape[1]
-        drawn = np.stack([stream(seed, LIES, round, i).standard_normal(size) for i in ids.tolist()])
-        lies = self.scale * torch.from_numpy(drawn).to(honest).expand_as(honest)
-        return {**told, TOLD: torch.where(self.liars[positions][:, None], lies, honest)}
+        noise = np.stack([stream(seed, FORGERIES, round, i).standard_normal(size) for i in ids.tolist()])
+        forgeries = self.scale * torch.from_numpy(noise).to(honest).expand_as(honest)
+        return {**enrolled, EMBEDDING: torch.where(self.attackers[positions][:, None], forgeries, honest)}
 
-    def forged(
-        self, upload: Tree, known: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int
+    def forge(
+        self, upload: Tree, sent_down: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int
     ) -> Tree | list[Tree]:
         """The uploads [P, ...] as they arrive; those of "malformed" one by one, for no tensor holds them all.
 
         Args:
             known: gives what the clients were sent of what they upload [P, ...].
         """
-        lying = self.liars[positions]
+        is_attacker = self.attackers[positions]
         if self.kind == "malformed":
             return [
-                _malformed(trees.at(upload, i)) if lies else trees.at(upload, i)
-                for i, lies in enumerate(lying.tolist())
+                _malformed(trees.at(upload, i)) if forgeries else trees.at(upload, i)
+                for i, forgeries in enumerate(is_attacker.tolist())
             ]
-        if self.kind in (*ON_EMBEDDINGS, "label_flip") or not lying.any() or not trees.tree_leaves(upload):
-            return self.corrupted(upload, positions, ids, seed, round)
-        lies = self._lies(upload, known, ids, seed, round)
-        return trees.tree_map(lambda lie, honest: torch.where(trees.column(lying, honest), lie, honest), lies, upload)
+        if self.kind in (*ON_EMBEDDINGS, "label_flip") or not is_attacker.any() or not trees.tree_leaves(upload):
+            return self.corrupt(upload, positions, ids, seed, round)
+        forgeries = self._forgeries(upload, sent_down, ids, seed, round)
+        return trees.tree_map(
+            lambda lie, honest: torch.where(trees.column(is_attacker, honest), lie, honest), forgeries, upload
+        )
 
-    def _lies(self, upload: Tree, known: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
+    def _forgeries(self, upload: Tree, sent_down: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
         if self.kind == "nan":
             return trees.tree_map(lambda honest: torch.full_like(honest, torch.nan), upload)
         if self.kind == "sign_flip":
-            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, known())
+            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, sent_down())
         return trees.tree_map(
-            lambda start, drawn: start + self.scale * drawn, known(), normals(upload, ids, seed, LIES, round)
+            lambda start, noise: start + self.scale * noise, sent_down(), normals(upload, ids, seed, FORGERIES, round)
         )
 
 
@@ -119,9 +121,9 @@ def _malformed(upload: Tree) -> Tree:
     return trees.tree_map(lambda honest: torch.cat([honest.reshape(-1), honest.reshape(-1)[:1]]), upload)
 
 
-def liars(clients: int, share: float, seed: int) -> Tensor:
-    """Which of `clients` lie, bool [N]: a `share` of them, rounded; those of a larger share contain those of a smaller."""
-    order = stream(seed, LIARS).permutation(clients)
+def choose_attackers(clients: int, share: float, seed: int) -> Tensor:
+    """Which of `clients` attack, bool [N]: a `share` of them, rounded; a larger share contains a smaller one."""
+    order = stream(seed, ATTACKERS).permutation(clients)
     chosen = torch.zeros(clients, dtype=torch.bool)
     chosen[order[: round(share * clients)]] = True
     return chosen

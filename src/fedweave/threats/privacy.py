@@ -1,10 +1,11 @@
 """Differential privacy of what clients send: every upload is clipped and noised before it leaves the client.
 
-The guarantee is a client's own, towards the server and everybody behind it. Two runs are neighbours if one client's
-uploads differ by their whole content: in one of them it sends "I learnt nothing" instead, the noise included. The server
-knows who takes part in a round, so nothing is claimed for the sampling of clients.
-Source: clipping and noise as in McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018),
-applied by the client; the composition is exact (Balle, Wang, "Improving the Gaussian Mechanism", ICML 2018, theorem 8).
+The guarantee protects one client's uploads from the server and everyone who sees its results. Two runs are neighbours
+if one client's uploads differ completely: in one of them it sends "no update" instead, noise included. The server
+knows who takes part in a round, so no amplification by sampling is claimed.
+Source: clipping and noise as in McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR
+2018), applied by the client; the composition is exact (Balle, Wang, "Improving the Gaussian Mechanism", ICML 2018,
+theorem 8).
 """
 
 import math
@@ -32,21 +33,21 @@ class Privacy:
     noise: Annotated[float, Between(1e-3, 1e6), "z, standard deviation of the noise over the norm of all that is sent"]
     delta: Annotated[float, Between(1e-15, 0.5), "δ of the guarantee (ε, δ)"] = 1e-5
 
-    def protected(self, told: Tree, known: Tree, ids: Tensor, seed: int, round: int) -> Tree:
-        """`told` [P, ...] clipped around `known` [P, ...], with noise that hangs on (seed, round, client).
+    def protect(self, content: Tree, base: Tree, ids: Tensor, seed: int, round: int) -> Tree:
+        """`content` [P, ...] clipped around `base` [P, ...], with noise that depends on (seed, round, client).
 
-        The entries of a dictionary are parts: each is clipped to C and all get noise of z C √parts, which is z times the
-        norm that they have together at most.
+        The entries of a dictionary are parts: each is clipped to C, and all get noise of z C √parts, which is z times
+        the norm that they have together at most.
         """
-        if not isinstance(told, dict):
-            return self.protected({"": told}, {"": known}, ids, seed, round)[""]
-        parts = [name for name, part in told.items() if trees.tree_leaves(part)]
+        if not isinstance(content, dict):
+            return self.protect({"": content}, {"": base}, ids, seed, round)[""]
+        parts = [name for name, part in content.items() if trees.tree_leaves(part)]
         if not parts:
-            return told
-        clipped = {name: clip_rows(told[name], known[name], torch.tensor(self.clip)) for name in parts}
+            return content
+        clipped = {name: clip_rows(content[name], base[name], torch.tensor(self.clip)) for name in parts}
         scale = self.noise * self.clip * math.sqrt(len(parts))
         noise = normals(clipped, ids, seed, NOISE, round)
-        return {**told, **trees.tree_map(lambda value, drawn: value + scale * drawn, clipped, noise)}
+        return {**content, **trees.tree_map(lambda value, number: value + scale * number, clipped, noise)}
 
     def epsilon(self, releases: int) -> float:
         """ε after a client has sent something `releases` times."""
@@ -86,9 +87,11 @@ def clip_rows(part: Tree, base: Tree, bound: Tensor) -> Tree:
 
 
 def normals(tree: Tree, ids: Tensor, *purpose: int) -> Tree:
-    """Independent standard normal numbers in the shape of `tree` [P, ...]; those of a client hang on `purpose` and its id."""
+    """Independent standard normal numbers in the shape of `tree` [P, ...]; a client's depend on `purpose` and its
+    id.
+    """
     leaves, form = tree_flatten(tree)
     sizes = [leaf[0].numel() for leaf in leaves]
     rows = torch.from_numpy(np.stack([stream(*purpose, i).standard_normal(sum(sizes)) for i in ids.tolist()]))
-    drawn = (part.reshape(leaf.shape).to(leaf) for part, leaf in zip(rows.split(sizes, dim=1), leaves, strict=True))
-    return tree_unflatten([*drawn], form)
+    numbers = (part.reshape(leaf.shape).to(leaf) for part, leaf in zip(rows.split(sizes, dim=1), leaves, strict=True))
+    return tree_unflatten([*numbers], form)

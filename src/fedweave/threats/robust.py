@@ -1,7 +1,7 @@
 """Aggregation that a few broken or hostile clients cannot steer.
 
-Sources: coordinate-wise median and trimmed mean of Yin et al., "Byzantine-Robust Distributed Learning" (ICML 2018); norm
-clipping of Sun et al., "Can You Really Backdoor Federated Learning?" (arXiv:1911.07963).
+Sources: coordinate-wise median and trimmed mean of Yin et al., "Byzantine-Robust Distributed Learning" (ICML 2018);
+norm clipping of Sun et al., "Can You Really Backdoor Federated Learning?" (arXiv:1911.07963).
 """
 
 import math
@@ -33,18 +33,20 @@ class Robust:
 
     @property
     def replaces_mean(self) -> bool:
-        """Whether the rule stands in for a mean, and so needs a method that takes one."""
+        """Whether the rule replaces a mean, and so needs a method that takes one."""
         return self.rule != "clip"
 
-    def applied(self, uploads: Tree, known: Tree) -> Tree:
-        """`uploads` [P, ...] with their models made harmless; `known` [P, ...] is what the clients were sent of them."""
+    def apply(self, uploads: Tree, sent_down: Tree) -> Tree:
+        """`uploads` [P, ...] with robust models; `sent_down` [P, ...] is what the clients had received of these
+        models.
+        """
         if MODEL not in uploads:
             return uploads
-        models, base = uploads[MODEL], known[MODEL]
+        models, base = uploads[MODEL], sent_down[MODEL]
         if self.rule == "clip":
             bound = trees.norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
             return {**uploads, MODEL: clip_rows(models, base, bound)}
-        # Everybody is taken to have sent the robust centre, whose weighted mean is itself.
+        # Every client's model is replaced by the robust centre, so that the weighted mean is this centre.
         return {**uploads, MODEL: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
 
     def centre(self, values: Tensor) -> Tensor:

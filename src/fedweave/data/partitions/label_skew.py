@@ -37,7 +37,7 @@ def iid(census: Census, clients: int, rng: np.random.Generator) -> Deal:
 
 
 def shards(census: Census, clients: int, rng: np.random.Generator, *, classes: int) -> Deal:
-    """At most `classes` classes a client: every class is cut in equal shards, which are shuffled and dealt.
+    """At most `classes` classes a client: every class is cut in equal shards, which are shuffled and distributed.
 
     Source: the pathological setting of FedAGHN (Song et al., AAAI 2025); songjiarui00/FedAGHN. A client may
     get two shards of one class; rows that do not fill a shard are left out.
@@ -125,32 +125,32 @@ def lda(census: Census, clients: int, rng: np.random.Generator, *, alpha: float)
     """
     real("alpha", alpha, 0.0)
     shares = rng.dirichlet(np.full(len(census.sizes), float(alpha)), size=clients)
-    return Deal(drawn(census.sizes, shares, rng), shares=shares)
+    return Deal(draw_counts(census.sizes, shares, rng), shares=shares)
 
 
-def drawn(sizes: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_counts(sizes: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Counts [N, C] of equal row sums drawn from `shares` [N, C]; a used-up class gets probability 0."""
     left = sizes.copy()
     counts = np.zeros(shares.shape, dtype=np.int64)
     for row, share, size in zip(counts, shares, even(int(sizes.sum()), len(shares)), strict=True):
         while row.sum() < size:
             weight = np.where(left > 0, share + 1e-5, 0.0)
-            seen = rng.choice(len(sizes), size=size - row.sum(), p=weight / weight.sum())
-            seen = seen[: _first_exhausted(seen, left)]
-            taken = np.bincount(seen, minlength=len(sizes))
+            draws = rng.choice(len(sizes), size=size - row.sum(), p=weight / weight.sum())
+            draws = draws[: _first_exhausted(draws, left)]
+            taken = np.bincount(draws, minlength=len(sizes))
             row += taken
             left -= taken
     return counts
 
 
-def _first_exhausted(seen: np.ndarray, left: np.ndarray) -> int:
+def _first_exhausted(draws: np.ndarray, left: np.ndarray) -> int:
     """How many of the draws `seen` can be kept until some class is used up."""
     used = np.zeros_like(left)
-    for position, c in enumerate(seen):
+    for position, c in enumerate(draws):
         used[c] += 1
         if used[c] == left[c]:
             return position + 1
-    return len(seen)
+    return len(draws)
 
 
 def superclass(census: Census, clients: int, rng: np.random.Generator) -> Deal:

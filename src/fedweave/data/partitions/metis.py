@@ -21,9 +21,9 @@ SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 def metis(dataset: Dataset, clients: int, seed: int, *, split: Mapping[str, float] = SHARES) -> Partition:
     """One METIS part of the largest connected component a client, with the edges inside it."""
-    kept = largest_component(dataset.links, len(dataset.x))
-    member = metis_parts(dataset.links, kept, clients)
-    return _clients(dataset, [kept[member == i] for i in range(clients)], kept, seed, split, None)
+    component = largest_component(dataset.links, len(dataset.x))
+    member = metis_parts(dataset.links, component, clients)
+    return _clients(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
 
 
 def metis_overlap(
@@ -40,13 +40,13 @@ def metis_overlap(
     real("share", share, 0.0, 1.0)
     if clients % copies:
         raise BadInput(f"partition.clients: {clients} is not a multiple of copies: {copies}")
-    kept = largest_component(dataset.links, len(dataset.x))
-    member = metis_parts(dataset.links, kept, clients // copies)
+    component = largest_component(dataset.links, len(dataset.x))
+    member = metis_parts(dataset.links, component, clients // copies)
     nodes = []
     for i in range(clients):
-        part = kept[member == i // copies]
+        part = component[member == i // copies]
         nodes.append(np.sort(stream(seed, HALVES, i).permutation(part)[: int(len(part) * share)]))
-    return _clients(dataset, nodes, kept, seed, split, np.arange(clients) // copies)
+    return _clients(dataset, nodes, component, seed, split, np.arange(clients) // copies)
 
 
 def largest_component(edges: np.ndarray, count: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def _csr(edges: np.ndarray, count: int) -> Any:
 def _clients(
     dataset: Dataset,
     nodes: list[np.ndarray],
-    kept: np.ndarray,
+    component: np.ndarray,
     seed: int,
     split: Mapping[str, float],
     group: np.ndarray | None,
@@ -100,8 +100,8 @@ def _clients(
     """Clients on `nodes`; one global permutation of `kept` gives each node the same role in every client."""
     shares = parse(split, 0.1, tested=True)
     role = np.full(len(dataset.x), -1)
-    train, val, test = sizes(len(kept), shares, dataset.name)
-    role[stream(seed, MASKS).permutation(kept)] = np.repeat([0, 2, 1], [train, test, val])
+    train, val, test = sizes(len(component), shares, dataset.name)
+    role[stream(seed, MASKS).permutation(component)] = np.repeat([0, 2, 1], [train, test, val])
     parts = [tuple(np.flatnonzero(role[mine] == part) for mine in nodes) for part in range(len(PARTS))]
     for key, rows in zip(PARTS, parts, strict=True):
         empty = [i for i, mine in enumerate(rows) if not len(mine)]

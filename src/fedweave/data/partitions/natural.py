@@ -40,9 +40,9 @@ def natural(
         BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
     """
     shares = parse(split, real("val", val, 0.0, 0.5), tested=True)
-    found = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
-    if clients != found:
-        raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {found} natural clients")
+    owners = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
+    if clients != owners:
+        raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
     between = dataset.overlap if gap is None else integer("gap", gap, dataset.overlap)
     if dataset.owner is None:
         layout = _layout(dataset, window, horizon, stride)
@@ -52,7 +52,7 @@ def natural(
         raise BadInput(f"partition.window: {dataset.name} is no series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
-    rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(found))
+    rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
     ordered = dataset.recording is not None
     train, held, test = _recorded(dataset, rows, shares, between) if ordered else _owned(rows, shares, seed)
     return Partition(train, held, test, **_identities(dataset))
@@ -60,8 +60,8 @@ def natural(
 
 def _identities(dataset: Dataset) -> dict[str, Any]:
     """What the data set knows of its natural clients: names, groups and the given relation between them."""
-    known = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
-    return {"relation": dataset.relation, **known}
+    labels = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
+    return {"relation": dataset.relation, **labels}
 
 
 def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Which client holds which rows: the registry of partitions, and those that skew labels.
 
-Everything is drawn from `fedweave.tensors.random_streams.stream(seed, purpose)`; the same seed gives the same partition on
-every machine.
+Every random number is from `fedweave.tensors.random_streams.stream(seed, purpose)`; the same seed gives the same
+partition on every machine.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.partitions.label_skew import DEALERS, Census, Deal, drawn
+from fedweave.data.partitions.label_skew import DEALERS, Census, Deal, draw_counts
 from fedweave.data.partitions.metis import metis, metis_overlap
 from fedweave.data.partitions.natural import natural
 from fedweave.data.partitions.options import flag, integer, real
@@ -31,7 +31,7 @@ DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random str
 def partition(
     dataset: Dataset, name: str, clients: int | None = None, seed: int | None = None, **options: Any
 ) -> Partition:
-    """Deal the rows of `dataset` to `clients` clients by the rule `name` of PARTITIONS.
+    """Distribute the rows of `dataset` over `clients` clients by the rule `name` of PARTITIONS.
 
     Raises:
         BadInput: an unknown rule or option, a missing or impossible value, or a rule that does not fit the
@@ -43,10 +43,12 @@ def partition(
     fitting = [key for key in PARTITIONS if key in KINDS[dataset.kind]]
     if name not in fitting or (name == "natural" and dataset.kind == "images" and dataset.owner is None):
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
-    known = accepted(name)
+    options_of_rule = accepted(name)
     for key in options:
-        choose(key, known, "partition")
-    missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in options]
+        choose(key, options_of_rule, "partition")
+    missing = [
+        key for key, default in options_of_rule.items() if default is inspect.Parameter.empty and key not in options
+    ]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
     return rule(dataset, clients, seed, **options)
@@ -74,7 +76,7 @@ def by_label(
     test: str = "local",
     **own: Any,
 ) -> Partition:
-    """Deal rows by a table of class counts, then cut each client's rows into train, validation and test.
+    """Distribute rows by a table of class counts, then cut each client's rows into train, validation and test.
 
     `test` is "local" (a part of the client's own rows), "weighted" (the whole official test set, with the
     client's training label distribution as class weights: pFedGraph, pFedGAT) or "proportional" (the official
@@ -104,7 +106,7 @@ def _default_split(test: str) -> Mapping[str, float]:
 
 
 def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that are dealt, and the official test rows."""
+    """Rows to distribute, and the official test rows."""
     pool = choose(pool or ("all" if test == "local" else "train"), POOLS, "partition.pool")
     if dataset.official is None and (pool == "train" or test != "local"):
         raise BadInput(f"partition.test: {dataset.name} has no official test set; use test: local and pool: all")
@@ -129,13 +131,13 @@ def _census(dataset: Dataset, rows: np.ndarray) -> Census:
 
 def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> Rows:
     """Random disjoint rows for a table of counts [N, C]: one sorted array a client."""
-    given: list[list[np.ndarray]] = [[] for _ in counts]
+    rows_by_client: list[list[np.ndarray]] = [[] for _ in counts]
     for c in range(counts.shape[1]):
         mine = rng.permutation(rows[y[rows] == c])
         ends = np.cumsum(counts[:, c])
-        for hand, part in zip(given, np.split(mine[: ends[-1]], ends[:-1]), strict=True):
+        for hand, part in zip(rows_by_client, np.split(mine[: ends[-1]], ends[:-1]), strict=True):
             hand.append(part)
-    return tuple(np.sort(np.concatenate(hand)) for hand in given)
+    return tuple(np.sort(np.concatenate(hand)) for hand in rows_by_client)
 
 
 def _cut(
@@ -149,7 +151,7 @@ def _cut(
 def _test_counts(deal: Deal, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Counts [N, C] of official test rows: from the same shares, or cut as the training rows were."""
     if deal.shares is not None:
-        return drawn(sizes, deal.shares, rng)
+        return draw_counts(sizes, deal.shares, rng)
     columns = [
         proportional(column, int(size)) if column.any() else np.zeros_like(column)
         for column, size in zip(deal.counts.T, sizes, strict=True)

@@ -34,13 +34,13 @@ def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
             raise BadInput(f"partition.split.{key}: {share!r} must be a number between 0 and 1")
     train, test = split.get("train", 0.0), split.get("test", 0.0)
     held = split.get("val", val * train)
-    kept = train if "val" in split else train - held
-    if abs(kept + held + test - 1.0) > 1e-6:
-        raise BadInput(f"partition.split: the shares {dict(split)} add up to {kept + held + test:g}, not to 1")
-    if kept <= 0 or held <= 0 or (test > 0) != tested:
-        wanted = "train, val and test" if tested else "train and val, the official test set is used"
-        raise BadInput(f"partition.split: {dict(split)} must give a share to {wanted}")
-    return Split(kept, held, test)
+    training = train if "val" in split else train - held
+    if abs(training + held + test - 1.0) > 1e-6:
+        raise BadInput(f"partition.split: the shares {dict(split)} add up to {training + held + test:g}, not to 1")
+    if training <= 0 or held <= 0 or (test > 0) != tested:
+        parts = "train, val and test" if tested else "train and val, the official test set is used"
+        raise BadInput(f"partition.split: {dict(split)} must give a share to {parts}")
+    return Split(training, held, test)
 
 
 def sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:

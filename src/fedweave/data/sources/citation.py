@@ -57,7 +57,7 @@ def _amazon(name: str, path: Path) -> Dataset:
 
 
 def arxiv(root: Path) -> Dataset:
-    """ogbn-arxiv, edges made undirected; read from the official archive as it is."""
+    """ogbn-arxiv, edges made undirected; read from the official archive without unpacking."""
     with zipfile.ZipFile(root / "ogbn-arxiv" / "arxiv.zip") as archive:
         x = _table(archive, "node-feat", np.float32)
         y = _table(archive, "node-label", np.int64)[:, 0]

@@ -23,21 +23,21 @@ def compcars(root: Path) -> Dataset:
     """Images [M, 3, 224, 224] in 4 classes; 30 owners (viewpoint, year) and the relation between them."""
     folder = root / "CompCars"
     types = car_types(folder / "misc" / "attributes.txt")
-    found = []
+    images = []
     for label in sorted((folder / "label").glob("*/*/*/*.txt")):
         model, year = int(label.parts[-3]), label.parts[-2]
         view = int(label.read_text(encoding="ascii").split()[0])
         if types.get(model) in TYPES and view in VIEWS and year.isdigit() and int(year) in YEARS:
             image = folder / "image" / label.relative_to(folder / "label").with_suffix(".jpg")
-            found.append((image, types[model] - 1, VIEWS[view] * len(YEARS) + int(year) - YEARS[0]))
-    if not found:
+            images.append((image, types[model] - 1, VIEWS[view] * len(YEARS) + int(year) - YEARS[0]))
+    if not images:
         raise BadInput(
             f"{folder}: holds no labelled image of the four car types; unpack image/, label/ and misc/ there"
         )
-    pixels = np.empty((len(found), 3, SIZE, SIZE), dtype=np.uint8)
-    for row, (image, _, _) in enumerate(found):
+    pixels = np.empty((len(images), 3, SIZE, SIZE), dtype=np.uint8)
+    for row, (image, _, _) in enumerate(images):
         pixels[row] = picture(image, SIZE)
-    y, owner = (np.array([entry[i] for entry in found], dtype=np.int64) for i in (1, 2))
+    y, owner = (np.array([entry[i] for entry in images], dtype=np.int64) for i in (1, 2))
     return Dataset("compcars", "images", pixels, y, len(TYPES), owner=owner, relation=neighbours(), names=_names())
 
 

@@ -1,4 +1,4 @@
-"""HDF5 files that others wrote: only what lies in the file itself is read, and only arrays of expected types and sizes.
+"""HDF5 files from other authors: reads only what is in the file itself, and only arrays of expected types and sizes.
 
 HDF5 may send its reader to any other file of the computer: by external links, external storage and virtual data sets.
 """
@@ -26,7 +26,7 @@ def hard_link(group: Any, name: str, kind: str) -> Any:
     """The member `name` of `group` if it is a `kind` (Group or Dataset) in the same file.
 
     Raises:
-        KeyError: there is none.
+        KeyError: it does not exist.
         ValueError: it is something else, or a link that may lead elsewhere.
     """
     import h5py
@@ -46,7 +46,7 @@ def array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
     """The checked data set `name` of `group`, not yet read: `kinds` are letters of numpy's element kinds.
 
     Raises:
-        KeyError, ValueError: there is none, or it is not such an array in the file itself.
+        KeyError, ValueError: it does not exist, or is not such an array in the file itself.
     """
     import h5py
 
@@ -54,8 +54,8 @@ def array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
     plan = dataset.id.get_create_plist()
     if plan.get_external_count() or plan.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
         raise ValueError(f"{name!r} keeps its content in another file")
-    known = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING)
-    if dataset.id.get_type().get_class() not in known or dataset.dtype.kind not in kinds:
+    classes = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING)
+    if dataset.id.get_type().get_class() not in classes or dataset.dtype.kind not in kinds:
         raise ValueError(f"{name!r} holds {dataset.dtype}")
     if dataset.shape is None or dataset.ndim != dimensions:
         raise ValueError(f"{name!r} has shape {dataset.shape}, not {dimensions} dimensions")

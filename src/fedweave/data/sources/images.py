@@ -106,7 +106,7 @@ def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            if image.size != (columns * 32, rows * 32):  # before it is decoded, whatever it decodes to
+            if image.size != (columns * 32, rows * 32):  # before decoding, which could need any amount of memory
                 raise ValueError(f"it has {image.size[0]} x {image.size[1]} pixels")
             pixels = np.asarray(image.convert("RGB"))
         grid = pixels.reshape(rows, 32, columns, 32, 3)

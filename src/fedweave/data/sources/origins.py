@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-RECORDED = "recorded"  # no published sum: the one written beside the file, <file>.sha256, counts, a mirror's too
+RECORDED = "recorded"  # no published sum: the sum in <file>.sha256 next to the file counts, a mirror's too
 OWN = "own"  # as RECORDED, but never from a mirror, since the digest of its archive or of another form is known
 ANY = "any"  # too many files to list: it is enough that this one is there, the loader checks the content
 
@@ -133,8 +133,8 @@ def _traffic(folder: str, graph: str, table: str) -> tuple[Form, ...]:
     trust = OWN if path in listed() else RECORDED
     csv = File(f"{folder}/{folder}.csv", trust, f"https://zenodo.org/records/5146275/files/{folder}.csv?download=1")
     own = Form((File(path, trust), adjacency), hint)
-    known = (Form((_listed(path), adjacency)),) if path in listed() else ()
-    return (*known, own, Form((csv, adjacency)))
+    listed_form = (Form((_listed(path), adjacency)),) if path in listed() else ()
+    return (*listed_form, own, Form((csv, adjacency)))
 
 
 def _weather() -> Form:

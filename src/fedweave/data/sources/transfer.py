@@ -55,17 +55,17 @@ def matches(path: Path, expected: str | None) -> bool:
 
 
 def sidecar(path: Path) -> Path:
-    """Where the recorded sum of `path` stands."""
+    """The file with the recorded sum of `path`."""
     return path.with_name(path.name + ".sha256")
 
 
 def record(path: Path) -> None:
-    """Write the sha256 of `path` beside it, in the format of `sha256sum -c`."""
+    """Write the sha256 of `path` to its sidecar file, in the format of `sha256sum -c`."""
     write_atomic(sidecar(path), f"{digest(path, 'sha256').removeprefix('sha256:')}  {path.name}\n")
 
 
 def recorded(path: Path) -> str:
-    """The digest that stands beside `path`; one that nothing matches if there is none."""
+    """The digest recorded for `path`, or one that no file has."""
     return listed_sum(sidecar(path)) or "sha256:"
 
 
@@ -79,29 +79,29 @@ def listed_sum(path: Path) -> str | None:
 
 
 def published_sum(source: str, target: Path) -> str:
-    """The digest that a mirror has beside the file `source`, which is to become `target`.
+    """The mirror's digest of the file `source`, which will be stored as `target`.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the mirror has none.
     """
-    beside = target.with_name(f".{sidecar(target).name}")
+    target_sidecar = target.with_name(f".{sidecar(target).name}")
     try:
-        fetch(f"{source}.sha256", beside, None, None, LARGEST_SIDECAR)
-        if found := listed_sum(beside):
-            return found
+        fetch(f"{source}.sha256", target_sidecar, None, None, LARGEST_SIDECAR)
+        if digest := listed_sum(target_sidecar):
+            return digest
         raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
     finally:
-        beside.unlink(missing_ok=True)
+        target_sidecar.unlink(missing_ok=True)
 
 
 def fetch(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int = LARGEST) -> None:
-    """Put a checked copy of `source` at `target`, going on from a partial one if `expected` can vouch for it.
+    """Put a checked copy of `source` at `target`; continue a partial copy if `expected` can check the result.
 
     Args:
         limit: bytes that the file has at most.
 
     Raises:
-        SourceError: the source is not there, breaks off, takes too long, is too large, or does not have the digest `expected`.
+        SourceError: the source does not exist, breaks off, takes too long, is too large, or has another digest.
     """
     if not is_url(source):
         _copy(Path(source), target, expected, progress, limit)
@@ -170,7 +170,7 @@ def _complete(url: str, part: Path, name: str, progress: Progress | None, limit:
                     raise SourceError(f"{url} (HTTP {error.code}{reason})") from error
                 part.unlink()  # the part is longer than the file: begin again
             except (ValueError, InvalidURL) as error:
-                raise SourceError(f"{url} (leads to an address that is none: {shown(str(error))})") from error
+                raise SourceError(f"{url} (redirects to an invalid address: {shown(str(error))})") from error
             except (OSError, HTTPException) as error:
                 if deadline.over:
                     raise SourceError(f"{url} (took longer than {web.TOTAL:g} s)") from error
@@ -225,7 +225,7 @@ def _pump(
 def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> None:
     """Write the named members of a .tar.gz, .zip or .gz to the given paths; those in .gz are decompressed.
 
-    Only these names are looked up and only these paths are written, whatever else the archive holds.
+    Reads only these names and writes only these paths; other members of the archive are ignored.
 
     Args:
         limit: bytes that a member has at most, decompressed.

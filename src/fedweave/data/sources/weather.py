@@ -54,8 +54,8 @@ def borders(path: Path, states: list[str]) -> np.ndarray:
     """Borders [2, R] between `states`, both directions, from lines of two codes; others (DC) are left out."""
     position = {code: i for i, code in enumerate(states)}
     pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines() if line.strip()]
-    kept = [(position[a], position[b]) for a, b in pairs if a in position and b in position]
-    return symmetric(np.array(kept, dtype=np.int64).T, len(states))
+    neighbours = [(position[a], position[b]) for a, b in pairs if a in position and b in position]
+    return symmetric(np.array(neighbours, dtype=np.int64).T, len(states))
 
 
 LOADERS: dict[str, Callable[[Path], Dataset]] = {"tpt48": tpt48}

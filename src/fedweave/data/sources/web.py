@@ -1,4 +1,4 @@
-"""Reading one address over HTTP, within limits of size and time, whatever the server answers."""
+"""Reading one address over HTTP within limits of size and time, for any behaviour of the server."""
 
 import socket
 import threading
@@ -37,7 +37,7 @@ class TooLarge(SourceError):
 
 
 class Deadline:
-    """The time that one file may take: when it is over, every connection ends, in whatever state it is."""
+    """The time limit of one file: when it is over, every connection is closed, in any state."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -67,9 +67,9 @@ class Deadline:
         """
         if self.over:
             raise TimeoutError("the time is over")
-        made = socket.create_connection(*words, **named)
-        self._copies.append(made.dup())
-        return made
+        connection = socket.create_connection(*words, **named)
+        self._copies.append(connection.dup())
+        return connection
 
     def _shut(self) -> None:
         for copy in list(self._copies):
@@ -96,9 +96,9 @@ def _opener(deadline: Deadline) -> OpenerDirector:
 
     def watched(kind: Callable[..., HTTPConnection]) -> Any:
         def build(host: str, **options: Any) -> HTTPConnection:
-            made = kind(host, **options)
-            made._create_connection = deadline.connect  # type: ignore[attr-defined]  # there is no public place for it
-            return made
+            connection = kind(host, **options)
+            connection._create_connection = deadline.connect  # type: ignore[attr-defined]  # no public attribute exists
+            return connection
 
         return build
 
@@ -130,7 +130,7 @@ def opened(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]:
     """The answer to a request for `url` from byte `start` on.
 
     Raises:
-        OSError, HTTPException, ValueError: as urllib, for whatever goes wrong.
+        OSError, HTTPException, ValueError: as urllib, for any failure.
     """
     headers = {"User-Agent": "fedweave"} | ({"Range": f"bytes={start}-"} if start else {})
     with _opener(deadline).open(Request(url, headers=headers), timeout=SILENCE) as response:
@@ -147,7 +147,7 @@ def length(response: HTTPResponse, url: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
-        raise SourceError(f"{url} (its Content-Length is {shown(text)}, which is no size)")
+        raise SourceError(f"{url} (its Content-Length is {shown(text)}, which is not a size)")
     return int(text)
 
 
@@ -158,16 +158,16 @@ def blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> I
         SourceError: fewer than `FEWEST` bytes in `WINDOW` seconds.
         TimeoutError: the time is over.
     """
-    since, seen = time.monotonic(), 0
+    since, received = time.monotonic(), 0
     while block := response.read1(size):
         yield block
-        seen += len(block)
+        received += len(block)
         if deadline.over:
             raise TimeoutError("the time is over")
         if time.monotonic() - since > WINDOW:
-            if seen < FEWEST:
-                raise SourceError(f"{url} (stalled: {seen} bytes in {WINDOW:g} s)")
-            since, seen = time.monotonic(), 0
+            if received < FEWEST:
+                raise SourceError(f"{url} (stalled: {received} bytes in {WINDOW:g} s)")
+            since, received = time.monotonic(), 0
     if deadline.over:  # the end of a connection that was shut looks like the end of the body
         raise TimeoutError("the time is over")
 

@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The printed column a task is laid beside; `full` says that the task declares the paper's whole budget."""
+    """The printed column that a task is compared with; `full` says that the task declares the paper's whole budget."""
 
     paper: str
     table: str
@@ -82,7 +82,7 @@ class Printed(NamedTuple):
 
 
 def canonical(label: str) -> str:
-    """A method's name without case, blanks and punctuation; `+` and `*` tell methods apart (SFL and SFL*)."""
+    """A method's name without case, blanks and punctuation; `+` and `*` make different methods (SFL and SFL*)."""
     return re.sub(r"[^a-z0-9+*]", "", label.lower())
 
 
@@ -117,17 +117,17 @@ def reference(block: Mapping[str, Any], dataset: str, setting: str) -> Reference
         BadInput: a paper, table, dataset or setting that no row has, with the choices.
     """
     paper = choose(str(block.get("paper", "")), PAPERS, "published.paper")
-    found = rows(paper)
-    wanted = {
+    matches = rows(paper)
+    filters = {
         "table": block.get("table", ""),
         "dataset": block.get("dataset", dataset),
         "setting": block.get("setting", setting),
     }
-    for key, value in wanted.items():
-        choose(str(value), {getattr(row, key) for row in found}, f"published.{key}")
-        found = tuple(row for row in found if getattr(row, key) == str(value))
+    for key, value in filters.items():
+        choose(str(value), {getattr(row, key) for row in matches}, f"published.{key}")
+        matches = tuple(row for row in matches if getattr(row, key) == str(value))
     budget = choose(str(block.get("budget", "reduced")), ("full", "reduced"), "published.budget")
-    return Reference(paper, found[0].table, found[0].dataset, found[0].setting, budget == "full")
+    return Reference(paper, matches[0].table, matches[0].dataset, matches[0].setting, budget == "full")
 
 
 def paper_rounds(reference: Reference) -> int:
@@ -139,7 +139,7 @@ def paper_rounds(reference: Reference) -> int:
 
 
 def shortfall(reference: Reference, rounds: int) -> str:
-    """Why a run of `rounds` must not stand beside the printed column; empty when it may."""
+    """Why a run of `rounds` must not be compared with the printed column; empty when it may."""
     full = paper_rounds(reference)
     if rounds < full:
         return f"trained {rounds} of the {full} rounds of {reference.title}"
@@ -147,13 +147,15 @@ def shortfall(reference: Reference, rounds: int) -> str:
 
 
 def column(reference: Reference) -> tuple[Row, ...]:
-    """All rows printed in the column, whatever their method and metric."""
+    """All rows printed in the column, of any method and metric."""
     place = (reference.table, reference.dataset, reference.setting)
     return tuple(row for row in rows(reference.paper) if (row.table, row.dataset, row.setting) == place)
 
 
 def lookup(reference: Reference, label: str, metric: str) -> Printed | None:
-    """The printed value of the method printed as `label`, in the unit of `metric` ("accuracy" or "mse"), if there is one."""
+    """The printed value of the method printed as `label`, in the unit of `metric` ("accuracy" or "mse"), if it
+    exists.
+    """
     for name, factor in UNITS.get(metric, ()):
         for row in column(reference):
             if row.metric == name and same(label, row.method):
@@ -170,8 +172,8 @@ def same(label: str, printed: str) -> bool:
 def remark(reference: Reference, label: str) -> str:
     """What is known to be odd about a method's printed numbers in this table; empty for most."""
     for row in _read("remarks.csv"):
-        here = all(row[key] in ("", getattr(reference, key)) for key in ("paper", "table", "dataset"))
-        if here and same(label, row["method"]):
+        applies = all(row[key] in ("", getattr(reference, key)) for key in ("paper", "table", "dataset"))
+        if applies and same(label, row["method"]):
             return row["remark"]
     return ""
 

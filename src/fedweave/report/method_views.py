@@ -1,4 +1,6 @@
-"""What went on inside the methods of one task: weights, diagnostics, clients looked at apart, and what papers print of them."""
+"""Tables and figures of what happens inside the methods of one task: weights, diagnostics, groups of clients,
+traffic.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +10,7 @@ import pandas as pd
 
 from fedweave import plots
 from fedweave.plots import Look
-from fedweave.results import AUC, EMPTY, VARIATION, Run, shown
+from fedweave.results import AUC, EMPTY, VARIATION, Run, format_score
 
 POINTS = {"pre": "as received", "post": "after local training"}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
@@ -23,7 +25,7 @@ class Figure(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A small table of text; numbers stand right."""
+    """A small table of text; numbers are aligned right."""
 
     title: str
     header: list[str]
@@ -74,7 +76,7 @@ def _weight(cell: pd.Series) -> str:
 
 
 def others(measures: pd.DataFrame) -> Grid | None:
-    """Traffic and sizes beside the printed ones."""
+    """Traffic and sizes next to the printed ones."""
     table = measures[~measures["quantity"].isin([*KINDS, AUC, VARIATION])]
     if table.empty:
         return None
@@ -86,21 +88,22 @@ def others(measures: pd.DataFrame) -> Grid | None:
 
 
 def cohorts(table: pd.DataFrame) -> Grid | None:
-    """Scores of newcomers, liars and the rest, at both points."""
+    """Scores of newcomers, attackers and the rest, at both points."""
     if table.empty:
         return None
     points = [point for point in POINTS if point in set(table["point"])]
     rows = []
     for (method, cohort, clients), part in table.groupby(["method", "cohort", "clients"], sort=False):
-        scores = {row["point"]: shown(row["mean"], row["std"], row["metric"]) for row in part.to_dict("records")}
+        scores = {row["point"]: format_score(row["mean"], row["std"], row["metric"]) for row in part.to_dict("records")}
         rows.append([f"{method}: {clients} {cohort}", *(scores.get(point, EMPTY) for point in points)])
-    return Grid("Clients apart", ["clients", *(POINTS[point] for point in points)], rows)
+    return Grid("Groups of clients", ["clients", *(POINTS[point] for point in points)], rows)
 
 
 def leaking(table: pd.DataFrame, task: str) -> list[str]:
     """A line for every run of the task that trained on test rows."""
     rows = table[(table["leak"] == "training") & (table["task"] == task)]
     return [
-        f"{row['method']} trained on test rows and is compared with nothing: {shown(row['mean'], row['std'], row['metric'])}."
+        f"{row['method']} trained on test rows and is compared with nothing: "
+        f"{format_score(row['mean'], row['std'], row['metric'])}."
         for row in rows.to_dict("records")
     ]

@@ -1,4 +1,4 @@
-"""What papers print besides scores: collaboration weights, traffic, sizes of data sets and models."""
+"""Quantities that papers print in addition to scores: collaboration weights, traffic, sizes of data sets and models."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,8 +11,8 @@ import pandas as pd
 
 from fedweave.files import read
 from fedweave.results import published
-from fedweave.results.kept import Graphs, graphs
 from fedweave.results.runs import Run, Study, by_task
+from fedweave.results.server_records import Graphs, graphs
 from fedweave.runs import selection
 
 COLUMNS = [
@@ -33,12 +33,12 @@ COLUMNS = [
 ]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
 AUC, VARIATION = "group_auc", "row_variation"  # what a collaboration graph shows, at the reported round
-CLIENT_ROUNDS = 750  # that the printed traffic of pFedLA's Table 3 stands for
+CLIENT_ROUNDS = 750  # number of client updates behind the printed traffic of pFedLA's Table 3
 MIB = 2.0**20
 
 
 def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None) -> pd.DataFrame:
-    """One row per run and quantity, the printed value beside it where the run may be laid beside the paper.
+    """One row per run and quantity, with the printed value where the run may be compared with the paper.
 
     Args:
         chosen: the table of `clients`: the round that selection chose for every run, seed and client.
@@ -48,8 +48,8 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
     for runs in by_task(study).values():
         for run in runs:
             mine = chosen[chosen["run"] == run.name]
-            found = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
-            rows += [{**_about(run), **row, "table": _table(run, row["quantity"])} for row in found]
+            rows_of_run = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
+            rows += [{**_about(run), **row, "table": _table(run, row["quantity"])} for row in rows_of_run]
         rows += [
             {**_about(runs[0]), "method": "", **row, "table": _table(runs[0], row["quantity"])}
             for row in _sizes(runs[0], partitions)
@@ -58,13 +58,13 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
 
 
 def _table(run: Run, quantity: str) -> str:
-    """The printed table that the task lies beside, if it has the quantity at all."""
-    beside = run.reference
-    if beside is None:
+    """The printed table that the task is compared with, if it has the quantity at all."""
+    reference = run.reference
+    if reference is None:
         return ""
     return (
-        beside.title
-        if any(r.table == beside.table and r.metric == quantity for r in published.rows(beside.paper))
+        reference.title
+        if any(r.table == reference.table and r.metric == quantity for r in published.rows(reference.paper))
         else ""
     )
 
@@ -82,25 +82,31 @@ def _about(run: Run) -> dict[str, Any]:
 def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """Weights of oneself, of similar and of other clients (FedAGHN, Table 4), for clients in planted groups.
 
-    Round t is trained from the graph that is kept after t − 1 rounds. "first" is the first graph that has seen an update,
-    "final" the one behind the reported models; "middle" and "prior" lie at a half and at a sixth of the way.
+    Round t is trained from the graph that is stored after t − 1 rounds. "first" is the first graph that has seen an
+    update, "final" the one behind the reported models; "prior" is at a sixth and "middle" at a half of the way.
     """
-    found: dict[tuple[str, str, str], list[float]] = {}
+    shares_by_part: dict[tuple[str, str, str], list[float]] = {}
     rounds: dict[str, list[int]] = {}
     for seed, part in chosen.groupby("seed"):
-        kept = graphs(run, int(seed))
-        if kept is None or kept.group is None:
+        graph = graphs(run, int(seed))
+        if graph is None or graph.group is None:
             return
         final = _final(run, part)
-        for stage, wanted in {"first": 1, "prior": final // 6, "middle": final // 2, "final": final}.items():
-            index = kept.at(wanted)
-            rounds.setdefault(stage, []).append(kept.rounds[index])
-            for name, shares in _shares(kept.weights[index], kept.group).items():
+        for stage, round in {"first": 1, "prior": final // 6, "middle": final // 2, "final": final}.items():
+            index = graph.at(round)
+            rounds.setdefault(stage, []).append(graph.rounds[index])
+            for name, shares in _shares(graph.weights[index], graph.group).items():
                 for quantity, value in zip(WEIGHTS, shares, strict=True):
-                    found.setdefault((stage, name, quantity), []).append(value)
-    for (stage, name, quantity), values in found.items():
-        yield {"quantity": quantity, "part": name, "stage": stage, "round": float(np.mean(rounds[stage])), **_over_seeds(values),
-               "printed": _printed_weight(run, stage, name, quantity)}  # fmt: skip
+                    shares_by_part.setdefault((stage, name, quantity), []).append(value)
+    for (stage, name, quantity), values in shares_by_part.items():
+        yield {
+            "quantity": quantity,
+            "part": name,
+            "stage": stage,
+            "round": float(np.mean(rounds[stage])),
+            **_over_seeds(values),
+            "printed": _printed_weight(run, stage, name, quantity),
+        }
 
 
 def _final(run: Run, part: pd.DataFrame) -> int:
@@ -114,23 +120,25 @@ def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
     Args:
         chosen: the rows of `clients` that belong to the run.
     """
-    found = [(graphs(run, int(seed)), _final(run, part)) for seed, part in chosen.groupby("seed")]
-    return [(kept, kept.at(final)) for kept, final in found if kept is not None]
+    final_graphs = [(graphs(run, int(seed)), _final(run, part)) for seed, part in chosen.groupby("seed")]
+    return [(graph, graph.at(final)) for graph, final in final_graphs if graph is not None]
 
 
 def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """Of the graph behind the reported models, averaged over layers: how well it separates the true groups, how its rows differ."""
-    found: dict[str, list[float]] = {}
-    shown = reported_graphs(run, chosen)
-    for kept, index in shown:
-        layers = kept.weights[index]
-        found.setdefault(VARIATION, []).append(float(np.mean([selection.row_variation(layer) for layer in layers])))
-        if kept.group is not None:
-            found.setdefault(AUC, []).append(
-                float(np.mean([selection.group_auc(layer, kept.group) for layer in layers]))
+    """Of the graph behind the reported models, averaged over layers: separation of the true groups, variation of its
+    rows.
+    """
+    values_of: dict[str, list[float]] = {}
+    reported = reported_graphs(run, chosen)
+    for graph, index in reported:
+        layers = graph.weights[index]
+        values_of.setdefault(VARIATION, []).append(float(np.mean([selection.row_variation(layer) for layer in layers])))
+        if graph.group is not None:
+            values_of.setdefault(AUC, []).append(
+                float(np.mean([selection.group_auc(layer, graph.group) for layer in layers]))
             )
-    for quantity, values in found.items():
-        when = float(np.mean([kept.rounds[index] for kept, index in shown]))
+    for quantity, values in values_of.items():
+        when = float(np.mean([graph.rounds[index] for graph, index in reported]))
         yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
 
 
@@ -159,33 +167,36 @@ def _printed_weight(run: Run, stage: str, part: str, quantity: str) -> float:
 
 
 def _printed(reference: published.Reference, metric: str, names: list[str]) -> float:
-    """The number printed for one of `names`, in the paper's unit; NaN where there is none."""
-    found = (
+    """The number printed for one of `names`, in the paper's unit; NaN if none is printed."""
+    printed = (
         row.mean
         for row in published.column(reference)
         if row.metric == metric and any(published.same(n, row.method) for n in names)
     )
-    return next(found, np.nan)
+    return next(printed, np.nan)
 
 
 def _traffic(run: Run) -> Iterable[dict[str, Any]]:
-    """MiB that 750 updates of a client cost, both ways, where the paper prints them; they do not depend on the budget."""
+    """MiB both ways of 750 updates of a client, where the paper prints them; independent of the budget."""
     if run.reference is None or not any(row.metric == "comm_cost_MB" for row in published.column(run.reference)):
         return
     share, clients = run.info["spec"]["train"]["participation"], run.info["clients"]
     updates = run.trained_rounds * (int(share) if share > 1 else ceil(share * clients))
-    sent = run.rounds.groupby("seed")[["bytes_up", "bytes_down"]].sum().sum(axis=1)
-    values = [CLIENT_ROUNDS * total / updates / MIB for total in sent]
+    traffic = run.rounds.groupby("seed")[["bytes_up", "bytes_down"]].sum().sum(axis=1)
+    values = [CLIENT_ROUNDS * total / updates / MIB for total in traffic]
     yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_over_seeds(values),
            "printed": _printed(run.reference, "comm_cost_MB", [run.printed_label])}  # fmt: skip
 
 
 def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
-    """Sizes of the task's data and model that the printed column has, in the row that the task names (default: the nameless one)."""
+    """Sizes of the task's data and model that the printed column has.
+
+    They are in the row that the task names, by default in the row without a name.
+    """
     if run.reference is None:
         return
     path = partitions / run.task / "summary.json" if partitions else None
-    again = f"deal the clients again: dvc repro partition@{run.task}"
+    again = f"make the partition again: dvc repro partition@{run.task}"
     facts = (
         read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), again)
         if path and path.is_file()
@@ -200,18 +211,20 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
 
 def sizes(summary: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of a partition's summary.json under the papers' names; of subgraph clients the means over clients."""
-    found = {"num_clients": summary["clients"]}
+    numbers = {"num_clients": summary["clients"]}
     for ours, theirs in {"clustering": "clustering_coefficient", "heterogeneity": "heterogeneity_js_median"}.items():
-        found |= {theirs: summary[ours]} if ours in summary else {}
+        numbers |= {theirs: summary[ours]} if ours in summary else {}
     for ours, theirs in {"nodes": "num_nodes", "edges": "num_edges"}.items():
-        found |= {theirs: summary[ours]["mean"]} if ours in summary else {}
+        numbers |= {theirs: summary[ours]["mean"]} if ours in summary else {}
     if "relation" in summary:  # the papers count a self loop for every client
-        found["num_edges"] = summary["relation"] + summary["clients"]
-    return found | ({"num_classes": len(summary["labels"][0])} if summary.get("labels") else {})
+        numbers["num_edges"] = summary["relation"] + summary["clients"]
+    return numbers | ({"num_classes": len(summary["labels"][0])} if summary.get("labels") else {})
 
 
 def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
-    """Test scores of the clients that are looked at apart (newcomers, liars, the rest), at both points and the selected round."""
+    """Test scores of separate groups of clients (newcomers, attackers, the rest), at both points and the selected
+    round.
+    """
     columns = [
         "run",
         "task",
@@ -235,8 +248,8 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
         )
         for name, members in (run.info.get("cohorts") or {}).items():
             for point, part in picked[picked["client"].isin(members)].groupby("point"):
-                found = _over_seeds(part.groupby("seed")["value"].mean().tolist())
-                beside = {
+                score = _over_seeds(part.groupby("seed")["value"].mean().tolist())
+                labels = {
                     "metric": run.info["metric"],
                     "cohort": name,
                     "clients": len(members),
@@ -244,6 +257,6 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
                     "reported": point == run.info["point"],
                 }
                 rows.append(
-                    {**_about(run), **beside, "mean": found["value"], "std": found["std"], "seeds": found["seeds"]}
+                    {**_about(run), **labels, "mean": score["value"], "std": score["std"], "seeds": score["seeds"]}
                 )
     return pd.DataFrame(rows, columns=columns)

@@ -1,4 +1,7 @@
-"""What a run kept of the server: who learned from whom, and the vectors it knows clients by. A missing file is no error."""
+"""What a run stored of the server: who learned from whom, and its vectors of the clients.
+
+A missing file is no error.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +16,14 @@ from fedweave.results.runs import AGAIN, Run
 
 
 class Graphs(NamedTuple):
-    """Who learned from whom in one seed: rounds [R], weights [R, L, N, N] (row = learner), names of the L layers, groups [N].
+    """Who learned from whom in one seed.
+
+    Attributes:
+        seed: of the repetition.
+        rounds: [R] rounds with a stored graph.
+        weights: [R, L, N, N], row = learner.
+        layers: names of the L layers.
+        group: [N] planted groups of the clients, or None.
 
     A graph that is the same for every layer is kept once (L = 1).
     """
@@ -44,17 +54,17 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
     Raises:
         BadInput: a file that is not [R, L, N, N] with a round for each R.
     """
-    found = _load(run, "collaboration", seed, ("weights", "rounds", "layers"))
-    if found is None:
+    record = _load(run, "collaboration", seed, ("weights", "rounds", "layers"))
+    if record is None:
         return None
-    seed, path, stored = found
-    weights, rounds, layers = stored["weights"], stored["rounds"].tolist(), stored["layers"].tolist()
+    seed, path, arrays = record
+    weights, rounds, layers = arrays["weights"], arrays["rounds"].tolist(), arrays["layers"].tolist()
     if weights.ndim != 4 or weights.shape[:2] != (len(rounds), len(layers)):
         shape, expected = weights.shape, (len(rounds), len(layers))
         raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
     if (weights == weights[:, :1]).all():
         weights, layers = weights[:, :1], ["all layers"]
-    return Graphs(seed, rounds, weights, layers, _group(run, stored, weights.shape[-1])) if weights.size else None
+    return Graphs(seed, rounds, weights, layers, _group(run, arrays, weights.shape[-1])) if weights.size else None
 
 
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:
@@ -63,16 +73,16 @@ def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     Raises:
         BadInput: a file that cannot be read.
     """
-    found = _load(run, "portrait", seed, ("vectors", "round"))
-    if found is None:
+    record = _load(run, "portrait", seed, ("vectors", "round"))
+    if record is None:
         return None
-    seed, _, stored = found
-    return Portrait(seed, int(stored["round"]), stored["vectors"], _group(run, stored, len(stored["vectors"])))
+    seed, _, arrays = record
+    return Portrait(seed, int(arrays["round"]), arrays["vectors"], _group(run, arrays, len(arrays["vectors"])))
 
 
-def _group(run: Run, stored: Mapping[str, np.ndarray], clients: int) -> np.ndarray | None:
-    """The true groups of the `clients` that a file is about: those of the run, else those beside the arrays."""
-    group = stored.get("group") if run.group is None else run.group
+def _group(run: Run, arrays: Mapping[str, np.ndarray], clients: int) -> np.ndarray | None:
+    """The true groups of the `clients` of a file: those of the run, else those stored with the arrays."""
+    group = arrays.get("group") if run.group is None else run.group
     return group if group is not None and len(group) == clients else None
 
 
@@ -83,8 +93,8 @@ def _load(
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():
             continue
-        stored = read(path, read_npz, AGAIN)
-        if not {*needed} <= {*stored}:
-            raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*stored})}); train the run again")
-        return number, path, stored
+        arrays = read(path, read_npz, AGAIN)
+        if not {*needed} <= {*arrays}:
+            raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*arrays})}); train the run again")
+        return number, path, arrays
     return None

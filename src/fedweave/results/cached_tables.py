@@ -1,4 +1,4 @@
-"""The tables of a study as `write` left them, read back instead of computed again."""
+"""The tables of a study as `write` left them, read instead of computed again."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"]
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:
-    """The stored tables where they are complete, of this version and younger than every run, and what `tables` computes where they are not.
+    """The stored tables, if they are complete, of this version and younger than every run; else what `tables` computes.
 
     Raises:
         BadInput: a stored table is damaged.
@@ -52,7 +52,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _named(board: pd.DataFrame, study: Study, file: Path) -> pd.DataFrame:
-    """The leaderboard with the columns `run` and `task` in front; its rows are sorted by task, which the file does not name."""
+    """The leaderboard with the columns `run` and `task` in front; the file is sorted by task, but does not name it."""
     names = {(run.task, run.label): run.name for run in study.runs}
     tasks = sorted(run.task for run in study.runs)
     if sorted(names) != sorted(zip(tasks, board["method"], strict=False)):

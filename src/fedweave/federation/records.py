@@ -1,0 +1,96 @@
+"""Records of the engine: settings, the state between rounds, reports, and the last downloads."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.federation.protocol import ClientState, Method, Server
+from fedweave.federation.uploads import PLAIN, UploadPath
+from fedweave.tensors.trees import Tree
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a run, without its method and data.
+
+    Attributes:
+        rounds: T.
+        seed: of participation, minibatches, dropout and initialisation.
+        participation: fraction (≤ 1) or number (> 1) of clients a round.
+        every: rounds between evaluations; the last round is always evaluated.
+        newcomers: how many clients (the last ones) are absent at first.
+        join_round: the round before which they join; 0 means nobody is absent.
+        freeze: the server learns nothing more once they have joined.
+        upload_path: what happens to uploads on their way.
+    """
+
+    rounds: int
+    seed: int = 0
+    participation: float = 1.0
+    every: int = 1
+    newcomers: int = 0
+    join_round: int = 0
+    freeze: bool = False
+    upload_path: UploadPath = PLAIN
+
+
+class State(NamedTuple):
+    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
+
+    round: int
+    server: Server
+    clients: ClientState
+
+
+class Report(NamedTuple):
+    """What one round did.
+
+    Attributes:
+        round: rounds done so far, from 1.
+        bytes_down, bytes_up: traffic of this round over all participants.
+        seconds: time of the round, without evaluation and without downloads that the evaluation before it already made.
+        loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
+        dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
+        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
+        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        diagnostics: name -> number, about the server after the round; empty between evaluations.
+        state: the state after the round.
+        method: the method of this stage.
+    """
+
+    round: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    loss: float
+    dropped: tuple[int, ...]
+    scores: dict[str, dict[str, Tensor]]
+    models: dict[str, Tree]
+    diagnostics: dict[str, float]
+    state: State
+    method: Method
+
+
+class Downloads:
+    """What the server sent last: an evaluation and the round after it need the same downloads, so they are made
+    once.
+    """
+
+    def __init__(self) -> None:
+        self.asked: tuple[Method, Server, Tensor] | None = None
+        self.sent: tuple[Tree, Tree] = ({}, {})
+
+    def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        """`method.download(server, ids)`."""
+        if (
+            self.asked is None
+            or method is not self.asked[0]
+            or server is not self.asked[1]
+            or not torch.equal(ids, self.asked[2])
+        ):
+            self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
+            self.sent = method.download(server, ids)
+            self.asked = (method, server, ids)
+        return self.sent

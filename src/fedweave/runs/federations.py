@@ -1,0 +1,94 @@
+"""From a data set and its partition to the federation that a run trains on."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave import data
+from fedweave.data import Dataset, Partition
+from fedweave.federation import subgraphs
+from fedweave.federation.federation import Federation, check_clients, pad_rows
+from fedweave.study.config import construct
+from fedweave.study.schema import TaskSpec
+from fedweave.study.spec import Run
+from fedweave.threats.attacks import Attack, AttackSpec, choose_attackers, flipped
+
+
+def build_federation(
+    dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32
+) -> Federation:
+    """All clients' data as tensors on the CPU.
+
+    Raises:
+        BadInput: for a client without training rows, a partition of other data, features that are not finite.
+    """
+    check_clients(partition.train, f"partition of {dataset.name}")
+    data.check_fits(dataset, partition)
+    data.check_finite(dataset.x, f"dataset {dataset.name}", "run the download stage again")
+    x = np.array(data.normalise(dataset, partition, normalize))  # a copy: the file is mapped read-only
+    data.check_finite(
+        x, f"dataset {dataset.name}: normalize: {normalize!r}", "choose numbers that its values can be scaled by"
+    )
+    rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
+    shared, own, extents = _arrays(dataset, partition, x, dtype)
+    if partition.test_weight is not None:
+        own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
+    optional = {"relation": partition.relation, "group": partition.group}
+    structure: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
+    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
+
+
+def attacked(federation: Federation, task: TaskSpec) -> Federation:
+    """`federation` with the attackers that the task declares; the partition's seed decides which clients attack."""
+    if task.attack is None:
+        return federation
+    spec = construct(AttackSpec, task.attack, "attack")
+    attack = Attack(
+        spec.kind, spec.scale or 0.0, choose_attackers(federation.clients, spec.share, task.partition["seed"])
+    )
+    return replace(
+        _mislabelled(federation, attack.attackers) if spec.kind == "label_flip" else federation, attack=attack
+    )
+
+
+def _mislabelled(federation: Federation, attackers: Tensor) -> Federation:
+    """The training labels of `attackers` mirrored; their validation and test labels stay unchanged."""
+    rows, shared, own = federation.train[attackers], federation.shared, federation.own
+    labels = {**shared, **own}["y"]
+    classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
+    if "y" in shared:
+        return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
+    y = labels.clone()
+    for liar, mine in zip(attackers.nonzero()[:, 0].tolist(), rows, strict=True):
+        y[liar] = flipped(labels[liar], mine, classes)
+    return replace(federation, own={**own, "y": y})
+
+
+def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
+    """Groups of clients that are reported separately: newcomers, and attackers; name -> positions."""
+    late = range(federation.clients - run.train.newcomers, federation.clients)
+    members_of = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
+    if federation.attack is not None:
+        is_attacker = federation.attack.attackers.tolist()
+        members_of |= {
+            name: [i for i, attacker in enumerate(is_attacker) if attacker == attacks]
+            for name, attacks in (("honest", False), ("lying", True))
+        }
+    return {name: members for name, members in members_of.items() if members}
+
+
+def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:
+    """(shared, own, extents) of a federation, by kind of data set."""
+    tensor = torch.from_numpy(x).to(dtype)
+    if dataset.kind == "images":
+        return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
+    if dataset.kind == "series":
+        return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
+    graphs = partition.subgraphs
+    own, extents = subgraphs.stacked(
+        [x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype
+    )
+    return {}, own, extents
