@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, cast
 from urllib.request import urlopen
@@ -62,24 +63,7 @@ def worker(
     slots = limit or max(1, len(gpus.visible()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
-    command = [
-        sys.executable,
-        "-m",
-        "prefect",
-        "worker",
-        "start",
-        "--pool",
-        POOL,
-        "--type",
-        "process",
-        "--limit",
-        str(most),
-    ]
-    command += [
-        "--name",
-        name or f"{socket.gethostname()}-{role}",
-        *(word for queue in queues for word in ("--work-queue", queue)),
-    ]
+    command = _command(most, name or f"{socket.gethostname()}-{role}", queues)
     command += ["--with-healthcheck"] if health_port else []
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # A stage's `python` is the one of this environment.
@@ -95,6 +79,13 @@ def worker(
         else {}
     )
     os.execve(sys.executable, command, {**os.environ, **own, **health})
+
+
+def _command(most: int, name: str, queues: Sequence[str]) -> list[str]:
+    """The command of a Prefect worker called `name` that runs up to `most` flows from `queues`."""
+    start = [sys.executable, "-m", "prefect", "worker", "start"]
+    options = ["--pool", POOL, "--type", "process", "--limit", str(most), "--name", name]
+    return [*start, *options, *(word for queue in queues for word in ("--work-queue", queue))]
 
 
 def _server() -> str:

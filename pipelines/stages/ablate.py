@@ -16,6 +16,7 @@ from fedweave.pipelines.stages.train import train
 from fedweave.report import extras
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
+from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -46,7 +47,7 @@ def main(name: str) -> None:
     write_table(folder / "values.csv", ("variant", "seed", "client", "value"), values)
     plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
     for checkpoints, trained in done:
-        repetition.forget(checkpoints, trained)
+        checkpoint_files.forget(checkpoints, trained)
 
 
 def outcomes(

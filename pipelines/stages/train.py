@@ -12,6 +12,7 @@ from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
 from fedweave.runs import archive, assembly, repetition
+from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -33,7 +34,7 @@ def main(key: str) -> None:
         )
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
-    repetition.forget(checkpoints, prepared.run)
+    checkpoint_files.forget(checkpoints, prepared.run)
 
 
 class Trained(NamedTuple):

@@ -24,6 +24,7 @@ from fedweave.federation.records import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
 from fedweave.pipelines.commands.studies import dump
 from fedweave.runs import archive, repetition
+from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import spec
 from tests.data.test_bad_data import SETS, refused, rows
 from tests.study.test_spec import good
@@ -260,7 +261,7 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
         assert torch.equal(finished.kept["models"][name], model)
     newest.write_bytes(b"")
     refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
-    repetition.forget(tmp_path, made.run)
+    checkpoint_files.forget(tmp_path, made.run)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -2,6 +2,7 @@
 
 import faulthandler
 import mmap
+import os
 import resource
 import struct
 import sys
@@ -94,4 +95,6 @@ def main(name: str, seed: int, count: int, seconds: float, folder: Path, corpus:
 
 if __name__ == "__main__":
     name, seed, count, seconds, folder, corpus = sys.argv[1:]
-    sys.exit(main(name, int(seed), int(count), float(seconds), Path(folder), Path(corpus)))
+    status = main(name, int(seed), int(count), float(seconds), Path(folder), Path(corpus))
+    sys.stderr.flush()
+    os._exit(status)  # the limit on memory would also hold while the interpreter is taken apart

@@ -19,8 +19,9 @@ from fedweave.api.tuning import tuned
 from fedweave.api.warn import findings
 from fedweave.errors import BadInput, Diverged
 from fedweave.federation.protocol import Method
-from fedweave.files import check_writable, placed, write_atomic
+from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.runs import archive, repetition
+from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study.spec import Run
 
 ABOUT = "federation.json"
@@ -148,7 +149,7 @@ def _completed(
     """The results of a plan in `out`, which may hold more runs, of earlier calls."""
     temporary = tempfile.TemporaryDirectory(prefix="fedweave-")  # removed at once where `out` is given
     folder = Path(temporary.name if out is None else out)
-    with placed():
+    with user_errors():
         check_writable(folder)
         lost = perform(chosen, folder, resume, progress, callbacks)
     study = results.load_study(folder)
@@ -204,7 +205,7 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
     (place / "run.json").unlink(missing_ok=True)
     write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
     archive.write(place, bench, histories)
-    repetition.forget(checkpoints, run)
+    checkpoint_files.forget(checkpoints, run)
 
 
 def finished(chosen: Plan, key: str, folder: Path) -> bool:

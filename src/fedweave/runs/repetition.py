@@ -17,9 +17,10 @@ from fedweave.federation.executors import exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, State
-from fedweave.files import check_writable, load_tensors, save_tensors, sweep
+from fedweave.files import check_writable, load_tensors, save_tensors
 from fedweave.models import ClientModel
 from fedweave.runs import assembly, federations
+from fedweave.runs.checkpoints import stored
 from fedweave.runs.parallel import Inbox, keep_memory, share, side_by_side
 from fedweave.runs.selection import select
 from fedweave.study.spec import Run
@@ -259,18 +260,6 @@ def perform_all(
     return {seed: one(seed) for seed in prepared.run.seeds}
 
 
-def forget(checkpoints: Path, run: Run) -> None:
-    """Remove the checkpoints of a run whose results are written."""
-    sweep(checkpoints, f"{run.fingerprint()}-*")
-    for path in checkpoints.glob(f"{run.fingerprint()}-*.pt"):
-        path.unlink(missing_ok=True)
-
-
-def _stored(checkpoints: Path, prepared: PreparedRun, seed: int) -> list[Path]:
-    """The checkpoints of a repetition, the newest first."""
-    return sorted(checkpoints.glob(f"{prepared.run.fingerprint()}-{seed}-*.pt"), reverse=True)
-
-
 def _save(checkpoints: Path, prepared: PreparedRun, seed: int, state: State, history: History) -> None:
     """Write a checkpoint; that of a finished repetition has no state, and the ones before it go."""
     finished = state.round == prepared.rounds
@@ -278,7 +267,7 @@ def _save(checkpoints: Path, prepared: PreparedRun, seed: int, state: State, his
     content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
     path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     save_tensors(path, {**content, "state": assembly.to_cpu(tuple(state)), "history": vars(history)})
-    for old in _stored(checkpoints, prepared, seed)[1 if finished else KEPT :]:
+    for old in stored(checkpoints, prepared.run, seed)[1 if finished else KEPT :]:
         old.unlink(missing_ok=True)
 
 
@@ -288,8 +277,8 @@ def _restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State
     Raises:
         BadInput: none can be read, or one is of another version, specification or seed.
     """
-    stored = _stored(checkpoints, prepared, seed)
-    for path in stored:
+    files = stored(checkpoints, prepared.run, seed)
+    for path in files:
         try:
             content = load_tensors(path)
             header = [content["version"], content["fingerprint"], content["seed"]]
@@ -305,6 +294,6 @@ def _restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State
             lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, content["state"]
         )
         return State(*moved), History(**content["history"])
-    if stored:
-        raise BadInput(f"{stored[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
+    if files:
+        raise BadInput(f"{files[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
     return None, History()
