@@ -67,7 +67,7 @@ lint: $(READY)  ## ruff and mypy
 	@mypy
 
 docs: .docs/.ready  ## the documentation site in site/; a broken link or anchor is an error
-	@NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict >.docs/log 2>&1 || { grep -v '^INFO' .docs/log >&2; exit 1; }  # --quiet would leave warnings uncounted
 	@echo "site/index.html; with a search: python -m http.server --bind 127.0.0.1 --directory site"
 
 .docs/.ready: docs/requirements.txt

@@ -32,6 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie at the top of the checkout."""
     for name in TOP:
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        for other in TOP:
+            text = text.replace(f"]({other}", f"]({other.lower()}")
         files.append(File.generated(config, name.lower(), content=text))
     return files
 

@@ -121,7 +121,7 @@ class Cohort:
 
     @cached_property
     def counts(self) -> list[list[list[int]]]:
-        """How many rows of every step are real, [P][E][S]."""
+        """How many rows of every step are real, `[P][E][S]`."""
         return (self.plan >= 0).sum(-1).tolist()
 
     def chunk(self, start: int, stop: int) -> "Cohort":
