@@ -360,7 +360,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     parser.feed(page)
     assert len(parser.ids) == len(set(parser.ids))
     console = Console(record=True, width=120)
-    for grid in leaderboard.besides(made):
+    for grid in leaderboard.extra_grids(made):
         console.print(leaderboard.plain(grid))
     printed = console.export_text()
     assert "0.0300 (0.0291)" in printed
