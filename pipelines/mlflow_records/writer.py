@@ -28,7 +28,8 @@ RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
 ABOUT = """\
-Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`, sorted by `metrics.{metric}`.
+Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`,
+sorted by `metrics.{metric}`.
 
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
 With the filter above and several experiments chosen, the same list spans studies.
