@@ -73,7 +73,9 @@ def write_run(
         "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
         "select": block.get("select", "best_val_round"),
         "clients": clients, **{key: block[key] for key in NAMES if key in block}, "parameters": 1234,
-        "device": "cpu", "executor": "loop", "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}", "layers": LAYERS,
+        "device": "cpu", "executor": "loop",
+        "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}",
+        "layers": LAYERS,
         "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
         "spec": {
             "task": {"model": {"name": "mlp"}},
@@ -148,7 +150,8 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float], count: 
         value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, count)
         trials = [
             {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v),
-             "reached": float(v), "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)}, "started": 1.7e9 + 10 * i, "seconds": 5.0}
+             "reached": float(v), "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)},
+             "started": 1.7e9 + 10 * i, "seconds": 5.0}
             for i, (a, b, v) in enumerate(zip(lrs, lams, value, strict=True))
         ]  # fmt: skip
         trials[3] |= {"value": None, "reached": trials[3]["reached"] - 3, "rounds": 2}

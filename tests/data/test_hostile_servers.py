@@ -205,8 +205,8 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
 
 @pytest.mark.parametrize("mirror", [
     "/" + "x" * 5000, "x" * 300, "ftp://host/x", "file:///etc", "http://[::1", "http://.a..b/", "http://a b/",
-    "HTTP://127.0.0.1:9", "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b", "http://127.0.0.1:9\r\nX: y",
-    "https://127.0.0.1:port",
+    "HTTP://127.0.0.1:9", "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b",
+    "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
 ])  # fmt: skip
 def test_mirrors_that_are_none(mirror: str, kind: str, tmp_path: Path) -> None:
     line = refused("toy", tmp_path / "root", mirror)

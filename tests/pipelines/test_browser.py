@@ -21,7 +21,9 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--virtual-time-budget=30000",
+         "--dump-dom")  # fmt: skip
 
 pytestmark = [
     pytest.mark.xdist_group("browser"),
