@@ -1,9 +1,10 @@
 """`python -m benchmarks [WORKLOAD ...]`: seconds a round, ours and the peers', as ratios to the raw limit.
 
-Every contestant runs in a process of its own with the same number of threads, one after the other and all of them several times
-over, so that whatever else the machine does hits all alike; the figure is the median round. The first round of a process is not
-counted; the longest of them is shown beside the median, because that is where steps are compiled (each time from nothing) and where
-a peer starts its workers. The peers live in an environment of their own, because what they pin is not what we pin: `make peers`.
+Every contestant runs in its own process with the same number of threads, one after the other, and all of them several
+times, so that other load on the machine affects all equally; the figure is the median round. The first round of a
+process is not counted. The longest first round is printed next to the median: steps are compiled there (each time from
+nothing), and a peer starts its workers there. The peers have their own environment, because they pin other versions:
+`make peers`.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
-PEERED = {"cnn", "lenet16", "mlp"}  # what the peers' simulators take as it is
+PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
 STACKED = {"mlp", "tpt", "gcn", "gru"}  # convolutions are never stacked on a CPU: about twice the loop's time
 COMPILED = {"mlp", "tpt", "gru"}
 CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, one client after the other
@@ -27,22 +28,22 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def contestants(workload: str) -> Iterator[tuple[str, str]]:
-    """(name, interpreter) of everybody who takes part."""
+    """(name, interpreter) of every contestant."""
     ours = {
         "loop": True,
         "batched": workload in STACKED,
         "compiled": workload in COMPILED,
         "bfloat16": workload in CONVOLUTIONAL,
     }
-    wanted = {"raw": True, **ours}
-    yield from ((name, sys.executable) for name, takes_part in wanted.items() if takes_part)
+    enabled = {"raw": True, **ours}
+    yield from ((name, sys.executable) for name, takes_part in enabled.items() if takes_part)
     if (ROOT / PEERS_PYTHON).exists() and workload in PEERED:
         yield "pfl", str(ROOT / PEERS_PYTHON)
         yield "flwr", str(ROOT / PEERS_PYTHON)
 
 
 def measured(python: str, name: str, workload: str, rounds: int, threads: int, cache: str) -> dict | str:
-    """Seconds of the first round and of those after it, of one fresh process; or why there are none."""
+    """Seconds of the first round and of the later rounds of one new process; or the reason of its failure."""
     paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
     command = [python, "-m", "benchmarks.contestant", name, workload, str(rounds), str(threads)]
     environment = os.environ | paths | {"OMP_NUM_THREADS": str(threads)}
@@ -62,12 +63,12 @@ def compared(workload: str, repeats: int, rounds: int, threads: int) -> list[dic
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(repeats):
             for name, python in contestants(workload):
-                found = measured(python, name, workload, rounds, threads, cache)
-                if isinstance(found, str):
-                    print(f"{workload} {name}: {found}", file=sys.stderr)
+                result = measured(python, name, workload, rounds, threads, cache)
+                if isinstance(result, str):
+                    print(f"{workload} {name}: {result}", file=sys.stderr)
                 else:
-                    times.setdefault(name, []).extend(found["seconds"])
-                    first[name] = max(first.get(name, 0.0), found["first"])
+                    times.setdefault(name, []).extend(result["seconds"])
+                    first[name] = max(first.get(name, 0.0), result["first"])
     raw = statistics.median(times["raw"])
     return [
         {
@@ -95,9 +96,11 @@ def machine(threads: int) -> str:
 
 def main() -> None:
     """Print the table, and keep it as JSON."""
-    parser = argparse.ArgumentParser(description="Seconds a round of FedAvg beside the raw limit and the peers.")
+    parser = argparse.ArgumentParser(
+        description="Seconds a round of FedAvg, compared with the raw limit and the peers."
+    )
     parser.add_argument("workloads", nargs="*", default=WORKLOADS, help=f"of {', '.join(WORKLOADS)}")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of everybody")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of every contestant")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every process; the first one is not counted")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -109,7 +112,8 @@ def main() -> None:
         for row in compared(workload, options.repeats, options.rounds, options.threads):
             rows.append(row)
             print(
-                f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} {row['ratio']:7.2f} {row['first']:9.1f}",
+                f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} "
+                f"{row['ratio']:7.2f} {row['first']:9.1f}",
                 flush=True,
             )
     if options.json:

@@ -1,6 +1,7 @@
-"""One contestant in a process of its own: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints its seconds a round.
+"""One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints seconds a
+round.
 
-The first round is told apart: whoever compiles, or starts workers, does it there.
+The first round is reported separately: compilation and the start of workers happen there.
 """
 
 import json

@@ -1,8 +1,11 @@
-"""How time and memory grow with clients, participation and model. `python -m benchmarks.growth [memory|clients|participation|model]`.
+"""Growth of time and memory with clients, participation and model: `python -m benchmarks.growth [PART]`.
 
-Every line is a process of its own, so that the peak memory (resident, torch and data included) is its own: the median of three rounds of
-FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32 (128,832 parameters), fifty images a client,
-so that a thousand clients hold as many as CIFAR; MLP is 32-h-10 on a hundred rows a client.
+PART is memory, clients, participation or model.
+
+Every line is a process of its own, so that the peak memory (resident, torch and data included) is its own: the median
+of three rounds of FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32 (128,832
+parameters), fifty images a client, so that a thousand clients hold as many as CIFAR; MLP is 32-h-10 on a hundred rows a
+client.
 """
 
 import multiprocessing

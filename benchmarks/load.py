@@ -1,4 +1,5 @@
-"""Load: many clients, many rounds, many runs in one MLflow database. `python -m benchmarks.load [clients|rounds|mlflow]`.
+"""Load: many clients, many rounds, many runs in one MLflow database. `python -m benchmarks.load
+[clients|rounds|mlflow]`.
 
 Prints one line a measurement; see docs/robustness.md for the figures of one machine.
 """
@@ -44,29 +45,31 @@ def main(*parts: str) -> None:
 def clients() -> None:
     """A thousand clients with ten samples each: time a round and peak memory, both executors."""
     for executor in ("loop", "batched"):
-        made = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
+        prepared = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
         begun = time.perf_counter()
-        history = repetition.perform(made, 0)
+        history = repetition.perform(prepared, 0)
         per_round, spent = np.median([row[3] for row in history.ledger]), time.perf_counter() - begun
-        told("clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation")
+        print_line(
+            "clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation"
+        )
 
 
 def rounds() -> None:
     """Ten thousand rounds with checkpoints: resident memory on the way, which must not grow."""
-    made = prepare(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
-    seen: dict[int, float] = {}
+    prepared = prepare(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
+    memory_at: dict[int, float] = {}
     begun = time.perf_counter()
 
     def note(report: Any) -> None:
         if report.round in (1000, 2500, 5000, 7500, ROUNDS):
-            seen[report.round] = resident()
+            memory_at[report.round] = resident()
 
     with tempfile.TemporaryDirectory() as folder:
-        repetition.perform(made, 0, Path(folder), note)
+        repetition.perform(prepared, 0, Path(folder), note)
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
-    grown = seen[ROUNDS] - seen[1000]
-    spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in seen.items())
-    told(
+    grown = memory_at[ROUNDS] - memory_at[1000]
+    spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in memory_at.items())
+    print_line(
         "rounds",
         "auto",
         f"{ROUNDS} rounds in {spent:.0f} s; MiB at {way}; grown by {grown:.1f}; checkpoints {size:.1f}",
@@ -90,17 +93,18 @@ def mlflow() -> None:
             writer.join()
         spent = time.perf_counter() - begun
         client = MlflowClient(uri)
-        begun, found, page = time.perf_counter(), [], None
+        begun, runs, page = time.perf_counter(), [], None
         while page != "":
             answer = client.search_runs([client.get_experiment_by_name("load").experiment_id], page_token=page or None)
-            found, page = [*found, *answer], answer.token or ""
-        parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
-        open_ = sum(run.info.status != "FINISHED" for run in found)
+            runs, page = [*runs, *answer], answer.token or ""
+        parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        open_ = sum(run.info.status != "FINISHED" for run in runs)
         size, failed = Path(folder, "mlflow.db").stat().st_size / MIB, sum(bool(writer.exitcode) for writer in writers)
-        told(
+        print_line(
             "mlflow",
             f"{WRITERS} writers",
-            f"{len(parents)} of {RUNS} runs and {len(found) - len(parents)} children in {spent:.0f} s; {failed} writers failed, "
+            f"{len(parents)} of {RUNS} runs and {len(runs) - len(parents)} children in {spent:.0f} s; "
+            f"{failed} writers failed, "
             f"{open_} not finished; listed in {time.perf_counter() - begun:.1f} s; database {size:.0f} MiB",
         )
         os.chdir("/")
@@ -115,9 +119,9 @@ def _log(folders: list[Path], uri: str) -> None:
 
 def _runs(results: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
-    made = prepare(10, 20, {"rounds": 10}, {"every": 1})
+    prepared = prepare(10, 20, {"rounds": 10}, {"every": 1})
     first = results / "load" / "runs" / "run-000"
-    archive.write(first, made, {0: repetition.perform(made, 0)})
+    archive.write(first, prepared, {0: repetition.perform(prepared, 0)})
     facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
     for number in range(RUNS):
         folder = first.parent / f"run-{number:03d}"
@@ -152,7 +156,7 @@ def resident() -> float:
     return pages * resource.getpagesize() / MIB
 
 
-def told(part: str, how: str, what: str) -> None:
+def print_line(part: str, how: str, what: str) -> None:
     """One line, with the peak memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{part:8} {how:10} {what}; peak {peak:.0f} MiB", flush=True)

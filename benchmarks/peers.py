@@ -1,8 +1,8 @@
-"""The peers that install from the package index, on the same clients and the same module as the raw limit (`make peers`, `make bench`).
+"""The peers, on the same clients and the same module as the raw limit (`make peers`, `make bench`).
 
 Each runs the way its own documentation recommends for simulation, with telemetry off, one worker per thread of the
-comparison, and is evaluated the cheapest way it offers: the server's model on everybody's held-out rows, once a round. That is less
-than `loop` and `batched` do, who score every client's own model apart for validation and test.
+comparison, and is evaluated in its cheapest way: the server's model on the held-out rows of all clients, once a round.
+`loop` and `batched` do more: they score every client's own model separately for validation and test.
 """
 
 import os
@@ -27,7 +27,9 @@ def between(stamps: list[float]) -> list[float]:
 
 
 def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
-    """pfl-research: one process, one model whose parameters are put back after every user, tensors in memory; batches are not shuffled."""
+    """pfl-research: one process, one model whose parameters are reset after every user, tensors in memory, no
+    shuffling.
+    """
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging

@@ -1,7 +1,7 @@
-"""The raw limit: the loop that one would write by hand with torch.nn, torch.optim and PyTorch Geometric, for the same steps.
+"""The raw limit: the same steps in a loop written by hand with torch.nn, torch.optim and PyTorch Geometric.
 
-No framework stands in between: batches are taken by index from one tensor, the model object is reused, and evaluation is one pass
-over every client's held-out rows.
+No framework is involved: batches are taken by index from one tensor, the model object is reused, and evaluation is one
+pass over every client's held-out rows.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ class Seq2Seq(nn.Module):
 
 def network(name: str) -> nn.Module:
     """The model of the workload called `name`."""
-    made: dict[str, Callable[[], nn.Module]] = {
+    networks: dict[str, Callable[[], nn.Module]] = {
         "cnn": lambda: cnn(10, (32, 64), (512,), batch_norm=True),
         "lenet16": lambda: cnn(100, (16, 32), (120, 84), batch_norm=False),
         "mlp": lambda: mlp(32, 64, 10),
@@ -80,7 +80,7 @@ def network(name: str) -> nn.Module:
         "gcn": lambda: GCN(1433, 7),
         "gru": Seq2Seq,
     }
-    return made[name]()
+    return networks[name]()
 
 
 def outputs(name: str, federation: Federation) -> Callable[[nn.Module, int, Tensor], tuple[Tensor, Tensor]]:
@@ -95,11 +95,13 @@ def outputs(name: str, federation: Federation) -> Callable[[nn.Module, int, Tens
         length, span = len(time), torch.arange(window + horizon)
 
         def forecast(model: nn.Module, i: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-            seen = values[rows[:, None] + span]
+            windows = values[rows[:, None] + span]
             inputs = (
-                seen[:, :window] if name == "tpt" else torch.stack([seen, time[(rows % length)[:, None] + span]], -1)
+                windows[:, :window]
+                if name == "tpt"
+                else torch.stack([windows, time[(rows % length)[:, None] + span]], -1)
             )
-            return model(inputs), seen[:, window:]
+            return model(inputs), windows[:, window:]
 
         return forecast
     x, y = federation.shared["x"], federation.shared["y"]

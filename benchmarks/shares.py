@@ -1,9 +1,9 @@
 """Where a round's time goes. `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
 
-`rounds` prints the share of each phase of FedAvg's rounds, as `experiment.perform` runs them with evaluation, record and checkpoint every
-round. `servers` prints, for methods whose server computes, its share of a round of 100 clients with 500 samples each.
-Functions are timed from outside; what is called inside a phase counts for the inner one, except that a server's and an evaluation's
-forward passes are theirs.
+`rounds` prints the share of each phase of FedAvg's rounds, as `repetition.perform` runs them with evaluation, record
+and checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients
+with 500 samples each. Functions are timed from outside; what is called inside a phase counts for the inner one, except
+that a server's and an evaluation's forward passes are theirs.
 """
 
 import functools
@@ -32,7 +32,7 @@ from fedweave.runs.parallel import keep_memory
 
 ROUNDS = 4
 PHASES = ("forward", "backward", "optimiser", "data", "server", "evaluation", "recording", "rest")
-WHOLE = {"server", "recording"}  # nothing inside these is told apart
+WHOLE = {"server", "recording"}  # phases that are not divided further
 PROFILED = {"cnn": "loop", "lenet16": "loop", "mlp": "batched", "gcn": "batched", "gru": "batched"}
 SERVERS = (
     "fedavg",
@@ -85,10 +85,13 @@ class Clock:
 
 @contextmanager
 def watched(places: dict[str, list[Place]]) -> Iterator[Clock]:
-    """A clock of the phases whose functions stand in `places`."""
-    clock, before = Clock(), [(owner, name, getattr(owner, name)) for found in places.values() for owner, name in found]
-    for phase, found in places.items():
-        for owner, name in found:
+    """A clock of the phases whose functions are listed in `places`."""
+    clock, before = (
+        Clock(),
+        [(owner, name, getattr(owner, name)) for places_of_phase in places.values() for owner, name in places_of_phase],
+    )
+    for phase, places_of_phase in places.items():
+        for owner, name in places_of_phase:
             setattr(owner, name, clock.timed(phase, getattr(owner, name)))
     try:
         yield clock
@@ -127,15 +130,15 @@ def rounds(*names: str) -> None:
     print(f"{'workload':10} {'executor':10} {'ms/round':>9} " + " ".join(f"{p:>10}" for p in PHASES))
     for name in names or tuple(PROFILED):
         work, kind = WORKLOADS[name](), PROFILED[name]
-        method, made = (
+        method, prepared = (
             work.method(),
             prepare(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1}),
         )
-        made = replace(made, method=method, federation=work.federation)
+        prepared = replace(prepared, method=method, federation=work.federation)
         with tempfile.TemporaryDirectory() as folder:
-            repetition.perform(made, 1, Path(folder))
+            repetition.perform(prepared, 1, Path(folder))
             with watched(phases(work, method)) as clock:
-                repetition.perform(made, 0, Path(folder))
+                repetition.perform(prepared, 0, Path(folder))
         total = sum(clock.seconds.values())
         shares = " ".join(f"{100 * clock.seconds[phase] / total:9.1f}%" for phase in PHASES)
         print(f"{name:10} {kind:10} {1e3 * total / ROUNDS:9.1f} {shares}", flush=True)
@@ -148,10 +151,10 @@ def servers(*names: str) -> None:
         ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop()),
         ("gcn", GRAPHS, functools.partial(subgraphs, 100), Batched()),
     ):
-        wanted = [name for name in methods if not names or name in names]
-        made = work() if wanted else None
-        for name in wanted:
-            total, server = last_round(made.method(name, **OPTIONS.get(name, {})), made, executor)
+        selected = [name for name in methods if not names or name in names]
+        case = work() if selected else None
+        for name in selected:
+            total, server = last_round(case.method(name, **OPTIONS.get(name, {})), case, executor)
             print(f"{name:12} {model:10} {total:8.2f} {server:10.3f} {100 * server / total:6.1f}%", flush=True)
 
 

@@ -1,7 +1,7 @@
 """A long day of the Prefect server: one flow of 200 stages, four at a time. `python -m benchmarks.soak [STAGES]`.
 
-A DVC project whose stages only write a file, so that what is measured is DVC, Prefect and their server. Prints the server's memory and
-database on the way, then what the server says of every task and what DVC says is left to do.
+A DVC project whose stages only write a file, so that only DVC, Prefect and their server are measured. Prints the
+server's memory and database on the way, then what the server says of every task and what DVC says is left to do.
 """
 
 import os
@@ -63,9 +63,10 @@ def soak(port: int) -> None:
     with server.child([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], {}) as process:
         threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
         _await(f"http://127.0.0.1:{port}/api/health")
-        seen, over = [_resident(process.pid)], threading.Event()
+        memory, over = [_resident(process.pid)], threading.Event()
         threading.Thread(
-            target=lambda: [seen.append(_resident(process.pid)) for _ in iter(lambda: over.wait(5), True)], daemon=True
+            target=lambda: [memory.append(_resident(process.pid)) for _ in iter(lambda: over.wait(5), True)],
+            daemon=True,
         ).start()
         begun = time.perf_counter()
         print(reproduce(parallel=4, retries=0))
@@ -74,17 +75,19 @@ def soak(port: int) -> None:
         with get_client(sync_client=True) as client:
             begun = time.perf_counter()
             runs = [*client.read_task_runs(limit=200), *client.read_task_runs(limit=200, offset=200)]
-            asked = time.perf_counter() - begun
+            listing = time.perf_counter() - begun
         states = Counter(run.state_name for run in runs)
         size = sum(
             Path(file[2]).stat().st_size
             for file in sqlite3.connect(".prefect/prefect.db").execute("PRAGMA database_list")
         )
         print(
-            f"{len(runs)} tasks {dict(states)} in {spent:.0f} s, {spent / len(runs):.2f} s each; stale after it: {len(stale_stages())}"
+            f"{len(runs)} tasks {dict(states)} in {spent:.0f} s, {spent / len(runs):.2f} s each; "
+            f"stale after it: {len(stale_stages())}"
         )
-        print(f"server: {seen[0]:.0f} MiB at first, {max(seen):.0f} at most, {seen[-1]:.0f} at the end; database {size / MIB:.1f} MiB; "
-              f"all tasks listed in {asked:.2f} s")  # fmt: skip
+        print(f"server: {memory[0]:.0f} MiB at first, {max(memory):.0f} at most, {memory[-1]:.0f} at the end; "
+              f"database {size / MIB:.1f} MiB; "
+              f"all tasks listed in {listing:.2f} s")  # fmt: skip
 
 
 def _await(address: str) -> None:

@@ -84,12 +84,12 @@ def _part(stage: str, event: str) -> str:
     return {"begun": "start", "ended": "exit"}[event]
 
 
-def show(title: str, total: float, found: Mapping[str, float]) -> None:
+def show(title: str, total: float, seconds_of: Mapping[str, float]) -> None:
     """Print a table of parts, the largest first."""
     table = Table(title=f"{title}: {total:.1f} s", title_justify="left", box=None)
     for name in ("part", "seconds", "share"):
         table.add_column(name, justify="left" if name == "part" else "right")
-    for name, seconds in sorted(found.items(), key=lambda item: -item[1]):
+    for name, seconds in sorted(seconds_of.items(), key=lambda item: -item[1]):
         table.add_row(name, f"{seconds:.1f}", f"{100 * seconds / total:.0f} %")
     Console().print(table)
 

@@ -1,4 +1,4 @@
-"""What the machine does while a stage trains, as rows that stay few however long it takes."""
+"""Load of the machine while a stage trains, in a limited number of rows for any duration."""
 
 import sys
 import threading
@@ -71,14 +71,14 @@ def _gpus() -> dict[str, float]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
-        found[f"gpu_{number}_memory_usage_megabytes"] = (total - free) / MIB
-        found[f"gpu_{number}_memory_usage_percentage"] = 100.0 * (total - free) / total
+        metrics[f"gpu_{number}_memory_usage_megabytes"] = (total - free) / MIB
+        metrics[f"gpu_{number}_memory_usage_percentage"] = 100.0 * (total - free) / total
         with suppress(ModuleNotFoundError, RuntimeError):  # without NVIDIA's Python bindings the load is not known
-            found[f"gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization(number))
-    return found
+            metrics[f"gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization(number))
+    return metrics
 
 
 def write(path: Path, rows: list[dict[str, float]]) -> None:

@@ -21,7 +21,7 @@ GRACE = 10.0  # seconds between asking a process group to end and killing it
 
 
 class Children:
-    """Child processes of one undertaking: they end with it, and once it was told to end it starts no more."""
+    """Child processes of one owner: they end with it, and after its `end` it starts no more."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
@@ -30,14 +30,15 @@ class Children:
 
     @contextmanager
     def child(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """Start `command` in a session of its own, output and errors in one pipe; leaving the block ends its process group.
+        """Start `command` in its own session, output and errors in one pipe; the end of the block ends its process
+        group.
 
         Raises:
-            InterruptedError: the undertaking was told to end.
+            InterruptedError: `end` was called.
         """
         with self._starting:
             if self._ended.is_set():
-                raise InterruptedError("told to end")
+                raise InterruptedError("ended")
             process = _start(command, env or {})
             self._running.add(process)
         try:
@@ -50,13 +51,13 @@ class Children:
         """Wait, for a thread that looks after something else than a child.
 
         Raises:
-            InterruptedError: the undertaking was told to end.
+            InterruptedError: `end` was called.
         """
         if self._ended.wait(seconds):
-            raise InterruptedError("told to end")
+            raise InterruptedError("ended")
 
     def end(self) -> None:
-        """End all of them, for the thread that is told to stop while others wait for their child."""
+        """End all of them; may be called from another thread than the ones that wait for their child."""
         with self._starting:
             self._ended.set()
         for process in tuple(self._running):
@@ -128,7 +129,7 @@ def note(event: str) -> None:
 
 
 def leave(code: int | str | None) -> NoReturn:
-    """Exit as `sys.exit(code)` does, threads and exit functions included, without taking the interpreter apart.
+    """Exit as `sys.exit(code)` does, with threads and exit functions, but without clearing the interpreter.
 
     Freeing every object of PyTorch one by one takes 0.7 s; the kernel frees them at once.
     """

@@ -9,7 +9,7 @@ from fedweave.errors import BadInput
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-WAYS = "make it one of git (git init), or tell DVC that there is none (dvc config core.no_scm true)"
+WAYS = "make it one of git (git init), or tell DVC that it has no git (dvc config core.no_scm true)"
 
 
 def repository(wait: bool = False) -> "Repo":

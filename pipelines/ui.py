@@ -29,7 +29,7 @@ class Server(NamedTuple):
 
 
 def servers() -> tuple[Server, Server]:
-    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback unless UI_HOST says otherwise."""
+    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback or on the address UI_HOST."""
     host = os.environ.get("UI_HOST", LOOPBACK)
     mlflow, prefect = _mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
@@ -58,12 +58,12 @@ def mlflow_address() -> str:
 
 
 def page(experiment: str, run: str = "") -> str:
-    """The runs of an experiment, or one of them, below MLflow's address; it would open on a page about language models unasked."""
+    """The runs of an experiment, or one of them, below MLflow's address; its default page is about language models."""
     return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
 
 
 def check_store(uri: str) -> None:
-    """Refuse at once a database that SQLite cannot read: MLflow would try for minutes, and then show where it stood.
+    """Refuse a database that SQLite cannot read: MLflow would try for minutes, and then print a traceback.
 
     Raises:
         BadInput: naming the file, the reason and the way out.
@@ -82,38 +82,39 @@ def check_store(uri: str) -> None:
 
 
 def main() -> None:
-    """Start both servers, print their addresses when they answer, and end both when told to end.
+    """Start both servers, print their addresses when they answer, and end both on a signal.
 
     SIGTERM, which `stage` turns into an exit, ends them in every case; a shell that starts this in the background lets
     SIGINT be ignored.
 
     Raises:
-        BadInput: a port is taken, MLflow's database is damaged, or a server does not come up; the line carries its last words.
+        BadInput: a port is in use, MLflow's database is damaged, or a server does not start; the line has its last
+            output.
     """
-    wanted = servers()
+    both = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
-    for server in wanted:
+    for server in both:
         if _answers(server.port):
             raise BadInput(
                 f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}"
             )
     with ExitStack() as stack:
-        running = [stack.enter_context(Children().child(server.command, server.env)) for server in wanted]
-        said = [_drain(process) for process in running]
-        for server, process, words in zip(wanted, running, said, strict=True):
+        running = [stack.enter_context(Children().child(server.command, server.env)) for server in both]
+        outputs = [_drain(process) for process in running]
+        for server, process, words in zip(both, running, outputs, strict=True):
             _await(server, process, words)
             print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
         for study, runs in _studies():
             print(f"runs of {study}: {runs}", flush=True)
         if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
             print(
-                f"UI_HOST={os.environ['UI_HOST']}: whoever reaches this machine reaches both, without a password",
+                f"UI_HOST={os.environ['UI_HOST']}: everyone who reaches this machine reaches both, without a password",
                 flush=True,
             )
         print("Ctrl-C ends both", flush=True)
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
-    raise BadInput("a server ended by itself; see what it said: " + " | ".join(words[-1] for words in said if words))
+    raise BadInput("a server ended by itself; its last output: " + " | ".join(words[-1] for words in outputs if words))
 
 
 def _studies() -> Iterator[tuple[str, str]]:

@@ -34,7 +34,9 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def dealt(tmp_path_factory: pytest.TempPathFactory) -> "Project":
-    """A project of three runs whose data are dealt and whose search is over, for tests to copy and train in; `fedavg_ft` takes longest."""
+    """A project of three runs whose data are dealt and whose search is over, for tests to copy and train in;
+    `fedavg_ft` takes longest.
+    """
     from servers import Project, study
 
     settings = {"digits-fedavg_ft": {"train.rounds": 60, "train.checkpoint": 1}}
@@ -50,7 +52,8 @@ def dealt(tmp_path_factory: pytest.TempPathFactory) -> "Project":
 def reporting(prefect_api: str) -> Iterator[str]:
     """The flows of this process report to the real server.
 
-    Afterwards nothing of them goes on: an open socket pings from its thread, with Python's `random`, in the middle of other tests.
+    Afterwards nothing of them goes on: an open socket pings from its thread, with Python's `random`, in the middle of
+    other tests.
     """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

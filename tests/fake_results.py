@@ -33,7 +33,8 @@ def write_study(
 ) -> Path:
     """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`.
 
-    A task's block may have dataset, setting, metric, points, select, note, published, and the clients' client_names, group, group_names.
+    A task's block may have dataset, setting, metric, points, select, note, published, and the clients' client_names,
+    group, group_names.
     """
     for t, (task, block) in enumerate((tasks or {"blobs": {}}).items()):
         for m, (label, skill) in enumerate(methods.items()):
@@ -71,8 +72,10 @@ def write_run(
         "setting": block.get("setting", task), "method": slug(label), "label": label, "metric": metric,
         "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
         "select": block.get("select", "best_val_round"),
-        "clients": clients, **{key: block[key] for key in NAMES if key in block}, "parameters": 1234, "device": "cpu", "executor": "loop",
-        "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}", "layers": LAYERS,
+        "clients": clients, **{key: block[key] for key in NAMES if key in block}, "parameters": 1234,
+        "device": "cpu", "executor": "loop",
+        "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}",
+        "layers": LAYERS,
         "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
         "spec": {
             "task": {"model": {"name": "mlp"}},
@@ -146,14 +149,16 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float], count: 
         lrs, lams = 10 ** rng.uniform(-3, 0, count), rng.uniform(0, 1, count)
         value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, count)
         trials = [
-            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v), "reached": float(v),
-             "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)}, "started": 1.7e9 + 10 * i, "seconds": 5.0}
+            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v),
+             "reached": float(v), "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)},
+             "started": 1.7e9 + 10 * i, "seconds": 5.0}
             for i, (a, b, v) in enumerate(zip(lrs, lams, value, strict=True))
         ]  # fmt: skip
         trials[3] |= {"value": None, "reached": trials[3]["reached"] - 3, "rounds": 2}
         best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
         run = f"{task}-{slug(label)}"
-        record = {"run": run, "trials": trials, "best": best["params"], "budget": {"trials": count, "share": 0.5, "seeds": [1000]},
+        record = {"run": run, "trials": trials, "best": best["params"],
+                  "budget": {"trials": count, "share": 0.5, "seeds": [1000]},
                   "maximize": True, "importance": {"lr": 0.7, "lam": 0.2, "norm": 0.1}}  # fmt: skip
         (folder / "tuned" / task / f"{run}.json").write_text(json.dumps({"run": run, "best": best["params"]}))
         (folder / "tuned" / task / "trials" / f"{run}.json").write_text(json.dumps(record))

@@ -2,10 +2,10 @@
 
 pytest-timeout ends a test that takes too long, by a signal. Two things it cannot do:
 
-- A test that never comes back to the interpreter (compiled code, a held lock) does not see the signal. A watchdog of `faulthandler`
-  writes the stacks of all threads and ends that worker, `GRACE` seconds after the limit.
-- A worker that dies (that way, or by a segmentation fault) is replaced by pytest-xdist, whose scheduler may then wait for ever for
-  the tests of the dead one. Here the run ends as failed at the next report, which names the test.
+- A test that never comes back to the interpreter (compiled code, a held lock) does not see the signal. A watchdog of
+  `faulthandler` writes the stacks of all threads and ends that worker, `GRACE` seconds after the limit.
+- A worker that dies (that way, or by a segmentation fault) is replaced by pytest-xdist, whose scheduler may then wait
+  for ever for the tests of the dead one. Here the run ends as failed at the next report, which names the test.
 """
 
 import faulthandler
@@ -46,7 +46,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def note_forks(test: str) -> None:
-    """Write down who started the children that this process has now: a forked one does not carry the name of its test."""
+    """Write down who started the children that this process has now: a forked one does not carry the name of its
+    test.
+    """
     if folder := os.environ.get("FEDWEAVE_TEST_RUN"):
         for file in Path("/proc/self/task").glob("*/children"):
             for note in (Path(folder, pid) for pid in file.read_text().split()):

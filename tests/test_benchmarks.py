@@ -43,7 +43,11 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from importlib.metadata import packages_distributions
 
 allowed = {*sys.argv[1:]}
-theirs = {name for name, owners in packages_distributions().items() if not allowed & {owner.lower().replace("_", "-") for owner in owners}}
+theirs = {
+    name
+    for name, owners in packages_distributions().items()
+    if not allowed & {owner.lower().replace("_", "-") for owner in owners}
+}
 
 class Bare:
     def find_spec(name, path=None, target=None):
@@ -129,7 +133,9 @@ def test_seconds_are_those_of_every_round(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An inner phase is its own, what a server or an evaluation calls is theirs, and functions come back as they were."""
+    """An inner phase is its own, what a server or an evaluation calls is theirs, and functions come back as they
+    were.
+    """
     now = [0.0]
     monkeypatch.setattr(shares.time, "perf_counter", lambda: now[0])
 

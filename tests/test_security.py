@@ -1,4 +1,6 @@
-"""Nothing that was let in is run: no eval, no pickle of others, no open port, and pinned digests where a library unpickles."""
+"""Nothing that was let in is run: no eval, no pickle of others, no open port, and pinned digests where a library
+unpickles.
+"""
 
 import ast
 import re

@@ -68,8 +68,8 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1),
 def study(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> spec.Study:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
-        "dataset": "blobs", "setting": "made-up", "partition": {"name": "natural", "clients": 3, "seed": 0}, "model": MODELS[kind],
-        "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
+        "dataset": "blobs", "setting": "made-up", "partition": {"name": "natural", "clients": 3, "seed": 0},
+        "model": MODELS[kind], "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
         "evaluate": evaluate,
     }  # fmt: skip
     block = {

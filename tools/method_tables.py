@@ -1,6 +1,6 @@
 """Writes the settings table into every page of docs/methods, from the fields of the methods' classes.
 
-Run it after a setting has changed: `python -m tools.method_tables`. What stands outside of the table's markers is
+Run it after a change of a setting: `python -m tools.method_tables`. Text outside of the table's markers is
 written by hand and stays.
 """
 
@@ -43,7 +43,7 @@ def filled(text: str, name: str) -> str:
 
 
 def table(settings: tuple[Setting, ...]) -> str:
-    """The settings as Markdown, or a sentence where there is none."""
+    """The settings as Markdown, or a sentence if there are none."""
     return HEADER + "".join(map(_line, settings)) if settings else "No settings of its own.\n"
 
 

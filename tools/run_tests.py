@@ -1,7 +1,8 @@
 """Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
 
-After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run has failed. A process
-that a test started and that is still there at the end is ended too, and fails the run under the name of that test.
+After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run has
+failed. A process that a test started and that is still there at the end is ended too, and fails the run under the name
+of that test.
 """
 
 import os
@@ -28,7 +29,7 @@ class Stopped(Exception):
 
 def members(run: str) -> list[psutil.Process]:
     """The processes whose environment names this run, except this one and zombies."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if (
@@ -36,10 +37,10 @@ def members(run: str) -> list[psutil.Process]:
                 and process.environ().get(MARK) == run
                 and process.status() != psutil.STATUS_ZOMBIE
             ):
-                found.append(process)
+                processes.append(process)
         except (psutil.Error, OSError):
             continue
-    return found
+    return processes
 
 
 def described(process: psutil.Process, run: str) -> str:
@@ -91,7 +92,7 @@ def stop(*_: object) -> NoReturn:
 
 def watched(command: list[str], run: str, limit: float) -> int:
     """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
-    # One thread in every process that a test starts: as many workers as cores are busy beside it.
+    # One thread in every process that a test starts: there are as many workers as cores.
     tests = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ | {MARK: run})
     try:
         status = tests.wait(limit)

@@ -54,8 +54,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
     if not OLDEST <= sys.version_info < TOO_NEW:
-        found = f"{sys.executable} is {sys.version.split()[0]}"
-        sys.exit(f"setup: Python 3.11 to 3.14 is needed, {found}; name another with PYTHON=...")
+        version = f"{sys.executable} is {sys.version.split()[0]}"
+        sys.exit(f"setup: Python 3.11 to 3.14 is needed, {version}; name another with PYTHON=...")
     return parser.parse_args()
 
 

@@ -1,8 +1,8 @@
 """Fork server of the stages: it has imported what every stage needs, and runs each stage as a fork of itself.
 
-DVC stays the scheduler: the launcher, which DVC starts, asks for a stage and waits. The server ends with the process that it was
-started for, and a stage ends with the process that asked for it. It runs no code but the one on disk: when a
-file that it has imported changes, it ends and the next stage starts another. It computes nothing itself, so that no
+DVC stays the scheduler: the launcher, which DVC starts, requests a stage and waits. The server ends with the process
+that it was started for, and a stage ends with the process that asked for it. It runs no code but the one on disk: when
+a file that it has imported changes, it ends and the next stage starts another. It computes nothing itself, so that no
 pool of threads of PyTorch and no GPU is in use when it forks.
 """
 
@@ -35,7 +35,9 @@ KEYS = {"token", "stage", "words", "parent", "cwd", "env", "umask", "ignored"}  
 
 
 class Job(NamedTuple):
-    """A stage that runs: its process, which leads a group, and the connection and the parent of who asked for it."""
+    """A running stage: its process, which leads a group, and the connection and the parent of the process that
+    requested it.
+    """
 
     process: int
     ended: int  # descriptor that becomes readable when the stage has ended
@@ -134,8 +136,8 @@ class Server:
 
     def _fits(self, request: dict[str, Any]) -> bool:
         """Whether a fork of this process is what the client would have started."""
-        mine, asked = (fixed(environment) for environment in (self.environment, request["env"]))
-        return request["stage"] in STAGES and mine == asked and request["cwd"] == str(Path.cwd())
+        mine, requested = (fixed(environment) for environment in (self.environment, request["env"]))
+        return request["stage"] in STAGES and mine == requested and request["cwd"] == str(Path.cwd())
 
     def _start(self, link: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         parent, server = os.pidfd_open(request["parent"]), os.getpid()
@@ -176,7 +178,7 @@ class Server:
             os._exit(1)
 
     def _listen(self, job: Job) -> None:
-        """Pass the signals on that the client sends; a client that is gone ends its stage."""
+        """Pass on the client's signals; a client that has ended ends its stage."""
         try:
             numbers = job.link.recv(64)
         except BlockingIOError:
@@ -188,9 +190,9 @@ class Server:
         if not numbers:
             self._end(job, job.link)
 
-    def _end(self, job: Job, seen: socket.socket | int) -> None:
+    def _end(self, job: Job, source: socket.socket | int) -> None:
         """Ask a stage to end, once; `seen` is what said so, and is not looked at again."""
-        self.selector.unregister(seen)
+        self.selector.unregister(source)
         if job.process not in self.killing:
             self.killing[job.process] = time.monotonic() + GRACE
             _signal(job.process, signal.SIGTERM)
@@ -258,10 +260,10 @@ def run_stage(name: str, words: list[str]) -> NoReturn:
 def _request(packet: bytes) -> dict[str, Any]:
     """What a client asks for; empty where it is not what `fedweave.pipelines.launching.launcher` sends."""
     try:
-        found = dict(json.loads(packet))
+        request = dict(json.loads(packet))
     except (ValueError, TypeError):
         return {}
-    return found if KEYS <= found.keys() else {}
+    return request if KEYS <= request.keys() else {}
 
 
 def _signal(process: int, number: int) -> None:

@@ -11,14 +11,14 @@ Stamp = tuple[int, int, int]
 
 def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
     """File -> when it was last changed, its size and its number; None where there is no such file."""
-    found: dict[str, Stamp | None] = {}
+    stamps_of: dict[str, Stamp | None] = {}
     for file in files:
         try:
             about = Path(file).stat()
-            found[file] = (about.st_mtime_ns, about.st_size, about.st_ino)
+            stamps_of[file] = (about.st_mtime_ns, about.st_size, about.st_ino)
         except OSError:
-            found[file] = None
-    return found
+            stamps_of[file] = None
+    return stamps_of
 
 
 def project_files() -> list[str]:

@@ -12,7 +12,7 @@ OTHER = (
     "PWD",
     "OLDPWD",
     "CUDA_VISIBLE_DEVICES",
-)  # variables that may differ from stage to stage, beside DVC's own
+)  # variables that may differ from stage to stage, in addition to DVC's own
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:

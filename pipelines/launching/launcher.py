@@ -1,8 +1,9 @@
-"""Start of a stage: `python -IS pipelines/launching/launcher.py STAGE [ARGUMENT]`, the command of every stage in dvc.yaml.
+"""Start of a stage: `python -IS pipelines/launching/launcher.py STAGE [ARGUMENT]`, the command of every stage in
+dvc.yaml.
 
-A fork server has PyTorch and the package imported and runs the stage as a fork of itself; the first stage of a `dvc repro`
-starts it, see forkserver.py. Where that cannot be, the stage runs as `python -m fedweave.pipelines.stages.STAGE`, with the same results.
-Only the standard library is imported here, because every stage pays for it.
+A fork server has PyTorch and the package imported and runs the stage as a fork of itself; the first stage of a `dvc
+repro` starts it, see forkserver.py. Without a server, the stage runs as `python -m fedweave.pipelines.stages.STAGE`,
+with the same results. Only the standard library is imported here, because every stage pays for it.
 """
 
 # ruff: noqa: PTH103, PTH108, PTH109, PTH123, PTH208
@@ -48,7 +49,7 @@ def main() -> NoReturn:
 
 
 def _run_forked(name: str, words: list[str]) -> None:
-    """Run the stage in the fork server; returns, without having done anything, where there is none.
+    """Run the stage in the fork server; returns without any effect if there is no server.
 
     Raises:
         OSError: this folder or this kernel cannot have one.
@@ -137,7 +138,9 @@ def _sweep() -> None:
 
 
 def _send(link: socket.socket, request: dict[str, object]) -> bool:
-    """Send `request` with what a process inherits, standard streams included; False where that is too much for one packet."""
+    """Send `request` with what a process inherits, standard streams included; False if it is too large for one
+    packet.
+    """
     mask = os.umask(0o022)
     os.umask(mask)
     ignored = [int(number) for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]
@@ -156,7 +159,7 @@ def _send(link: socket.socket, request: dict[str, object]) -> bool:
 
 
 def _forward(link: socket.socket, number: int) -> None:
-    """Send a signal on to the stage; whoever stops this process stops the stage first."""
+    """Send a signal on to the stage, which ends before this process."""
     with suppress(OSError):
         link.send(bytes([signal.SIGSTOP if number == signal.SIGTSTP else number]))
     if number == signal.SIGTSTP:

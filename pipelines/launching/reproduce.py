@@ -1,6 +1,8 @@
-"""What `make repro` runs: `python -IS pipelines/launching/reproduce.py [STUDY]`, one at a time in a folder, ended when `make` is.
+"""The command of `make repro`: `python -IS pipelines/launching/reproduce.py [STUDY]`; one per folder, ended with
+`make`.
 
-It becomes `dvc repro`: the lock stays with that process, and the kernel gives it free when the process ends, however that happens.
+It becomes `dvc repro`: the lock stays with that process, and the kernel releases it when the process ends for any
+reason.
 """
 
 # ruff: noqa: PTH103, PTH123
@@ -62,8 +64,8 @@ def _busy() -> list[int]:
     """Processes that run a stage by DVC itself or by a flow."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         with open(DVC_LOCK, encoding="utf-8") as file:
-            found = json.load(file)
-        holders = [*found["write"].values(), *(one for many in found["read"].values() for one in many)]
+            locks = json.load(file)
+        holders = [*locks["write"].values(), *(one for many in locks["read"].values() for one in many)]
         return sorted({one["pid"] for one in holders if _is_dvc(one["pid"])})
     return []
 

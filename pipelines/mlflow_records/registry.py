@@ -16,7 +16,7 @@ from fedweave.runs import serving
 
 SERVED = Path(__file__).with_name("served.py")
 CODE = [str(files("fedweave"))]
-NEEDED = ("numpy", "torch", "tqdm")  # what `fedweave.runs.serving` imports, beside MLflow itself
+NEEDED = ("numpy", "torch", "tqdm")  # what `fedweave.runs.serving` imports, in addition to MLflow itself
 ALIAS = "best"
 
 
@@ -32,34 +32,37 @@ def log_model(run: Run, run_id: str) -> str | None:
         answer = serving.load(Path(folder)).answer(example)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
-                name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=CODE, input_example=example,
+                name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=CODE,
+                input_example=example,
                 signature=infer_signature(example, answer, {"client": 0, "seed": min(run.seeds)}),
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],
             )  # fmt: skip
     return str(logged.model_id)
 
 
-def name_best(sink: Sink, made: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
-    """Log the models of the leader of each task and let `<study>-<task>@best` be them; returns registered name -> version.
+def name_best(sink: Sink, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
+    """Log the models of each task's leader and point `<study>-<task>@best` to them; returns registered name -> version.
 
     Args:
         logged: run -> id of its MLflow run.
     """
     named, runs = {}, {run.name: run for run in study.runs}
-    for task, part in made.board.groupby("task", sort=False):
+    for task, part in tables.board.groupby("task", sort=False):
         leader = part.iloc[0]
         run_id = logged[leader["run"]]
         model = _model_of(sink, run_id) or log_model(runs[leader["run"]], run_id)
         if model is not None:
-            text = verdicts.verdict(part, verdicts.marked(part, made.significance[made.significance["task"] == task]))
+            text = verdicts.verdict(
+                part, verdicts.marked(part, tables.significance[tables.significance["task"] == task])
+            )
             name = f"{study.name}-{task}".replace("/", "-").replace(":", "-")
             named[name] = _point(sink, name, model, run_id, str(leader["method"]), text)
     return named
 
 
 def _model_of(sink: Sink, run_id: str) -> str | None:
-    found = sink.client.search_logged_models([sink.experiment], f"source_run_id = '{run_id}'", max_results=1)
-    return str(found[0].model_id) if found else None
+    models = sink.client.search_logged_models([sink.experiment], f"source_run_id = '{run_id}'", max_results=1)
+    return str(models[0].model_id) if models else None
 
 
 def _point(sink: Sink, name: str, model: str, run_id: str, method: str, text: str) -> str:
@@ -70,10 +73,10 @@ def _point(sink: Sink, name: str, model: str, run_id: str, method: str, text: st
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = [v for v in sink.client.search_model_versions(f"name = '{name}'") if v.run_id == run_id]
-    found = (
+    version = (
         versions[0] if versions else sink.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
     )
-    sink.client.set_model_version_tag(name, found.version, "method", method)
-    sink.client.update_model_version(name, found.version, text)
-    sink.client.set_registered_model_alias(name, ALIAS, found.version)
-    return str(found.version)
+    sink.client.set_model_version_tag(name, version.version, "method", method)
+    sink.client.update_model_version(name, version.version, text)
+    sink.client.set_registered_model_alias(name, ALIAS, version.version)
+    return str(version.version)

@@ -1,7 +1,8 @@
 """The personalized models of a run as one MLflow model.
 
-MLflow keeps this file itself and runs it when the model is loaded, so nothing is pickled. Which client's model answers is a
-parameter: {"inputs": ..., "params": {"client": 3, "seed": 0}}.
+MLflow stores this file and runs it when the model is loaded, so nothing is pickled. A parameter chooses the client's
+model:
+{"inputs": ..., "params": {"client": 3, "seed": 0}}.
 """
 
 from pathlib import Path

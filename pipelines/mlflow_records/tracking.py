@@ -1,7 +1,8 @@
 """MLflow as a sink: what a results folder says, as runs to browse and compare.
 
-A parent run per method and task with a child per seed, a parent per search with a child per trial, a parent per ablation with
-a child per variant. The files are the truth: the database may be deleted at any time, and `main` writes it again.
+A parent run per method and task with a child per seed, a parent per search with a child per trial, a parent per
+ablation with a child per variant. The files are the truth: the database may be deleted at any time, and `main` writes
+it again.
 """
 
 import json
@@ -35,13 +36,14 @@ from fedweave.results import Run, Study, Tables, verdicts
 
 TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
 STEPS = 16  # most pictures that a run's graph steps through
-SQUARE = 240  # least pixels of a side of such a picture
-HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up", "bytes_down": "bytes_down",
+SQUARE = 240  # smallest width and height of such a picture, in pixels
+HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up",
+            "bytes_down": "bytes_down",
             "seconds": "seconds", "published": "published_mean"}  # fmt: skip
 
 
 def main(*studies: str) -> None:
-    """Log `studies` (default: every one under results/): the way back when the database is gone.
+    """Log `studies` (default: every one under results/), for example after the database was deleted.
 
     Raises:
         BadInput: a study that is not there, or has no finished run, or MLflow does not take it.
@@ -57,13 +59,13 @@ def main(*studies: str) -> None:
         except (MlflowException, SQLAlchemyError) as error:
             reason = str(error).splitlines()[0]
             raise BadInput(
-                f"{mlflow.get_tracking_uri()}: not logged ({reason}); mend it or move it away, then: fedweave log"
+                f"{mlflow.get_tracking_uri()}: not logged ({reason}); repair it or move it away, then: fedweave log"
             ) from error
         print(f"MLflow holds {len(logged)} runs of {folder.relative_to(RESULTS)}", flush=True)
 
 
 def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True) -> list[str]:
-    """Log results/<study>: its finished runs, searches and ablations, and the models of each task's leader under their alias.
+    """Log results/<study>: its finished runs, searches and ablations, and the leaders' models with their alias.
 
     Args:
         folder: results/<study>.
@@ -77,17 +79,17 @@ def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True
         BadInput: no finished run, or a broken one.
     """
     study = results.load_study(folder)
-    made, store = results.current(study), writer.connect(study.name, uri)
+    tables, store = results.current(study), writer.connect(study.name, uri)
     writer.describe(
         store, {str(run.info["dataset"]): (str(run.info["metric"]), run.higher_is_better) for run in study.runs}
     )
-    ids = [_run(store, run, made) for run in study.runs]
-    for found in extras.tuning(study.folder):
-        _search(store, study, found)
+    ids = [_run(store, run, tables) for run in study.runs]
+    for search in extras.tuning(study.folder):
+        _search(store, study, search)
     if ablations:
         for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
             _ablation(store, study, str(name), table)
-    registry.name_best(store, made, study, dict(zip((run.name for run in study.runs), ids, strict=True)))
+    registry.name_best(store, tables, study, dict(zip((run.name for run in study.runs), ids, strict=True)))
     return ids
 
 
@@ -102,44 +104,45 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
     return _run(writer.connect(alone.name, uri), run, results.tables(alone))
 
 
-def _run(store: Sink, run: Run, made: Tables) -> str:
+def _run(store: Sink, run: Run, tables: Tables) -> str:
     mark = writer.digest(*(run.folder / name for name in ("run.json", "rounds.csv", "evaluations.parquet")))
-    return writer.once(store, run.name, mark, partial(_method, run, made), partial(_finish, store, run))
+    return writer.once(store, run.name, mark, partial(_method, run, tables), partial(_finish, store, run))
 
 
 def _about(run: Run) -> dict[str, str]:
     return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-def _method(run: Run, made: Tables) -> Entry:
+def _method(run: Run, tables: Tables) -> Entry:
     """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
     ended = int((run.folder / "run.json").stat().st_mtime * 1000)
     spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
     ends = ended - int(spent.sum()) + spent.cumsum()
-    mine = made.board["task"] == run.task
-    marks = verdicts.marked(made.board[mine], made.significance[made.significance["task"] == run.task])
+    mine = tables.board["task"] == run.task
+    marks = verdicts.marked(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
     children = (
-        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)}, _of_seed(run, made, seed),
+        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)},
+              _of_seed(run, tables, seed),
               int(ends[seed] - spent[seed]), int(ends[seed]))
         for seed in run.info["seeds"]
     )  # fmt: skip
     params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
     tags = _about(run) | {"verdict": marks[run.label]}
-    return Entry(run.name, "method", tags, params, _headline(run, made), ended - int(spent.sum()), ended, children)
+    return Entry(run.name, "method", tags, params, _headline(run, tables), ended - int(spent.sum()), ended, children)
 
 
-def _headline(run: Run, made: Tables) -> Iterator[Metric]:
+def _headline(run: Run, tables: Tables) -> Iterator[Metric]:
     """The leaderboard's numbers, and the mean over seeds of every curve."""
-    ranked = made.board[made.board["task"] == run.task].reset_index(drop=True)
+    ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
     place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
     yield metric(run.info["metric"], row["mean"])
     yield from (metric(name, row[column]) for name, column in HEADLINE.items())
     yield metric("parameters", run.info["parameters"])
     yield metric("rank", place)
     yield from (metric(name, run.info[name]) for name in ("dropped", "epsilon") if name in run.info)
-    tests = made.significance.query("task == @run.task and family == 'leader' and other == @run.label")
+    tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
     yield from (metric("p_adjusted", p) for p in tests["p_adjusted"])
-    yield from _curves(run, made.curves[made.curves["run"] == run.name], "mean")
+    yield from _curves(run, tables.curves[tables.curves["run"] == run.name], "mean")
     yield from _machine(run)
 
 
@@ -150,7 +153,7 @@ def _machine(run: Run) -> Iterator[Metric]:
         yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
 
 
-def _of_seed(run: Run, made: Tables, seed: int) -> Iterator[Metric]:
+def _of_seed(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
     """Curves, ledger and diagnostics by round, and the selected value of every client (its number as the step)."""
     mine = run.evaluations[run.evaluations["seed"] == seed]
     means = mine.groupby(["point", "split", "round"], as_index=False)["value"].mean()
@@ -160,7 +163,7 @@ def _of_seed(run: Run, made: Tables, seed: int) -> Iterator[Metric]:
             yield metric(f"round/{name}", getattr(row, name), row.round)
     for row in run.diagnostics[run.diagnostics["seed"] == seed].itertuples():
         yield metric(f"diagnostic/{row.name}", row.value, row.round)
-    final = made.clients[(made.clients["run"] == run.name) & (made.clients["seed"] == seed)]
+    final = tables.clients[(tables.clients["run"] == run.name) & (tables.clients["seed"] == seed)]
     for row in final.itertuples():
         yield metric(f"client/{run.info['metric']}", row.value, row.client)
     yield metric(run.info["metric"], final["value"].mean())
@@ -184,21 +187,23 @@ _content_of_data = cache(writer.digest)  # which many runs share, and which may 
 
 
 def _dataset(run: Run) -> DatasetInput:
-    """The data set, dealt as the task deals it, as MLflow's input of a run; the digest is that of the files."""
+    """The data set, partitioned as in the task, as MLflow's input of a run; the digest is of the files."""
     name = str(run.info["dataset"])
     features = Path("data", "features", name)
     dealt = Path("data", "partitions", run.task, "partition.npz")
     digest = _content_of_data(*sorted(features.glob("*")), dealt)
     source = CodeDatasetSource({"stage": f"partition@{run.task}", "setting": run.info["setting"]})
     try:
-        made: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
+        source_data: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
     except BadInput:
-        made = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
-    return DatasetInput(made._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
+        source_data = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
+    return DatasetInput(source_data._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
 
 
 def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
-    """Who learned from whom: one picture for all layers, and for every layer one per kept round that MLflow can step through."""
+    """Who learned from whom: one picture for all layers, and one per layer and stored round, which MLflow shows as
+    steps.
+    """
     graphs = results.graphs(run)
     if graphs is None:
         return
@@ -219,9 +224,9 @@ def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
             )
 
 
-def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
+def _search(store: Sink, study: Study, search: extras.Tuning) -> None:
     """A search: its best value and what mattered, a child for every trial."""
-    run = next((run for run in study.runs if run.name == found.run), None)
+    run = next((run for run in study.runs if run.name == search.run), None)
     if run is None:
         return
     about = {name: _about(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
@@ -230,32 +235,32 @@ def _search(store: Sink, study: Study, found: extras.Tuning) -> None:
     def entry() -> Entry:
         begun, ended = (
             int(1000 * t)
-            for t in (found.trials["started"].min(), (found.trials["started"] + found.trials["seconds"]).max())
+            for t in (search.trials["started"].min(), (search.trials["started"] + search.trials["seconds"]).max())
         )
         numbers = [
-            metric(value, found.value),
-            metric("trials", len(found.trials)),
-            metric("pruned", found.trials["value"].isna().sum()),
+            metric(value, search.value),
+            metric("trials", len(search.trials)),
+            metric("pruned", search.trials["value"].isna().sum()),
         ]
-        numbers += [metric(f"importance/{name}", share) for name, share in found.importance.items()]
-        params = writer.flatten({"best": found.best, "budget": found.budget})
-        children = (_trial(found, about, value, number) for number in range(len(found.trials)))
+        numbers += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
+        params = writer.flatten({"best": search.best, "budget": search.budget})
+        children = (_trial(search, about, value, number) for number in range(len(search.trials)))
         return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
 
-    writer.once(store, f"tuning/{run.name}", writer.digest(found.file), entry)
+    writer.once(store, f"tuning/{run.name}", writer.digest(search.file), entry)
 
 
-def _trial(found: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
-    row = found.trials.iloc[number]
+def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
+    row = search.trials.iloc[number]
     begun = int(1000 * row["started"])
     numbers = [
         metric(value, row["value"]),
-        *(metric(f"{value}/reached", v, step) for step, v in found.curves[number].items()),
+        *(metric(f"{value}/reached", v, step) for step, v in search.curves[number].items()),
     ]
     tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
-    params = writer.flatten({name: row[name] for name in found.names})
+    params = writer.flatten({name: row[name] for name in search.names})
     return Entry(
-        f"{found.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
+        f"{search.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
     )
 
 

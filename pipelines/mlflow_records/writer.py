@@ -1,7 +1,7 @@
-"""MLflow as a place to write to: runs that are there once, whatever is logged how often.
+"""Writing to MLflow: each run exists once, however often it is logged.
 
-A run carries a digest of the files that it was made from. One that is there with the same digest is left alone; anything
-else of the same name, half-logged runs included, makes way for a new one.
+A run carries a digest of its source files. A run with the same digest is left alone; any other run of the same name,
+also a half-logged one, is replaced.
 """
 
 import hashlib
@@ -27,7 +27,9 @@ from fedweave.pipelines import ui
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
-ABOUT = """Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`, sorted by `metrics.{metric}`.
+ABOUT = """\
+Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`,
+sorted by `metrics.{metric}`.
 
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
 With the filter above and several experiments chosen, the same list spans studies.
@@ -36,12 +38,12 @@ CHARTS = "&searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={u
 
 
 class Sink(NamedTuple):
-    """Where runs go: a client, an experiment, the tags that say which code and data made them, and what is there already."""
+    """Where runs are written: a client, an experiment, the tags of code and data, and the runs that exist already."""
 
     client: MlflowClient
     experiment: str
     provenance: Mapping[str, str]
-    known: Mapping[str, list[mlflow.entities.Run]]
+    runs: Mapping[str, list[mlflow.entities.Run]]
 
 
 class Entry(NamedTuple):
@@ -72,12 +74,14 @@ def connect(experiment: str, uri: str | None = None) -> Sink:
     ui.check_store(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
-    client, found = MlflowClient(), mlflow.set_experiment(experiment).experiment_id
-    return Sink(client, found, provenance(), _known(client, found))
+    client, experiment_id = MlflowClient(), mlflow.set_experiment(experiment).experiment_id
+    return Sink(client, experiment_id, provenance(), _known(client, experiment_id))
 
 
 def _unhurried(connection: Any, _: Any) -> None:
-    """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and still loses no earlier one."""
+    """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and loses no earlier
+    one.
+    """
     if isinstance(connection, sqlite3.Connection):
         connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
 
@@ -85,14 +89,14 @@ def _unhurried(connection: Any, _: Any) -> None:
 @cache
 def provenance() -> Mapping[str, str]:
     """Git commit (with a mark if files differ from it) and a hash of dvc.lock; what is not there is left out."""
-    found = {}
+    tags = {}
     git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    asked = subprocess.run(git, capture_output=True, text=True, check=False)
-    if asked.returncode == 0:
-        found["mlflow.source.git.commit"] = asked.stdout.strip()
+    answer = subprocess.run(git, capture_output=True, text=True, check=False)
+    if answer.returncode == 0:
+        tags["mlflow.source.git.commit"] = answer.stdout.strip()
     if Path("dvc.lock").is_file():
-        found["dvc.lock"] = digest(Path("dvc.lock"))
-    return found
+        tags["dvc.lock"] = digest(Path("dvc.lock"))
+    return tags
 
 
 def digest(*files: Path) -> str:
@@ -106,32 +110,33 @@ def digest(*files: Path) -> str:
 
 def _known(client: MlflowClient, experiment: str) -> dict[str, list[mlflow.entities.Run]]:
     """The runs that are logged, parents and children, by the name of what they were made from."""
-    found: dict[str, list[mlflow.entities.Run]] = {}
+    runs: dict[str, list[mlflow.entities.Run]] = {}
     page: str | None = ""
     while page is not None:
         answer = client.search_runs([experiment], page_token=page or None)
         for entry in answer:
-            found.setdefault(entry.data.tags.get(RUN, ""), []).append(entry)
+            runs.setdefault(entry.data.tags.get(RUN, ""), []).append(entry)
         page = answer.token or None
-    return found
+    return runs
 
 
 def once(
     sink: Sink, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None
 ) -> str:
-    """Exactly one run called `name`: the one with the digest `mark`, or a new one in place of all others; returns its id.
+    """Exactly one run called `name`: the one with the digest `mark`, or a new one instead of all others; returns its
+    id.
 
     Args:
         make: what to log.
         finish: adds artifacts to the run with this id, before its digest makes it whole.
     """
-    there = sink.known.get(name, [])
-    same = [r for r in there if r.data.tags.get(DIGEST) == mark and r.info.status == "FINISHED"]
+    stored = sink.runs.get(name, [])
+    same = [r for r in stored if r.data.tags.get(DIGEST) == mark and r.info.status == "FINISHED"]
     if same:
-        kept = str(same[0].info.run_id)
-        _delete(sink, [r for r in there if kept not in (r.info.run_id, r.data.tags.get(PARENT))])
-        return kept
-    _delete(sink, there)
+        run_id = str(same[0].info.run_id)
+        _delete(sink, [r for r in stored if run_id not in (r.info.run_id, r.data.tags.get(PARENT))])
+        return run_id
+    _delete(sink, stored)
     return _log(sink, make(), {RUN: name, **sink.provenance}, mark, finish)
 
 
@@ -144,7 +149,10 @@ def _delete(sink: Sink, runs: list[mlflow.entities.Run]) -> None:
 
 
 def _log(sink: Sink, entry: Entry, tags: Mapping[str, str], mark: str, finish: Callable[[str], None]) -> str:
-    """The run of `entry` with its children. A parent's digest comes last, so that a half-logged run is never taken for whole."""
+    """The run of `entry` with its children.
+
+    A parent's digest is last, so that a half-logged run never counts as complete.
+    """
     about = {**tags, **entry.tags, "kind": entry.kind}
     run = str(sink.client.create_run(sink.experiment, entry.begun, about, entry.name).info.run_id)
     _write(sink, run, entry.metrics, entry.params)
@@ -185,7 +193,9 @@ def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
-    """Say in the experiment's description how to compare its runs; `metrics`: data set -> metric, and whether higher is better."""
+    """Describe in the experiment how to compare its runs; `metrics`: data set -> metric, and whether higher is
+    better.
+    """
     links = []
     for dataset, (metric, higher) in metrics.items():
         chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")

@@ -1,4 +1,4 @@
-"""What stands beside a flow run in Prefect's UI: progress, the leaderboard, figures, the way to the runs in MLflow."""
+"""Artifacts of a flow run in Prefect's UI: progress, the leaderboard, figures, links to the runs in MLflow."""
 
 import base64
 import csv
@@ -52,9 +52,9 @@ class Rounds:
 
     def read(self, line: str) -> None:
         """Move the bar if `line` tells of a round."""
-        found = self.LINE.search(line)
-        if found:
-            seed, done, total = found.groups()
+        match = self.LINE.search(line)
+        if match:
+            seed, done, total = match.groups()
             self._done[seed] = int(done) / int(total)
             self._bar.show(min(1.0, sum(self._done.values()) / self._seeds))
 
@@ -95,16 +95,16 @@ def _figures(folder: Path) -> Iterator[tuple[str, str]]:
     from fedweave import plots, results
 
     study = results.load_study(folder)
-    made = results.current(study)
-    looks = plots.looks(sorted(made.board["method"].unique()))
-    for task, board in made.board.groupby("task"):
+    tables = results.current(study)
+    looks = plots.looks(sorted(tables.board["method"].unique()))
+    for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
-        curves = made.curves[(made.curves["run"].isin(board["run"])) & (made.curves["split"] == "test")]
+        curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
         points = {run.name: run.info["point"] for run in study.runs}
         curves = curves[curves["point"] == curves["run"].map(points)]
         yield _svg(plots.convergence(curves, looks, metric)), f"{task}: test {metric} by round, as reported"
         mine = (
-            made.clients[made.clients["run"].isin(board["run"])]
+            tables.clients[tables.clients["run"].isin(board["run"])]
             .groupby(["method", "client"], as_index=False)["value"]
             .mean()
         )
@@ -117,7 +117,7 @@ def _figures(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _svg(drawing: str) -> str:
-    """An inline drawing as a picture that stands alone."""
+    """An inline drawing as a standalone picture."""
     from fedweave import plots
 
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +131,9 @@ def _data(kind: str, content: bytes) -> str:
 
 
 def _runs(study: str) -> Iterator["Run"]:
-    """The runs of `study` that MLflow's record holds, without the single seeds; none of a damaged one, as `evaluate` has said."""
+    """The runs of `study` in MLflow's record, without single seeds; none of a damaged record, which `evaluate`
+    reported.
+    """
     from mlflow import MlflowClient, get_tracking_uri
 
     try:
@@ -141,8 +143,8 @@ def _runs(study: str) -> Iterator["Run"]:
     client = MlflowClient()
     experiment = client.get_experiment_by_name(study)
     if experiment is not None:
-        found = client.search_runs([experiment.experiment_id], order_by=["tags.`mlflow.runName`"], max_results=5000)
-        yield from (run for run in found if PARENT not in run.data.tags)
+        runs = client.search_runs([experiment.experiment_id], order_by=["tags.`mlflow.runName`"], max_results=5000)
+        yield from (run for run in runs if PARENT not in run.data.tags)
 
 
 def _table(runs: list["Run"]) -> Iterator[str]:

@@ -18,7 +18,7 @@ class StaleStage(NamedTuple):
 
 
 def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
-    """The stages that changed, or stand below one that did, in an order in which they can run.
+    """The stages that changed, or depend on one that did, in an order in which they can run.
 
     Args:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
@@ -31,8 +31,8 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
     if targets:
-        wanted = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}
-        roots = [name for name in graph if wanted & {name, _group(name)}]
+        selected = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}
+        roots = [name for name in graph if selected & {name, _group(name)}]
         graph = graph.subgraph(set(roots).union(*(networkx.descendants(graph, name) for name in roots)))
     stale: dict[str, StaleStage] = {}
     for name in reversed(list(networkx.topological_sort(graph))):

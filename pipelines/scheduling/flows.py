@@ -42,7 +42,7 @@ PAUSE = 5  # seconds before a failed stage is tried again
 
 
 class Refused(RuntimeError):
-    """A stage that fails however often it is tried."""
+    """A stage that fails at every attempt."""
 
 
 def _params() -> dict[str, Any]:
@@ -83,13 +83,13 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     retry_condition_fn=_worth_it,
 )
 def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = (), after: Any = None) -> State[None]:
-    """Bring one DVC stage up to date. DVC's locks make this safe beside other stages on the same host."""
+    """Bring one DVC stage up to date. DVC's locks make this safe with other stages on the same host."""
     with host.current().device(gpu) as env:
         if env:
             get_run_logger().info("on GPU %s", *env.values())
         last = _run(stage, command or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage], env)
-    said = (name for words, name in NOT_RUN.items() if any(words in line for line in last))
-    return Completed(name=next(said, "Completed"))
+    outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last))
+    return Completed(name=next(outcomes, "Completed"))
 
 
 @task(task_run_name="{stage} elsewhere", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_was_lost)
@@ -145,7 +145,7 @@ def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
 def _bring(
     stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any
 ) -> tuple[list[str], int]:
-    """Run `stages`; whatever ends this ends them, here and elsewhere."""
+    """Run `stages`; they are ended, here and elsewhere, when this ends for any reason."""
     with runner:
         try:
             return _follow(_submit(runner, stages, retries, where, share))
@@ -183,10 +183,10 @@ def reproduce(
     Args:
         study: a name of `fedweave list studies`; empty: the one that params.yaml holds.
         targets: only these stages and what they depend on, for example `tune`; empty: all.
-        where: training runs `here`, on the `workers` of the pool gpu-pool, or packed onto this host's GPUs and cores by `ray`.
-        parallel: how many stages run at once; 0: one per GPU, at least two; with workers as many as they take.
+        where: training runs `here`, on the `workers` of the pool gpu-pool, or by `ray` on this host's GPUs and cores.
+        parallel: how many stages run at once; 0: one per GPU, at least two; with workers the pool's limit.
         retries: how often a failed stage is tried again; training goes on from its last checkpoint.
-        gpus: values of CUDA_VISIBLE_DEVICES to hand out, one per training stage; empty: all GPUs of the host.
+        gpus: values of CUDA_VISIBLE_DEVICES, one per training stage; empty: all GPUs of the host.
         share: with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one.
     """
     devices = tuple(gpus) if gpus else visible()
@@ -215,11 +215,11 @@ def perform(ticket: remote_stages.Ticket, retries: Annotated[int, Field(ge=0)] =
     try:
         with remote_stages.prepared(ticket) as command:
             run_stage.with_options(retries=retries)(ticket.stage, True, command)
-        made = remote_stages.deliver(ticket)
+        outputs = remote_stages.deliver(ticket)
     except BaseException:
         children.end()
         raise
-    create_table_artifact(made, key="outputs", description=f"what {ticket.stage} made, in the DVC remote")
+    create_table_artifact(outputs, key="outputs", description=f"what {ticket.stage} made, in the DVC remote")
 
 
 def _server_runs() -> bool:
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--where", choices=["here", "workers", "ray"], default="here", help="where training runs")
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
     parser.add_argument("--retries", type=int, default=1)
-    parser.add_argument("--gpus", nargs="*", help="CUDA devices to hand out, one per training stage; default: all")
+    parser.add_argument("--gpus", nargs="*", help="CUDA devices, one per training stage; default: all")
     options = vars(parser.parse_args())
     try:
         options["study"] = options["study"] and choose(options["study"], catalogue.studies(), "--study")

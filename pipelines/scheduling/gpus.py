@@ -1,6 +1,6 @@
 """The GPUs of this host, lent to one training stage at a time.
 
-A loan is a lock on a file: the kernel takes it back when the borrower ends, however it ends, so that a crash leaves no
+A loan is a lock on a file: the kernel releases it when the borrower ends for any reason, so that a crash leaves no
 GPU unused. Every flow, worker and user of the host takes part, with or without a server.
 """
 
@@ -17,7 +17,7 @@ POLL = 0.5  # seconds between two looks for a free GPU
 
 
 def visible() -> tuple[str, ...]:
-    """The host's GPUs as CUDA_VISIBLE_DEVICES names them, or nothing where there are none.
+    """The host's GPUs as CUDA_VISIBLE_DEVICES names them; empty without GPUs.
 
     What FEDWEAVE_GPUS lists, else CUDA_VISIBLE_DEVICES, else all that the driver shows. A name that is listed twice is
     lent to two stages at once.
@@ -27,17 +27,19 @@ def visible() -> tuple[str, ...]:
         if listed is not None:
             return tuple(name.strip() for name in listed.split(",") if name.strip())
     with suppress(OSError, subprocess.SubprocessError):
-        asked = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-        return tuple(subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.split())
+        command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+        return tuple(subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split())
     return ()
 
 
 @contextmanager
 def borrow(names: Sequence[str], wait: Callable[[float], object] = time.sleep) -> Iterator[str]:
-    """One of `names` for oneself, as soon as one is free; `wait` is called between two looks and may end the waiting by raising."""
-    while (found := _first_free(names)) is None:
+    """One of `names`, alone, as soon as one is free; `wait` is called between attempts and may raise to stop
+    waiting.
+    """
+    while (loan := _first_free(names)) is None:
         wait(POLL)
-    name, lock = found
+    name, lock = loan
     try:
         yield name
     finally:
@@ -67,7 +69,7 @@ def _folder() -> Path:
 
 
 def _open(path: Path) -> int:
-    # Without O_CREAT first: kernels refuse it for another user's file in a folder that everybody may write to.
+    # Without O_CREAT first: kernels refuse it for another user's file in a folder that all users may write to.
     with suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY)
     return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)

@@ -13,15 +13,15 @@ from fedweave.pipelines.scheduling.gpus import borrow
 
 
 class Site(NamedTuple):
-    """Child processes, and the names of the GPUs to hand out."""
+    """Child processes, and the names of the GPUs that stages may use."""
 
     children: Children
     gpus: tuple[str, ...] = ()
 
     @contextmanager
-    def device(self, wanted: bool) -> Iterator[dict[str, str]]:
-        """The environment that gives a stage one GPU to itself; empty where there is none to give."""
-        if not wanted or not self.gpus:
+    def device(self, needed: bool) -> Iterator[dict[str, str]]:
+        """The environment that gives a stage one GPU of its own; empty if none is available."""
+        if not needed or not self.gpus:
             yield {}
             return
         with borrow(self.gpus, self.children.pause) as name:

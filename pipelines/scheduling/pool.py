@@ -37,8 +37,10 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
         RuntimeError: the stage failed.
     """
     with remote_stages.issued(stage) as ticket:
-        asked = {"ticket": asdict(ticket), "retries": retries}
-        run = cast(FlowRun, run_deployment(DEPLOYMENT, parameters=asked, flow_run_name=stage, timeout=0, tags=[tag()]))
+        parameters = {"ticket": asdict(ticket), "retries": retries}
+        run = cast(
+            FlowRun, run_deployment(DEPLOYMENT, parameters=parameters, flow_run_name=stage, timeout=0, tags=[tag()])
+        )
         with get_client(sync_client=True) as client:
             while run.state is None or not run.state.is_final():
                 wait(POLL)
@@ -51,7 +53,8 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
 
 
 def recall(patience: float = 0.0) -> None:
-    """Cancel every stage that this folder's flows have sent out and that has not ended; wait for that for at most `patience` seconds.
+    """Cancel every stage that this folder's flows sent out and that still runs; wait at most `patience` seconds for its
+    end.
 
     Raises:
         RuntimeError: one is still there.
@@ -64,14 +67,15 @@ def recall(patience: float = 0.0) -> None:
         while patience and (left := _sent(client, [*going, StateType.CANCELLING])):
             if time.monotonic() > end:
                 raise RuntimeError(
-                    f"{left[0].name}: still runs for an earlier flow; cancel its flow run: prefect flow-run cancel {left[0].id}"
+                    f"{left[0].name}: still runs for an earlier flow; "
+                    f"cancel its flow run: prefect flow-run cancel {left[0].id}"
                 )
             time.sleep(POLL)
 
 
 def _sent(client: SyncPrefectClient, states: Sequence[StateType]) -> list[FlowRun]:
-    wanted = {"tags": {"all_": [tag()]}, "state": {"type": {"any_": list(states)}}}
-    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
+    filters = {"tags": {"all_": [tag()]}, "state": {"type": {"any_": list(states)}}}
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(filters))
 
 
 def tag() -> str:
@@ -90,7 +94,7 @@ def packed(where: Place, share: float) -> AbstractContextManager[Any]:
 
 
 def ray_runner(parallel: int, devices: Sequence[str]) -> Any:
-    """A task runner over Ray: the cluster of RAY_ADDRESS if that is set, else one of this host's cores and of `devices`.
+    """A task runner over Ray: the cluster of RAY_ADDRESS if it is set, else this host's cores and `devices`.
 
     Raises:
         BadInput: the extra is not installed.
@@ -101,17 +105,17 @@ def ray_runner(parallel: int, devices: Sequence[str]) -> Any:
         raise BadInput("where: 'ray' needs the extra: pip install -c constraints.txt -e '.[ray]'") from error
     if os.environ.get("RAY_ADDRESS"):
         return RayTaskRunner()
-    known = list(dict.fromkeys(devices))
-    if known:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(known)  # the names behind Ray's numbers
+    names = list(dict.fromkeys(devices))
+    if names:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the names behind Ray's numbers
     return RayTaskRunner(
-        init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(known), "include_dashboard": False}
+        init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(names), "include_dashboard": False}
     )
 
 
 def _made(run: FlowRun) -> list[dict[str, str]]:
     """The outputs that a worker reported, to be fetched; none if it worked in this folder."""
     with get_client(sync_client=True) as client:
-        wanted = ArtifactFilter.model_validate({"flow_run_id": {"any_": [run.id]}, "key": {"any_": ["outputs"]}})
-        found = client.read_artifacts(artifact_filter=wanted)
-    return [entry for artifact in found for entry in json.loads(str(artifact.data))]
+        filters = ArtifactFilter.model_validate({"flow_run_id": {"any_": [run.id]}, "key": {"any_": ["outputs"]}})
+        artifacts = client.read_artifacts(artifact_filter=filters)
+    return [entry for artifact in artifacts for entry in json.loads(str(artifact.data))]

@@ -1,6 +1,6 @@
 """A stage that runs elsewhere: what its worker must know, and how its outputs reach the one folder that has dvc.lock.
 
-The writer issues a ticket for a stage; a worker on any host runs that stage and answers with what it made; the writer checks
+The writer issues a ticket for a stage; a worker on any host runs that stage and returns its outputs; the writer checks
 that and commits it. Files need no way where both see the same folder; from clone to clone they go through DVC's default
 remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
 """
@@ -70,7 +70,7 @@ class Ticket:
         if not TOKEN.fullmatch(self.token):
             raise BadInput(f"ticket: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
         if not ADDRESS.fullmatch(self.stage):
-            raise BadInput(f"ticket: stage {shown(self.stage)} is no address of a stage; let the flow issue it")
+            raise BadInput(f"ticket: stage {shown(self.stage)} is not the name of a stage; let the flow issue it")
         if code_digest() != self.code:
             raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
         params = load_yaml(self.params)
@@ -81,7 +81,7 @@ class Ticket:
 
 @contextmanager
 def issued(name: str) -> Iterator[Ticket]:
-    """A ticket for the stage `name`, valid inside the block; what it needs is pushed to the DVC remote, if there is one."""
+    """A ticket for the stage `name`, valid inside the block; its inputs are pushed to the DVC remote, if one is set."""
     token = FOLDER / uuid4().hex
     write_atomic(token, name)
     try:
@@ -103,8 +103,8 @@ def _write(name: str, token: str) -> Ticket:
         )  # fmt: skip
 
 
-def accept(ticket: Ticket, made: Sequence[Mapping[str, str]]) -> None:
-    """Commit what a worker made for `ticket`; `made` are the outputs to fetch from the DVC remote, none from the same folder.
+def accept(ticket: Ticket, outputs: Sequence[Mapping[str, str]]) -> None:
+    """Commit a worker's results for `ticket`; `outputs` are fetched from the DVC remote, none from the same folder.
 
     Raises:
         BadInput: the stage is no longer the one of the ticket, or an output is missing or is none of the stage.
@@ -115,11 +115,12 @@ def accept(ticket: Ticket, made: Sequence[Mapping[str, str]]) -> None:
             raise BadInput(
                 f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
             )
-        _pull(repo, stage, made, stage.outs)
+        _pull(repo, stage, outputs, stage.outs)
         lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
         if lost:
             raise BadInput(
-                f"{ticket.stage}: {lost[0]} did not arrive; share the folder, or set a remote: dvc remote add -d NAME PLACE"
+                f"{ticket.stage}: {lost[0]} did not arrive; "
+                "share the folder, or set a remote: dvc remote add -d NAME PLACE"
             )
         repo.commit(ticket.stage, force=True)
 
@@ -129,7 +130,8 @@ def prepared(ticket: Ticket) -> Iterator[list[str]]:
     """The command for `ticket`, in a folder that stays ready for it as long as the block lasts.
 
     Raises:
-        BadInput: this clone has other code than the writer, or cannot reach what the stage needs, or the ticket is not sound.
+        BadInput: this clone has other code than the writer, or cannot get the stage's inputs, or the ticket is not
+            valid.
     """
     ticket.check()
     if ticket.here:
@@ -161,7 +163,7 @@ def _outputs(stage: Any) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove an output, whatever it is; of a link only the link."""
+    """Remove an output of any kind; of a link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -169,7 +171,7 @@ def _remove(path: Path) -> None:
 
 
 def deliver(ticket: Ticket) -> list[dict[str, str]]:
-    """Push what was made for `ticket` to the DVC remote and say what it is; in the writer's own folder there is no need."""
+    """Push the outputs of `ticket` to the DVC remote and list them; the writer's own folder needs no push."""
     if ticket.here:
         return []
     with _repo() as repo:
@@ -181,9 +183,9 @@ def deliver(ticket: Ticket) -> list[dict[str, str]]:
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
     root = paths.PACKAGE.parent.parent
-    found = [*paths.PACKAGE.rglob("*"), *(root / "pipelines").rglob("*.py"), root / "dvc.yaml"]
+    files = [*paths.PACKAGE.rglob("*"), *(root / "pipelines").rglob("*.py"), root / "dvc.yaml"]
     content = hashlib.sha256()
-    for file in sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts):
+    for file in sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts):
         content.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return content.hexdigest()[:16]
 
@@ -216,7 +218,7 @@ def _stage(repo: "Repo", name: str) -> Any:
 
 
 def _above(repo: "Repo", stage: Any) -> list["Output"]:
-    """The outputs of every stage that `stage` stands on: a command may read more of them than it depends on directly."""
+    """The outputs of all stages above `stage`: a command may read more of them than it depends on directly."""
     import networkx
 
     return [out for other in networkx.descendants(repo.index.graph, stage) for out in other.outs]
@@ -243,7 +245,7 @@ def _push(repo: "Repo", outs: Sequence["Output"]) -> None:
             repo.cloud.push(objects)
 
 
-def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], known: Sequence["Output"]) -> None:
+def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expected: Sequence["Output"]) -> None:
     """Fetch `entries` from the DVC remote, each of which must be one of the outputs `known`.
 
     Raises:
@@ -251,11 +253,12 @@ def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], known:
     """
     from dvc.output import loadd_from
 
-    paths = {str(out.def_path) for out in known}
+    paths = {str(out.def_path) for out in expected}
     for entry in entries:
         if entry.get("path") not in paths or not MD5.fullmatch(str(entry.get("md5"))):
             raise BadInput(
-                f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; run the flow again"
+                f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; "
+                "run the flow again"
             )
     clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]
     for out in loadd_from(stage, clean):
@@ -271,9 +274,10 @@ def _check_members(out: "Output") -> None:
     Raises:
         BadInput: naming the file.
     """
-    found = out.get_obj()
-    for key, _, _ in found if out.hash_info is not None and out.hash_info.isdir and found is not None else ():
+    members = out.get_obj()
+    for key, _, _ in members if out.hash_info is not None and out.hash_info.isdir and members is not None else ():
         if not key or any(part in ("", ".", "..") or "/" in part for part in key):
             raise BadInput(
-                f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; remove it there, and run the flow again"
+                f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; "
+                "remove it there, and run the flow again"
             )

@@ -1,10 +1,9 @@
-"""`fedweave deploy` and `fedweave worker`: the pool of workers that training runs on, once per server and once per host."""
+"""`fedweave deploy` and `fedweave worker`: the pool of workers for training, once per server and once per host."""
 
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, cast
 from urllib.request import urlopen
@@ -29,7 +28,9 @@ def deploy(
         int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")
     ] = 1,
 ) -> None:
-    """Tell the Prefect server of this project: its pool and queues, their limits, and the deployments of prefect.yaml."""
+    """Register this project at the Prefect server: its pool and queues, their limits, and the deployments of
+    prefect.yaml.
+    """
     os.environ["PREFECT_API_URL"] = _server()
     os.environ.pop(FOLDER, None)  # it stays a variable in the deployments
     register(slots)
@@ -39,7 +40,7 @@ def deploy(
 
 
 def register(slots: int) -> None:
-    """The pool, its queues with their limits, and the watch over lost workers; what is there already is brought up to date."""
+    """Create or update the pool, its queues with their limits, and the automation that watches for lost workers."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -59,11 +60,15 @@ def worker(
     name: Annotated[str, typer.Option(help="what Prefect calls this worker; default: the host and the role")] = "",
     health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
 ) -> NoReturn:
-    """Work for the Prefect server in this folder, until Ctrl-C: flows that read and write dvc.lock here, or stages for them."""
+    """Work for the Prefect server in this folder, until Ctrl-C: flows that read and write dvc.lock here, or single
+    stages.
+    """
     slots = limit or max(1, len(gpus.visible()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
-    command = _command(most, name or f"{socket.gethostname()}-{role}", queues)
+    command = [sys.executable, *f"-m prefect worker start --pool {POOL} --type process --limit {most}".split()]
+    command += ["--name", name or f"{socket.gethostname()}-{role}"]
+    command += [word for queue in queues for word in ("--work-queue", queue)]
     command += ["--with-healthcheck"] if health_port else []
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # A stage's `python` is the one of this environment.
@@ -79,13 +84,6 @@ def worker(
         else {}
     )
     os.execve(sys.executable, command, {**os.environ, **own, **health})
-
-
-def _command(most: int, name: str, queues: Sequence[str]) -> list[str]:
-    """The command of a Prefect worker called `name` that runs up to `most` flows from `queues`."""
-    start = [sys.executable, "-m", "prefect", "worker", "start"]
-    options = ["--pool", POOL, "--type", "process", "--limit", str(most), "--name", name]
-    return [*start, *options, *(word for queue in queues for word in ("--work-queue", queue))]
 
 
 def _server() -> str:
@@ -141,15 +139,16 @@ def _watch() -> None:
     }
     trigger = EventTrigger(
         after={beat}, expect={beat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
-        match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": POOL},  # others' hearts may beat more slowly
+        # The workers of other pools may send heartbeats less often.
+        match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": POOL},
         for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=patience),
     )  # fmt: skip
     action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(patience), force=False)
-    made = Automation(
+    automation = Automation(
         name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action]
     )
     try:
-        made.id = cast(Automation, Automation.read(name=made.name)).id
-        made.update()
+        automation.id = cast(Automation, Automation.read(name=automation.name)).id
+        automation.update()
     except ValueError:
-        made.create()
+        automation.create()

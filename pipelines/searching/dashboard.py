@@ -42,16 +42,16 @@ class Mirror:
         for key in self._study.runs:
             trials, maximize = self._ended(key)
             if trials and key not in self._shown:
-                shown = optuna.create_study(
+                copy = optuna.create_study(
                     storage=self.storage, study_name=key, direction="maximize" if maximize else "minimize"
                 )
-                self._shown[key] = shown, set()
+                self._shown[key] = copy, set()
             for trial in trials:
-                shown, known = self._shown[key]
-                if str(trial.datetime_complete) not in known:
-                    known.add(str(trial.datetime_complete))
+                copy, copied = self._shown[key]
+                if str(trial.datetime_complete) not in copied:
+                    copied.add(str(trial.datetime_complete))
                     with suppress(KeyError):  # the copy was deleted in the browser
-                        shown.add_trial(trial)
+                        copy.add_trial(trial)
         return len(self._shown)
 
     def _ended(self, key: str) -> tuple[list[FrozenTrial], bool]:
@@ -60,7 +60,7 @@ class Mirror:
         if key not in self._journals and journal.is_file():
             self._journals[key] = search.storage(journal)
         storage = self._journals.get(key)
-        if storage is None or name not in {found.study_name for found in storage.get_all_studies()}:
+        if storage is None or name not in {summary.study_name for summary in storage.get_all_studies()}:
             return stored(self._study, key)
         opened = optuna.load_study(study_name=name, storage=storage)
         trials = sorted(opened.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
@@ -68,7 +68,7 @@ class Mirror:
 
 
 def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
-    """The trials that the stage wrote for a run, and whether more is better; none where there are none."""
+    """The trials that the stage wrote for a run, and whether more is better; empty without results."""
     file = paths.trials(study.name, study.runs[key].task, key)
     if not file.is_file():
         return [], True
@@ -85,16 +85,16 @@ def _frozen(trials: Iterable[dict], spaces: dict[str, optuna.distributions.BaseD
     for trial in trials:
         if {*trial["params"]} - {*spaces}:
             continue  # of a space that params.yaml no longer declares
-        made = create_trial(
+        frozen = create_trial(
             state=TrialState.PRUNED if trial["value"] is None else TrialState.COMPLETE,
             value=trial["value"],
             params=trial["params"],
             distributions={name: spaces[name] for name in trial["params"]},
             intermediate_values={int(step): value for step, value in trial["curve"].items()},
         )
-        made.datetime_start = datetime.fromtimestamp(trial["started"])
-        made.datetime_complete = datetime.fromtimestamp(trial["started"] + trial["seconds"])
-        yield made
+        frozen.datetime_start = datetime.fromtimestamp(trial["started"])
+        frozen.datetime_complete = datetime.fromtimestamp(trial["started"] + trial["seconds"])
+        yield frozen
 
 
 def main(port: int = 8080) -> None:

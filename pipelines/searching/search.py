@@ -1,8 +1,8 @@
 """One search: its journal, the trials that processes claim from it, and what a trial is worth.
 
-Only validation values are looked at. Any number of processes may work on a search, on any host that shares the project's
-folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or made twice.
-What trial n tries hangs on n and on the trials before it; one process alone therefore finds the same whether it was
+Only validation values are used. Any number of processes may work on a search, on any host that shares the project's
+folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or run twice.
+What trial n tries depends on n and on the trials before it; so a single process gets the same result whether it was
 killed in between or not.
 """
 
@@ -47,7 +47,7 @@ PAUSE = 0.5  # seconds between looks at trials that others are training
 
 
 class KernelLock(JournalFileOpenLock):
-    """A lock on the journal that ends with its holder: Optuna's own are files, and one left by a kill stops the next search."""
+    """A lock on the journal that ends with its holder: Optuna's own locks are files that remain after a kill."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -65,9 +65,9 @@ class KernelLock(JournalFileOpenLock):
 
 
 class Claims:
-    """Who is training which trial: one byte of a file each, locked by the process that trains it, so that it ends with it.
+    """Which process trains which trial: one byte of a file per trial, locked by the process until it ends.
 
-    POSIX ties such locks to the process and the file: keep one `Claims` per file and process, and never open that file elsewhere.
+    POSIX ties such locks to process and file: keep one `Claims` per file and process, and open that file nowhere else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,7 +140,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
 
 
 def journal(study: Study, key: str, root: Path = paths.STATE) -> Path:
-    """Where the search lies: outside the stage's outputs, which DVC deletes before it runs a stage."""
+    """Path of the search: outside the stage's outputs, which DVC deletes before it runs a stage."""
     return root / "tune" / study.name / f"{key}.journal"
 
 
@@ -155,7 +155,9 @@ def storage(path: Path) -> JournalStorage:
 
 
 def digest(study: Study, key: str) -> str:
-    """A hash of all that the values of the search depend on: what nothing touched is found again, and nothing else is."""
+    """A hash of everything that the values of the search depend on: a search is reused exactly while the hash is the
+    same.
+    """
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
     subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
@@ -163,12 +165,12 @@ def digest(study: Study, key: str) -> str:
 
 
 def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> None:
-    """Bring the search of the run `key` to its budget, together with whoever else works on it; arguments as in `find`."""
+    """Bring the search of the run `key` to its budget, together with other processes that work on it; arguments as in `find`."""
     torch.set_num_threads(1)
     search = find(study, key, inputs, root)
     claims = Claims(journal(study, key, root).with_suffix(".claims"))
     total = _bench(search, {}).rounds
-    whole = study.tune.sampler == "grid"  # whoever asks for every point wants its value
+    whole = study.tune.sampler == "grid"  # a grid wants the value of every point
     search.opened.pruner = NopPruner() if whole else MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
     while search.left:
         trial = _claimed(search, claims)
@@ -186,7 +188,7 @@ def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
     """The next trial; None where others are training all that are left."""
     opened = search.opened
     with claims.alone():
-        # Looked at every time: whoever was killed while it queued them has queued the first few only.
+        # Checked every time: a process killed while queueing has queued only the first few.
         queued = [trial.system_attrs.get("fixed_params") for trial in opened.get_trials(deepcopy=False)]
         for point in first(search.study, search.key):
             if point not in queued:

@@ -1,4 +1,4 @@
-"""Stage `ablate`: a run with one thing changed at a time, or every combination of several, beside the run as it is declared."""
+"""Stage `ablate`: the declared run, with one thing changed at a time, or with every combination of several."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ from fedweave.errors import Diverged, choose
 from fedweave.files import write_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import note, stage
-from fedweave.pipelines.stages.train import found as tuned
 from fedweave.pipelines.stages.train import train
+from fedweave.pipelines.stages.train import tuned_values as tuned
 from fedweave.report import extras
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
@@ -31,19 +31,23 @@ class Outcome(NamedTuple):
     bytes: float
     seconds: float
     declared: bool = False
-    dealt: bool = False  # its clients are not those of the run, so that no two can be paired
+    dealt: bool = False  # its partition differs from the run's, so that clients cannot be paired
 
 
 def main(name: str) -> None:
-    """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to results/<study>/ablations/<name>."""
+    """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to its results folder."""
     study = assembly.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
-    found, done = outcomes(study, name, block["run"], block["variants"])
+    results_of, done = outcomes(study, name, block["run"], block["variants"])
     note("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
-    write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, found))
-    values = ((variant, seed, client, value) for variant, outcome in found.items()
-              for seed, row in zip(study.seeds, outcome.values, strict=True) for client, value in enumerate(row))  # fmt: skip
+    write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, results_of))
+    values = (
+        (variant, seed, client, value)
+        for variant, outcome in results_of.items()
+        for seed, row in zip(study.seeds, outcome.values, strict=True)
+        for client, value in enumerate(row)
+    )
     write_table(folder / "values.csv", ("variant", "seed", "client", "value"), values)
     plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
     for checkpoints, trained in done:
@@ -58,20 +62,20 @@ def outcomes(
     A variant that is the run as declared is read from its results instead of being trained again.
     """
     best = tuned(study, key)
-    declared, found, done = study.run(key, best), {}, []
+    declared, results_of, done = study.run(key, best), {}, []
     for variant, settings in variants.items():
         run, title = assembly.varied(study, key, best, settings), f"{name}, {variant}"
         if _same(run, declared):
-            found[variant] = _of_results(study, key, settings)
+            results_of[variant] = _of_results(study, key, settings)
             continue
         dealt = run.task.partition != declared.task.partition
         trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
-        found[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
+        results_of[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
-        print(f"{title}: {trained.prepared.method.task.metric} {found[variant].values.mean():.4g}", flush=True)
-    if not any(outcome.declared for outcome in found.values()):
-        found = {DECLARED: _of_results(study, key, {}), **found}
-    return found, done
+        print(f"{title}: {trained.prepared.method.task.metric} {results_of[variant].values.mean():.4g}", flush=True)
+    if not any(outcome.declared for outcome in results_of.values()):
+        results_of = {DECLARED: _of_results(study, key, {}), **results_of}
+    return results_of, done
 
 
 def _same(first: Run, second: Run) -> bool:
@@ -99,15 +103,17 @@ def _of_training(
     return Outcome(settings, values, float(down + up), float(seconds))
 
 
-def table(name: str, run: results.Run, found: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
-    """A row per variant, the paired test against the run as declared in it (corrected over the variants), where it has the same clients."""
-    base = next(variant for variant, outcome in found.items() if outcome.declared)
-    paired = [variant for variant, outcome in found.items() if variant != base and not outcome.dealt]
-    values = {variant: found[variant].values for variant in (base, *paired)}
+def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
+    """A row per variant, with the paired test against the declared run (corrected over variants) if clients are
+    equal.
+    """
+    base = next(variant for variant, outcome in results_of.items() if outcome.declared)
+    paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
+    values = {variant: results_of[variant].values for variant in (base, *paired)}
     tests = {
         c.method: c for c in statistics.against(values, [(variant, base) for variant in paired], run.higher_is_better)
     }
-    for variant, outcome in found.items():
+    for variant, outcome in results_of.items():
         score, test = selection.headline(outcome.values, run.higher_is_better), tests.get(variant)
         compared = (
             (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")

@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def log(folder: Path, ablations: bool = True) -> None:
-    """Log the study in `folder`; a failure is told and no more, for this can be done at any time."""
+    """Log the study in `folder`; a failure is only reported, because logging can be repeated at any time."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -34,7 +34,8 @@ def log(folder: Path, ablations: bool = True) -> None:
         logged = tracking.log_study(folder, ablations=ablations)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
         print(
-            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(paths.RESULTS)}",
+            f"not logged to MLflow ({str(error).splitlines()[0]}); "
+            f"later: fedweave log {folder.relative_to(paths.RESULTS)}",
             file=sys.stderr,
         )
     else:
@@ -43,8 +44,8 @@ def log(folder: Path, ablations: bool = True) -> None:
 
 def drop_strangers(study: spec.Study) -> None:
     """Remove what params.yaml no longer names: DVC's cache keeps it, the tables must not."""
-    kept: dict[str, Mapping[str, Any]] = {"runs": study.runs, "ablations": study.ablate}
-    for part, named in kept.items():
+    declared: dict[str, Mapping[str, Any]] = {"runs": study.runs, "ablations": study.ablate}
+    for part, named in declared.items():
         parent = paths.RESULTS / study.name / part
         parent.mkdir(parents=True, exist_ok=True)
         for folder in parent.glob("*/"):

@@ -10,7 +10,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
-from fedweave.pipelines.stages.train import found
+from fedweave.pipelines.stages.train import tuned_values
 from fedweave.report import method_views
 from fedweave.report.summary import Line, summary
 from fedweave.results import verdicts
@@ -35,7 +35,8 @@ LEAST = (
 )  # left out first on a narrow terminal
 WIDE = 160  # columns of output that is no terminal
 LEGEND = (
-    "mean over clients, std over seeds, at the round that validation data select; interval: bootstrap over seeds and clients",
+    "mean over clients, std over seeds, at the round that validation data select; "
+    "interval: bootstrap over seeds and clients",
     "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
     "? undecided (the interval leaves out zero, the corrected test does not decide)",
     "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
@@ -46,31 +47,33 @@ NAMED = 6  # most runs in a line
 
 
 def main(study: str = "") -> None:
-    """Print the leaderboard of `study` (default: the one that params.yaml names), its summary in words, and where the rest is."""
+    """Print the leaderboard of `study` (default: that of params.yaml), its summary in words, and the paths of the
+    rest.
+    """
     name = study or spec.load().name
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
     console, loaded = Console(markup=False), results.load_study(folder)
     console.width = console.width if console.is_terminal else WIDE
-    made = results.current(loaded, paths.PARTITIONS)
+    tables = results.current(loaded, paths.PARTITIONS)
     if changed := stale(loaded):
         about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         console.print(
             f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro",
             soft_wrap=True,
         )
-    for task, part in made.board.groupby("task", sort=False):
+    for task, part in tables.board.groupby("task", sort=False):
         console.print(fitting(console, part))
         runs = results.by_task(loaded)[str(task)]
-        if said := verdicts.reason_without_power(runs, results.values(runs, made.clients)):
-            console.print(said, soft_wrap=True)
+        if reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients)):
+            console.print(reason, soft_wrap=True)
         console.print("")
     for line in LEGEND:
         console.print(line, style="dim", soft_wrap=True)
-    for grid in besides(made):
+    for grid in extra_grids(tables):
         console.print("", plain(grid))
-    in_words(console, summary(loaded, made))
+    in_words(console, summary(loaded, tables))
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
@@ -88,11 +91,11 @@ def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:
     rows = list(results.leaderboard_rows(part))
     table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
     filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
-    shown = [key for key in COLUMNS if key in filled and key not in without]
-    for key in shown:
+    keys = [key for key in COLUMNS if key in filled and key not in without]
+    for key in keys:
         table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
-        table.add_row(*(row[key] for key in shown), style="bold" if mark == "best" else "")
+        table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
     return table
 
 
@@ -107,27 +110,27 @@ def in_words(console: Console, lines: Sequence[Line]) -> None:
 
 
 def stale(study: results.Study) -> list[str]:
-    """The runs whose settings or seeds are no longer those of params.yaml and of what tuning found, where both speak of them."""
+    """The runs whose settings or seeds differ by now from those of params.yaml and of tuning."""
     try:
         now = assembly.load()
-    except BadInput:  # old results are shown whatever is being written there
+    except BadInput:  # old results are shown also while params.yaml is being edited
         return []
-    known = [run for run in (*study.runs, *study.leaky) if now.name == study.name and run.name in now.runs]
-    tuned = [run for run in known if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
+    runs = [run for run in (*study.runs, *study.leaky) if now.name == study.name and run.name in now.runs]
+    tuned = [run for run in runs if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
     return [
         run.name
         for run in tuned
-        if run.info.get("spec_hash") != now.run(run.name, found(now, run.name)).fingerprint()
+        if run.info.get("spec_hash") != now.run(run.name, tuned_values(now, run.name)).fingerprint()
         or {*run.seeds} != {*now.seeds}
     ]
 
 
-def besides(made: results.Tables) -> Iterator[method_views.Grid]:
-    """What the study's papers print besides scores, and the clients that are looked at apart; nothing for most studies."""
-    measures, cohorts = made.measures[made.measures["table"] != ""], made.cohorts
+def extra_grids(tables: results.Tables) -> Iterator[method_views.Grid]:
+    """Other quantities that the study's papers print, and separate groups of clients; nothing for most studies."""
+    measures, cohorts = tables.measures[tables.measures["table"] != ""], tables.cohorts
     for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
-        mine, apart = (table[table["task"] == task] for table in (measures, cohorts))
-        grids = [method_views.cohorts(apart), method_views.others(mine), *method_views.shares(mine)]
+        mine, groups = (table[table["task"] == task] for table in (measures, cohorts))
+        grids = [method_views.cohorts(groups), method_views.others(mine), *method_views.shares(mine)]
         yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
 
 

@@ -16,7 +16,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # w
 
 
 def main(study: str = "") -> None:
-    """Build the page of `study` (default: the one that params.yaml names), log its ablations, and write the leaderboard."""
+    """Build the page of `study` (default: that of params.yaml), log its ablations, and write the leaderboard."""
     from fedweave.pipelines.stages import evaluate, leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)

@@ -23,7 +23,7 @@ def main(key: str) -> None:
     """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
     study = assembly.load()
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
-    run = study.run(key, found(study, key))
+    run = study.run(key, tuned_values(study, key))
     with machine.watched() as load:
         prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
     note("trained")
@@ -46,13 +46,15 @@ class Trained(NamedTuple):
 
 
 def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
-    """Every repetition of `run`, which the log calls `title`; what was killed goes on from its last checkpoint if the code is the same."""
+    """Every repetition of `run`, named `title` in the log; a killed one continues from its checkpoint of the same
+    code.
+    """
     prepared = repetition.prepare(run, *inputs)
     checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
     return Trained(prepared, repetition.perform_all(prepared, checkpoints, lines(title, prepared.rounds)), checkpoints)
 
 
-def found(study: Study, key: str) -> dict[str, Any]:
+def tuned_values(study: Study, key: str) -> dict[str, Any]:
     """The values that tuning found for the run `key`.
 
     Raises:
@@ -69,7 +71,7 @@ def found(study: Study, key: str) -> dict[str, Any]:
 
 
 def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
-    """Progress for a log: a few lines a repetition, whatever the number of rounds."""
+    """Progress for a log: a few lines a repetition, for any number of rounds."""
 
     def show(seed: int, report: Report) -> None:
         if report.round % max(1, rounds // LINES) == 0:

@@ -23,27 +23,27 @@ FEWEST = 6  # finished trials from which on their spread is attributed to parame
 def main(task: str) -> None:
     """Search for every run of `task`; write what was found, and the trials behind it.
 
-    results/<study>/tuned/<task>/<run>.json holds {"run", "best"}, which training reads: a longer search that finds nothing
-    better trains nothing again. Without trials, or for a method without a space, `best` is empty and training takes the
-    declared values. trials/<run>.json holds what `record` gives.
+    results/<study>/tuned/<task>/<run>.json holds {"run", "best"}, which training reads: a longer search without a
+    better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
+    takes the declared values. trials/<run>.json holds what `record` gives.
     """
     study, keys = assembly.load(), together(task)
     for key in runs(study, task):
-        found = record(find(study, key)) if key in keys else {"run": key, "best": {}}
+        best = record(find(study, key)) if key in keys else {"run": key, "best": {}}
         if study.tune.trials and key not in keys:
             method = study.runs[key].method
             print(
                 f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True
             )
         if key in keys:
-            write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
+            write_atomic(paths.trials(study.name, task, key), json.dumps(best, indent=2) + "\n")
         write_atomic(
-            paths.tuned(study.name, task, key), json.dumps({"run": key, "best": found["best"]}, indent=2) + "\n"
+            paths.tuned(study.name, task, key), json.dumps({"run": key, "best": best["best"]}, indent=2) + "\n"
         )
 
 
 def together(task: str) -> list[str]:
-    """Bring every search of `task` to its budget, beside whoever else does; returns the runs that are searched for.
+    """Bring every search of `task` to its budget, with other processes if there are any; returns the tuned runs.
 
     Raises:
         BadInput: an unknown task.
@@ -74,8 +74,9 @@ def runs(study: Study, task: str) -> list[str]:
 def record(search: Search) -> dict[str, Any]:
     """A finished search as data.
 
-    "best" are its parameters, "importance" the share of the spread of values that each parameter explains (fANOVA; empty for
-    few trials), "trials" are in the order in which they ended. A pruned one has no value, but the best that it had reached.
+    "best" are its parameters, "importance" is the share of the variance of values that each parameter explains (fANOVA;
+    empty for few trials), "trials" are in the order of their ends. A pruned one has no value, but the best that it had
+    reached.
     """
     tune, opened = search.study.tune, search.opened
     done = sorted(opened.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
@@ -119,8 +120,8 @@ def _trial(trial: FrozenTrial) -> dict[str, Any]:
 def _importance(opened: optuna.Study) -> dict[str, float]:
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    found = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0))
-    return {name: round(float(share), 6) for name, share in found.items()}
+    importances = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0))
+    return {name: round(float(share), 6) for name, share in importances.items()}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,9 @@ SOLVERS = {
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> None:
-    """With steps that are padding for some clients, every client gets what it gets alone, its own loss and state included."""
+    """With steps that are padding for some clients, every client gets what it gets alone, its own loss and state
+    included.
+    """
     n, rows = 4, torch.tensor([[[[0, 1], [2, -1]]], [[[3, 4], [-1, -1]]], [[[5, 6], [7, 8]]], [[[1, 2], [9, -1]]]])
     x, target = torch.randn(n, 10, 3, dtype=torch.float64), torch.randn(n, 10, dtype=torch.float64)
     start = {
@@ -168,7 +171,9 @@ def test_trees_are_mapped_as_by_pytree() -> None:
 
 
 def test_stacking_copies_only_what_changed() -> None:
-    """Leaves that clients hand back as rows of one tensor are that tensor, leaves given twice are one; anything else is a copy."""
+    """Leaves that clients hand back as rows of one tensor are that tensor, leaves given twice are one; anything else is
+    a copy.
+    """
     whole = {"a": torch.randn(4, 3), "b": torch.randn(4, 2)}
     rows = [trees.at(whole, i) for i in range(4)]
     fresh = [{"a": row["a"], "b": 2 * row["b"]} for row in rows]
@@ -231,9 +236,14 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
 
 
 def test_auto_picks_by_kind_size_and_length() -> None:
-    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it pays."""
+    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it
+    pays.
+    """
     small, large = build("mlp", (8,), 2), build("mlp", (4000,), 2)
-    pick = lambda model, **options: describe(choose_executor("auto", model, options.pop("device", "cpu"), **options))  # noqa: E731
+
+    def pick(model: Any, device: str = "cpu", **options: Any) -> str:
+        return describe(choose_executor("auto", model, device, **options))
+
     assert pick(build("lenet16", (3, 32, 32), 10)) == pick(large) == "loop"
     assert pick(build("lenet16", (3, 32, 32), 10), device="cuda") == "batched"
     assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"

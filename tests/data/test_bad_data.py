@@ -1,4 +1,6 @@
-"""Impossible partitions, normalisations and arrays: one line that names the option or the client, the value and the way out."""
+"""Impossible partitions, normalisations and arrays: one line that names the option or the client, the value and the way
+out.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -232,7 +232,9 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
 
 
 def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
-    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what is finished one."""
+    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what
+    is finished one.
+    """
     partition = ODD[3][1]
     made = prepared(partition, rounds=5, checkpoint=1)
     whole = repetition.perform(made, 0)

@@ -1,4 +1,6 @@
-"""Arbitrary content for every parser: it is read, or refused as bad input, and never anything else; and laws of specs and partitions."""
+"""Arbitrary content for every parser: it is read, or refused as bad input, and never anything else; and laws of specs
+and partitions.
+"""
 
 import copy
 import json

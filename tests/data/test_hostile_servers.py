@@ -204,8 +204,9 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
 
 
 @pytest.mark.parametrize("mirror", [
-    "/" + "x" * 5000, "x" * 300, "ftp://host/x", "file:///etc", "http://[::1", "http://.a..b/", "http://a b/", "HTTP://127.0.0.1:9",
-    "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b", "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
+    "/" + "x" * 5000, "x" * 300, "ftp://host/x", "file:///etc", "http://[::1", "http://.a..b/", "http://a b/",
+    "HTTP://127.0.0.1:9", "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b",
+    "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
 ])  # fmt: skip
 def test_mirrors_that_are_none(mirror: str, kind: str, tmp_path: Path) -> None:
     line = refused("toy", tmp_path / "root", mirror)
@@ -223,7 +224,9 @@ def test_a_pipe_in_a_mirror_is_not_waited_for(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", sorted(name for name, forms in CATALOGUE.items() if forms))
 def test_the_files_of_a_data_set_are_below_its_limit(name: str) -> None:
-    """Every data set has a limit of its own; where a copy is at hand, it is not below the largest file, nor without effect."""
+    """Every data set has a limit of its own; where a copy is at hand, it is not below the largest file, nor without
+    effect.
+    """
     assert name in origins.LIMITS
     paths = [Path(SHARED, file.path) for form in CATALOGUE[name] for file in form.files]
     assert all(path.stat().st_size < 0.7 * origins.limit(name) for path in paths if SHARED and path.is_file())

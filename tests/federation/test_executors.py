@@ -1,4 +1,6 @@
-"""Executors and memory: a chunk that does not fit is halved, told once, kept, and changes nothing but the number of clients at once."""
+"""Executors and memory: a chunk that does not fit is halved, told once, kept, and changes nothing but the number of
+clients at once.
+"""
 
 import warnings
 from dataclasses import replace
@@ -94,7 +96,9 @@ def test_full_memory_changes_nothing_but_the_chunk(executor: Batched, clients: i
 
 
 def test_shrinking_is_told_once_and_remembered() -> None:
-    """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with two."""
+    """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with
+    two.
+    """
     executor = Batched()
     room["clients"] = 2
     with pytest.warns(

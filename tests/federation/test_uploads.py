@@ -1,4 +1,6 @@
-"""Uploads on their way: what is broken is dropped and reported, what is forged meets a defence, what is sound passes untouched."""
+"""Uploads on their way: what is broken is dropped and reported, what is forged meets a defence, what is sound passes
+untouched.
+"""
 
 from dataclasses import replace
 
@@ -113,7 +115,9 @@ def test_what_was_sent_is_known(name: str) -> None:
 
 @pytest.mark.parametrize("gat_grad", ["client_grad", "delta", "spsa"])
 def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
-    """A gradient has the names of a model and counts from zero all the same; models to be probed do not hide the one that was sent."""
+    """A gradient has the names of a model and counts from zero all the same; models to be probed do not hide the one
+    that was sent.
+    """
     method, federation = objects("pfedgat", solver=SGD(lr=0.0), gat_grad=gat_grad)
     state = begin(method, federation, 2, Loop())
     for _ in range(2):

@@ -24,7 +24,10 @@ MANY = 1_000_000  # elements of a tensor that is copied: an expanded one has mor
 
 @dataclass(frozen=True)
 class Target:
-    """`read` takes a path; it returns, or raises one of `refusals` with one line. Files of the corpus need not be good."""
+    """`read` takes a path; it returns, or raises one of `refusals` with one line.
+
+    Files of the corpus need not be good.
+    """
 
     corpus: Callable[[], list[bytes]]
     read: Callable[[Path], object]

@@ -152,7 +152,9 @@ def test_fedfomo_weights() -> None:
 
 
 def test_fedfomo_picks() -> None:
-    """Greedy picks follow affinities; explorers are uniform; nobody gets itself, an untrained model or one model twice."""
+    """Greedy picks follow affinities; explorers are uniform; nobody gets itself, an untrained model or one model
+    twice.
+    """
     method = made("fedfomo", models=2, epsilon=0.0)
     server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.tensor([True, True, True, True, False])}
     server["affinity"] = torch.tensor([[9.0, 1, 3, 2, 8]]).expand(5, 5).double()
@@ -170,7 +172,9 @@ def test_fedfomo_picks() -> None:
 
 
 def test_cfl_splits_where_updates_oppose() -> None:
-    """Two groups that pull apart: stationary on average, moving in truth; the split finds them and their models part."""
+    """Two groups that pull apart: stationary on average, moving in truth; the split finds them and their models
+    part.
+    """
     method = made("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
     server = begin(method, FED, SEED, Loop()).server
     g = torch.Generator().manual_seed(0)
@@ -200,7 +204,9 @@ def test_cfl_splits_where_updates_oppose() -> None:
 
 
 def test_cfl_absent_members_follow_their_cluster() -> None:
-    """A cluster's model is one model: members that did not take part move with it, unseen ones stay with the larger part."""
+    """A cluster's model is one model: members that did not take part move with it, unseen ones stay with the larger
+    part.
+    """
     report = ran("cfl", eps1=0.0)
     rows = trees.flat(report.state.server["models"])
     torch.testing.assert_close(rows, rows[:1].expand_as(rows))
@@ -224,7 +230,9 @@ def test_bisection_is_complete_linkage() -> None:
 
 
 def test_fedcp_gate_splits_features() -> None:
-    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a Gumbel-softmax."""
+    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a
+    Gumbel-softmax.
+    """
     method = made("fedcp")
     state = begin(method, FED, SEED, Loop())
     model = method.personalize(
@@ -266,7 +274,9 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
 
 
 def test_fedcp_compares_features_of_the_same_image() -> None:
-    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ adds nothing."""
+    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ
+    adds nothing.
+    """
     task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
     found = []
     for lam in (0.0, 5.0):

@@ -162,7 +162,9 @@ def test_vector_length_grows_with_the_federation() -> None:
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 @pytest.mark.parametrize("embedding", ["table", "mlp"])
 def test_stages(name: str, embedding: str) -> None:
-    """Stage 1 trains vectors, stage 2 freezes them, keeps the graph and starts a new hypernetwork, unless told otherwise."""
+    """Stage 1 trains vectors, stage 2 freezes them, keeps the graph and starts a new hypernetwork, unless told
+    otherwise.
+    """
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", embedding=embedding)
     reports = list(run(method, federation, Settings(rounds=3, seed=2), Loop()))
@@ -201,7 +203,9 @@ def test_graphs() -> None:
 
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 def test_information_flows_along_edges_only(name: str) -> None:
-    """Without edges a client's code depends on its own vector alone; with the ring it reaches `depth` neighbours far."""
+    """Without edges a client's code depends on its own vector alone; with the ring it reaches `depth` neighbours
+    far.
+    """
     method, _, state = fixture(name, depth=1)
 
     def reach(edges: Tensor) -> Tensor:

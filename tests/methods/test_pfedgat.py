@@ -164,7 +164,9 @@ class Line(ClientModel):
 
 
 def test_spsa_is_unbiased_on_a_quadratic() -> None:
-    """Where the loss is quadratic in φ, a probe measures the slope along u exactly, so that E[estimate] = E[u uᵀ] g = g."""
+    """Where the loss is quadratic in φ, a probe measures the slope along u exactly, so that E[estimate] = E[u uᵀ] g =
+    g.
+    """
     task = Forecast(Line, torch.float64, window=3, horizon=2)
     method = tiny.method("direct_matrix", task, "series", gat_grad="spsa", perturbation=0.3)
     federation = tiny.series_federation()

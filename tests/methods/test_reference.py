@@ -235,7 +235,9 @@ AVERAGING = [name for name in METHODS if METHODS[name].averages and tiny.suits(n
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
-    """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN gives nothing away."""
+    """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN
+    gives nothing away.
+    """
     task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method(name, task, "images").stages(1)[0].method
     asked = replace(method, training=replace(method.training, average_buffers=True))

@@ -24,7 +24,9 @@ NODES = tiny.nodes_federation()
 
 
 def test_fed_pub_regularisers() -> None:
-    """Gradients are λ1 sign(m) and λ2 (w − θ̄) / ‖w − θ̄‖ per tensor from round 1 on; `detached` has none; small masks prune."""
+    """Gradients are λ1 sign(m) and λ2 (w − θ̄) / ‖w − θ̄‖ per tensor from round 1 on; `detached` has none; small masks
+    prune.
+    """
     federation = tiny.nodes_federation()
     for round, detached in ((0, False), (1, False), (1, True)):
         method = made("fedpub", "nodes", lam1=0.2, lam2=0.7, detached=detached)
@@ -67,7 +69,9 @@ def test_fed_pub_masks_do_not_decay() -> None:
 
 
 def test_fed_pub_similarity() -> None:
-    """Rows are softmaxes of τ cos between embeddings of the clients seen; embeddings are proxy means of masked models."""
+    """Rows are softmaxes of τ cos between embeddings of the clients seen; embeddings are proxy means of masked
+    models.
+    """
     method = made("fedpub", "nodes", tau=4.0)
     report = ran("fedpub", "nodes", tau=4.0)
     server, e = report.state.server, report.state.server["fixed"]["embeddings"]
@@ -91,7 +95,9 @@ def adjacency(client: int) -> Tensor:
 
 
 def test_impaired_subgraph() -> None:
-    """Half the validation nodes vanish with their edges; what is missing is counted and named as by loops over nodes."""
+    """Half the validation nodes vanish with their edges; what is missing is counted and named as by loops over
+    nodes.
+    """
     for i in range(tiny.CLIENTS):
         data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
         hidden, kept, missing, lost = mending.impair(data, 0.5, 3, dropout_keys.key(7, i))
@@ -118,14 +124,18 @@ def test_bank_holds_neighbours() -> None:
 
 
 def slots(made_: Tensor, live: Tensor, everybody: bool) -> list[Slot]:
-    """Generated neighbours [V, S, D] by slot, with all nodes (as where clients are mapped) or only with those that have one."""
+    """Generated neighbours [V, S, D] by slot, with all nodes (as where clients are mapped) or only with those that have
+    one.
+    """
     nodes = [torch.arange(len(live)) if everybody else live[:, s].nonzero()[:, 0] for s in range(live.shape[1])]
     return [Slot(who, made_[who, s], live[who, s]) for s, who in enumerate(nodes)]
 
 
 @pytest.mark.parametrize("everybody", [False, True])
 def test_greedy_loss(everybody: bool) -> None:
-    """Nearest true neighbour per generated one and per choice of them, by loops, and the gradient by finite differences."""
+    """Nearest true neighbour per generated one and per choice of them, by loops, and the gradient by finite
+    differences.
+    """
     g = torch.Generator().manual_seed(2)
     made_ = torch.randn(6, 3, 4, generator=g, dtype=torch.float64).requires_grad_()
     stock, places = torch.randn(9, 4, generator=g, dtype=torch.float64), torch.randint(9, (6, 2, 3), generator=g)
@@ -221,7 +231,9 @@ def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
 
 
 def test_fedsage_phases() -> None:
-    """Generators learn first and classifiers stay apart; then generators rest, classifiers are one, and graphs are mended."""
+    """Generators learn first and classifiers stay apart; then generators rest, classifiers are one, and graphs are
+    mended.
+    """
     method = made("fedsage", "nodes", generator_rounds=3)
     reports = list(run(method, NODES, Settings(rounds=5, seed=SEED), Loop()))
     state = lambda r: reports[r].state.clients  # noqa: E731

@@ -51,7 +51,9 @@ def per_layer(method: GeneratedModels, models: Tree) -> list[Tensor]:
 
 
 def test_fedaghn_weights() -> None:
-    """Rows sum to one, the self weight is p / (1 + p), and before the first update the others share the rest equally."""
+    """Rows sum to one, the self weight is p / (1 + p), and before the first update the others share the rest
+    equally.
+    """
     method, federation, state = fixture("fedaghn")
     alpha, p = method.collaboration(state.server), state.server["phi"]["p"]
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
@@ -86,7 +88,9 @@ def test_fedaghn_sign() -> None:
 
 
 def test_fedaghn_ablations() -> None:
-    """Frozen scalars stay, an absent p puts oneself into the softmax, an absent q is 1, tied scalars sum their gradients."""
+    """Frozen scalars stay, an absent p puts oneself into the softmax, an absent q is 1, tied scalars sum their
+    gradients.
+    """
     _, _, frozen = fixture("fedaghn", p="frozen", q="frozen")
     assert (frozen.server["phi"]["p"] == 0.03).all()
     assert (frozen.server["phi"]["q"] == 0.5).all()
@@ -112,7 +116,9 @@ def test_fedaghn_without_an_update_is_similar_to_nobody() -> None:
 
 
 def test_pfedla_gradient_is_the_closed_form() -> None:
-    """The gradient of a logit is α_j ⟨θ_j − θ̄_i, cotangent⟩ per layer; logits and biases of the heads have the same gradient."""
+    """The gradient of a logit is α_j ⟨θ_j − θ̄_i, cotangent⟩ per layer; logits and biases of the heads have the same
+    gradient.
+    """
     method, _, state = fixture("pfedla")
     models = state.server["fixed"]["models"]
     cotangent, alpha = noise(models), method.collaboration(state.server)

@@ -20,8 +20,10 @@ from fedweave.pipelines.ui import page
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--virtual-time-budget=30000", "--dump-dom")  # fmt: skip
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--virtual-time-budget=30000",
+         "--dump-dom")  # fmt: skip
 
 pytestmark = [
     pytest.mark.xdist_group("browser"),
@@ -52,7 +54,9 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """`make ui` started in the background as a shell would, with SIGINT ignored, and a flow that reproduced a study on it."""
+    """`make ui` started in the background as a shell would, with SIGINT ignored, and a flow that reproduced a study on
+    it.
+    """
     base = tmp_path_factory.mktemp("browser")
     project = Project(base / "project", study(["digits-fedavg"]))
     mlflow, prefect = free_port(), free_port()

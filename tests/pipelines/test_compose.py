@@ -1,4 +1,6 @@
-"""compose.yaml and Dockerfile, read as Docker would: pinned, unprivileged, watched, and every command is one that exists."""
+"""compose.yaml and Dockerfile, read as Docker would: pinned, unprivileged, watched, and every command is one that
+exists.
+"""
 
 import os
 import re

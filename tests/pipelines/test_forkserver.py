@@ -44,7 +44,9 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """The processes, and their command lines, that were started with `mark` in their environment; those that have ended do not count."""
+    """The processes, and their command lines, that were started with `mark` in their environment; those that have ended
+    do not count.
+    """
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,6 @@
-"""The pipeline in a temporary copy of the project: whole, idle when nothing changed, and re-run only where something did."""
+"""The pipeline in a temporary copy of the project: whole, idle when nothing changed, and re-run only where something
+did.
+"""
 
 import json
 import os
@@ -45,7 +47,8 @@ def test_results_are_there(project: Project) -> None:
     results = project.folder / "results" / "small"
     board = pd.read_csv(results / "leaderboard.csv")
     assert ",".join(board.columns) == (
-        "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,bytes_up,bytes_down,seconds,published_mean,published_std"
+        "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,bytes_up,"
+        "bytes_down,seconds,published_mean,published_std"
     )
     assert len(board) == 3
     assert board["seeds"].eq(2).all()
@@ -78,9 +81,8 @@ def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> N
     assert clients["declared"].to_dict() == {"clients = 5": 0, "clients = 10": 1}
     assert clients.loc["clients = 10", "mean"] == pytest.approx(board["digits", "FedAvg"])
     assert clients["p_adjusted"].isna().all()
-    assert pd.read_csv(results / "ablations" / "clients" / "values.csv").groupby("variant")["client"].nunique().to_dict() == {
-        "clients = 5": 5, "clients = 10": 10,
-    }  # fmt: skip
+    values = pd.read_csv(results / "ablations" / "clients" / "values.csv")
+    assert values.groupby("variant")["client"].nunique().to_dict() == {"clients = 5": 5, "clients = 10": 10}
     assert (results / "ablations" / "clients" / "plot.svg").is_file()
 
 
@@ -143,9 +145,11 @@ def test_every_stage_is_a_child_of_dvc_itself() -> None:
 
 @pytest.mark.parametrize("stage", ["tune", "train"])
 def test_every_module_a_stage_imports_is_a_dependency(stage: str) -> None:
-    """No shared code can change without the stages that use it knowing, and what only reads results retrains nothing."""
-    listed = "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')))"
-    code = f"import sys, fedweave.pipelines.stages.{stage}; {listed}"
+    """No shared code can change without the stages that use it knowing, and what only reads results retrains
+    nothing.
+    """
+    files = "m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.')"
+    code = f"import sys, fedweave.pipelines.stages.{stage}; print(*({files}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     imported = {Path(file) for file in printed.split()}

@@ -41,7 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every study that is kept has its block, the methods of the five papers have theirs, and nothing in them is of yesterday."""
+    """Every study that is kept has its block, the methods of the five papers have theirs, and nothing in them is of
+    yesterday.
+    """
     monkeypatch.chdir(ROOT)
     pages = {path: path.read_text(encoding="utf-8") for path in (reproduction.PAGE, *reproduction.METHODS.glob("*.md"))}
     assert {path: reproduction.filled(text) for path, text in pages.items()} == pages

@@ -50,7 +50,10 @@ def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def fresh(template: Path, name: str) -> str:
-    """Another empty store in the current folder. MLflow keeps one connection per address, so no two tests may share one."""
+    """Another empty store in the current folder.
+
+    MLflow keeps one connection per address, so no two tests may share one.
+    """
     path = shutil.copy(template, Path.cwd() / f"{name}.db")
     return f"sqlite:///{path}"
 

@@ -119,7 +119,9 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:
-    """SIGKILL once a later trial has reported a round: the same trials with the same values as without, and none twice."""
+    """SIGKILL once a later trial has reported a round: the same trials with the same values as without, and none
+    twice.
+    """
     process = subprocess.Popen(JOIN, start_new_session=True)
     end = time.monotonic() + 60
     while not (JOURNAL.is_file() and '"trial_id":2,"step"' in JOURNAL.read_text().replace(" ", "")):
@@ -156,7 +158,9 @@ def test_two_processes_share_a_search(project: Path) -> None:
 
 
 def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
-    """The declared number of trials, the declared values first; what is pruned was behind the median after a third of its rounds."""
+    """The declared number of trials, the declared values first; what is pruned was behind the median after a third of
+    its rounds.
+    """
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
     assert len(alone) == TRIALS
     assert alone[0][0] == DECLARED

@@ -22,7 +22,10 @@ HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A writer's folder where all is ready for the stage `join`, and a clone; both know one DVC remote. The writer's is current."""
+    """A writer's folder where all is ready for the stage `join`, and a clone; both know one DVC remote.
+
+    The writer's is current.
+    """
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
     made = tmp_path / "writer", tmp_path / "clone"
     for folder in made:
@@ -149,7 +152,9 @@ ENTRIES = [
 def test_outputs_and_inputs_are_known_paths(
     entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no input."""
+    """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no
+    input.
+    """
     with remote_stages.issued("join") as ticket:
         with pytest.raises(BadInput, match="with its MD5 sum"):
             remote_stages.accept(ticket, [entry])
@@ -242,7 +247,9 @@ def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
 
 
 def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[..., object]) -> None:
-    """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers, told of twice."""
+    """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers,
+    told of twice.
+    """
     from prefect.client.schemas.filters import FlowRunFilter
 
     workers.register(3)
@@ -279,7 +286,9 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
 
 
 def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str, dealt: Project) -> None:
-    """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to do."""
+    """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to
+    do.
+    """
     runs = ["digits-fedavg", "digits-local"]
     writer = dealt.copy(tmp_path / "writer", tmp_path / "remote")
     clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
@@ -304,7 +313,9 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
 def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     tmp_path: Path, deployed: str, ask: Callable[..., object]
 ) -> None:
-    """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written later."""
+    """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written
+    later.
+    """
     toy_project.make(tmp_path)
     (tmp_path / "hold").touch()
     env = {

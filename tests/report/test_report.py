@@ -81,7 +81,9 @@ def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
 
 
 def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
-    """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores stay twelve."""
+    """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores
+    stay twelve.
+    """
     folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
     apart = results.tables(results.load_study(folder))
     for file in folder.glob("runs/*/run.json"):
@@ -275,7 +277,8 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
     ):
         assert any(text in word for word in words)
     assert "blobs from a lossy copy" in page
-    # Per task: two graphs with names; over rounds FedAMP's, which has one for all layers; over rounds and layers FedAGHN's.
+    # Per task: two graphs with names; over rounds FedAMP's, which has one for all layers; over rounds and layers
+    # FedAGHN's.
     assert Page(page).tags["image"] == 2 * (2 + 5 + 5 + 4)
 
 

@@ -1,4 +1,6 @@
-"""What papers print besides scores, runs that leak, clients looked at apart, and how the page shows them; made-up results."""
+"""What papers print besides scores, runs that leak, clients looked at apart, and how the page shows them; made-up
+results.
+"""
 
 import json
 from html.parser import HTMLParser
@@ -69,7 +71,9 @@ def selected(folder: Path) -> dict[int, int]:
 
 
 def test_weights_at_four_stages(tmp_path: Path) -> None:
-    """First, a sixth, a half and the graph behind the reported models; all, shallow and deep layers; the mean over seeds."""
+    """First, a sixth, a half and the graph behind the reported models; all, shallow and deep layers; the mean over
+    seeds.
+    """
     folder = study(tmp_path)
     path = write(folder)
     for seed in (0, 1):
@@ -250,7 +254,9 @@ def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> Non
 
 
 def test_what_leaks_enters_no_comparison(tmp_path: Path) -> None:
-    """Not the board, curves, significance, clients or metrics; it stands in the file of what has seen test data, and in a note."""
+    """Not the board, curves, significance, clients or metrics; it stands in the file of what has seen test data, and in
+    a note.
+    """
     folder = study(tmp_path)
     for label, leaks in (("Local", False), ("FedAvg-FT", False), ("pFedGAT [pfedgat-leaky]", True)):
         write(folder, label=label, leaks=leaks)
@@ -360,7 +366,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     parser.feed(page)
     assert len(parser.ids) == len(set(parser.ids))
     console = Console(record=True, width=120)
-    for grid in leaderboard.besides(made):
+    for grid in leaderboard.extra_grids(made):
         console.print(leaderboard.plain(grid))
     printed = console.export_text()
     assert "0.0300 (0.0291)" in printed

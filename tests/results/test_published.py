@@ -1,4 +1,6 @@
-"""The papers' numbers: kept as printed, found by column and method, and beside a run only where it had the full budget."""
+"""The papers' numbers: kept as printed, found by column and method, and beside a run only where it had the full
+budget.
+"""
 
 import json
 import math

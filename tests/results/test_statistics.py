@@ -53,7 +53,9 @@ def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_step_down_is_the_maximum_over_all_sign_flips() -> None:
-    """By the definition: the largest statistic among the tests not yet rejected, over every way to turn clients round."""
+    """By the definition: the largest statistic among the tests not yet rejected, over every way to turn clients
+    round.
+    """
     differences = RNG.normal(0.6, 1, size=(6, 4))
     student = lambda d: np.abs(d.mean(0) / d.std(0, ddof=1))  # noqa: E731
     seen = student(differences)
@@ -80,7 +82,9 @@ def test_corrected_tests_keep_the_family_wise_error(clients: int) -> None:
 
 
 def test_corrected_p_lies_between_the_raw_one_and_holms() -> None:
-    """Ten clients: thirty methods below the leader for every client are told apart, which Holm's 30 · 2 / 1024 never could."""
+    """Ten clients: thirty methods below the leader for every client are told apart, which Holm's 30 · 2 / 1024 never
+    could.
+    """
     differences = np.abs(RNG.normal(5, 1, size=(10, 30)))
     p, adjusted = many(differences)
     np.testing.assert_allclose(p, 2 / 1024)
@@ -115,7 +119,9 @@ def test_better_only_where_the_test_says_so() -> None:
 
 
 def test_the_best_of_equals_is_not_better() -> None:
-    """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a twentieth of studies."""
+    """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a
+    twentieth of studies.
+    """
     wrong = 0
     for _ in range(100):
         scores = RNG.normal(size=10)[None, None] + RNG.normal(size=(8, 3, 10))
@@ -209,7 +215,9 @@ def test_the_tests_written_out_equal_scipys() -> None:
 
 
 def test_seeds_are_tested_beside_clients_and_corrected() -> None:
-    """One seed says nothing; a difference that every seed shares to the digit is certain; clients alone decide who is better."""
+    """One seed says nothing; a difference that every seed shares to the digit is certain; clients alone decide who is
+    better.
+    """
     base = RNG.normal(70, 8, size=(4, 12))
     noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
     pairs = statistics.all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)

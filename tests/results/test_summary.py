@@ -1,4 +1,6 @@
-"""What a study says first: five lines in words, marks of the tests, graphs that show the groups, runs that had not converged."""
+"""What a study says first: five lines in words, marks of the tests, graphs that show the groups, runs that had not
+converged.
+"""
 
 import io
 import json
@@ -75,7 +77,9 @@ def test_a_smaller_family_corrects_less() -> None:
 
 
 def test_undecided_is_neither_better_nor_equal() -> None:
-    """A clear gain among many pairs: the interval leaves out zero, the correction over all pairs does not let it pass."""
+    """A clear gain among many pairs: the interval leaves out zero, the correction over all pairs does not let it
+    pass.
+    """
     base = RNG.normal(70, 5, size=(1, 6))
     values = {f"m{i}": base + RNG.normal(0, 2, size=(1, 6)) for i in range(12)}
     pairs = statistics.all_pairs(values, True)

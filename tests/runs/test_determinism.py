@@ -1,4 +1,6 @@
-"""The same study gives the same numbers: the same bits on one machine, and within a stated tolerance for other threads and executors."""
+"""The same study gives the same numbers: the same bits on one machine, and within a stated tolerance for other threads
+and executors.
+"""
 
 import hashlib
 import os
@@ -24,8 +26,8 @@ from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
 ROOT = Path(__file__).resolve().parents[2]
-# float32 weights after the rounds below, relative to their scale. Another order of additions moves the last bits of a sum; a
-# server's Adam makes a step of its learning rate out of the sign of a gradient of that size.
+# float32 weights after the rounds below, relative to their scale. Another order of additions moves the last bits of a
+# sum; a server's Adam makes a step of its learning rate out of the sign of a gradient of that size.
 TOLERANCE = 1e-3
 RUNS = {
     "digits-fedaghn": "digits",
@@ -108,7 +110,9 @@ def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[li
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
 @pytest.mark.parametrize("absent", [0, 1])
 def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) -> None:
-    """After each of many rounds with ties, missing values and a newcomer: reported models are kept, and few rows are looked at again."""
+    """After each of many rounds with ties, missing values and a newcomer: reported models are kept, and few rows are
+    looked at again.
+    """
     rng = np.random.default_rng(absent)
     values = rng.integers(0, 40, (120, 7)) / 7
     values[rng.uniform(size=values.shape) < 0.02] = np.nan
@@ -120,7 +124,9 @@ def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) ->
 
 
 def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
-    """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is reported of each client."""
+    """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is
+    reported of each client.
+    """
     made = prepared("digits-fedavg_ft")
     made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
     history, state = History(), engine.begin(made.method, made.federation, 0, Loop())

@@ -56,7 +56,9 @@ def test_dirichlet_energy_is_the_laplacian_form() -> None:
 
 @pytest.mark.parametrize("augmented", [True, False])
 def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
-    """Features that agree along every edge, D^{1/2} of a section, have none; constants have some, unless all maps are the identity."""
+    """Features that agree along every edge, D^{1/2} of a section, have none; constants have some, unless all maps are
+    the identity.
+    """
     edges = complete_graph(N)
     frames = torch.linalg.qr(numbers(N, 2, 2)).Q
     degree = N - 1 + augmented
@@ -105,7 +107,9 @@ def test_numbers_of_a_graph() -> None:
     [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")],
 )
 def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
-    """A vector per client; energies are those of the vectors on the method's own graph; graph numbers stand beside them."""
+    """A vector per client; energies are those of the vectors on the method's own graph; graph numbers stand beside
+    them.
+    """
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **({"dropout": 0.0} if name == "fedsheafhn" else {}))
     reports = list(run(method, federation, Settings(rounds=2, seed=2, every=2), Loop()))

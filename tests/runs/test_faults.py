@@ -1,4 +1,6 @@
-"""Killed at any moment and failing at every write, a training stage gives the same bits in the end and is never taken for done."""
+"""Killed at any moment and failing at every write, a training stage gives the same bits in the end and is never taken
+for done.
+"""
 
 import errno
 import multiprocessing
@@ -155,7 +157,9 @@ def test_killed_at_any_moment(project: Path) -> None:
 
 
 def failing(at: int, how: str, taken: Any) -> Callable[[], None]:
-    """Let the `at`-th durable step of a process (a sync or a rename) fail, by an error or the end of the process; count in `taken`."""
+    """Let the `at`-th durable step of a process (a sync or a rename) fail, by an error or the end of the process; count
+    in `taken`.
+    """
 
     def before() -> None:
         taken.value = 0
@@ -177,7 +181,9 @@ def failing(at: int, how: str, taken: Any) -> Callable[[], None]:
 
 
 def test_failing_at_every_write(project: Path) -> None:
-    """A full disk and a power cut in turn at every sync and rename, twice: not taken for done, and in the end the same bits."""
+    """A full disk and a power cut in turn at every sync and rename, twice: not taken for done, and in the end the same
+    bits.
+    """
     write_params([0])  # one repetition runs in one process, so that its steps have one order
     taken = multiprocessing.get_context("fork").Value("i", 0)
     assert ended(stage(failing(10**9, "", taken))) == 0

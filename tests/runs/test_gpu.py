@@ -1,4 +1,6 @@
-"""On a GPU: one client after the other, all at once, in chunks, compiled, and in a memory that is too small, as on the CPU."""
+"""On a GPU: one client after the other, all at once, in chunks, compiled, and in a memory that is too small, as on the
+CPU.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,7 +69,9 @@ def test_executors_agree(kind: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_gpu_computes_what_a_cpu_does(name: str) -> None:
-    """Float32, the papers' models, ResNet-18 among them: the difference is rounding, with TF32 it would be a hundred times that."""
+    """Float32, the papers' models, ResNet-18 among them: the difference is rounding, with TF32 it would be a hundred
+    times that.
+    """
     work = SMALL[name]()
     close(trained(work, Batched()), trained(work, Loop(), "cpu"), 1e-3)
 
@@ -99,7 +103,9 @@ def test_rounded_products(how: str) -> None:
 
 
 def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
-    """ResNet-18, eight clients at once, in a memory between what chunks of two and of eight need: said, gone on, same result."""
+    """ResNet-18, eight clients at once, in a memory between what chunks of two and of eight need: said, gone on, same
+    result.
+    """
     work = images("resnet18", 8, samples=64)
     results, peaks = {}, {}
     for chunk in (8, 2):

@@ -47,7 +47,9 @@ def test_large_tensors_reuse_the_memory_of_those_before_them() -> None:
 def test_repetitions_and_threads_fill_the_cores_and_no_more(
     monkeypatch: pytest.MonkeyPatch, available: int, repetitions: int, width: int
 ) -> None:
-    """More processes than cores only for what would be a second wave shorter than the first; threads for large models alone."""
+    """More processes than cores only for what would be a second wave shorter than the first; threads for large models
+    alone.
+    """
     monkeypatch.setattr(parallel, "cores", lambda: available)
     template = nn.Linear(width, width)
     workers, threads = parallel.share(template, repetitions, "cpu")
@@ -60,7 +62,9 @@ def test_repetitions_and_threads_fill_the_cores_and_no_more(
 
 
 def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four copies of all clients' parameters each; threads do not depend on it, nor does anything go below one repetition."""
+    """Four copies of all clients' parameters each; threads do not depend on it, nor does anything go below one
+    repetition.
+    """
     monkeypatch.setattr(parallel, "cores", lambda: 8)
     network = nn.Linear(1000, 1000)
     need = 4 * 4 * 20 * 1001 * 1000

@@ -12,7 +12,8 @@ from fedweave.errors import BadInput
 from fedweave.runs import serving
 from tests import trained
 
-# One of each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate, mended graphs.
+# One of each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate,
+# mended graphs.
 CASES = {
     "images": {"local": {}, "knn_per": {}, "fedrod": {}, "fedcp": {}},
     "graph": {"fedavg_ft": {}, "fedsage": {"wide": 8, "generator_rounds": 1}, "fedsheafhn": {"enrol_epochs": 1}},

@@ -282,7 +282,9 @@ def test_energies_follow_the_layers() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_fresh_deep_diffusion_grows_unless_edges_have_weights_or_channels_stay_apart(seed: int) -> None:
-    """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer (docs/methods/shn.md)."""
+    """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer
+    (docs/methods/shn.md).
+    """
     x = numbers(100, 26, seed=seed)
     edges = collaboration.knn_graph(x, 3)
 

@@ -1,4 +1,6 @@
-"""Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any work."""
+"""Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any
+work.
+"""
 
 import copy
 import itertools
@@ -174,7 +176,8 @@ def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
 
 @pytest.mark.parametrize(("method", "changes", "words"), [
     ("fedamp", {}, ["train.bn_buffers average", "fedamp takes no mean", "fedavg"]),
-    ("fedavg", {"privacy": {"clip": 1.0, "noise": 1.0}}, ["train.bn_buffers average", "train.privacy", "leave one of them out"]),
+    ("fedavg", {"privacy": {"clip": 1.0, "noise": 1.0}},
+     ["train.bn_buffers average", "train.privacy", "leave one of them out"]),
     ("local", None, ["train.bn_buffers average", "model mlp has no BatchNorm"]),
 ])  # fmt: skip
 def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any] | None, words: list[str]) -> None:
@@ -396,7 +399,8 @@ def test_settings_that_hide_each_other(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
-    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'perfedavg'?"), ("AVG_ft", "did you mean 'fedavg_ft'?"), ("e", "is unknown; choices"),
+    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'perfedavg'?"), ("AVG_ft", "did you mean 'fedavg_ft'?"),
+    ("e", "is unknown; choices"),
 ])  # fmt: skip
 def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -> None:
     """Beside the nearest one."""

@@ -40,7 +40,9 @@ def test_every_figure_is_a_study() -> None:
 
 @pytest.mark.parametrize("paper", published.PAPERS)
 def test_every_printed_column_has_a_study(paper: str) -> None:
-    """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of their own."""
+    """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of
+    their own.
+    """
     covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
                for name in STUDIES for r in columns(name) if r.paper == paper}  # fmt: skip
     printed = {
@@ -79,7 +81,8 @@ def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
     """Named tasks only, with the study's own changes on top; without names all of them."""
     tasks = "tasks:\n  a: {methods: [fedprox, local]}\n  b: {methods: [fedprox]}\n"
     files = {
-        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{fedprox: {{mu: 2.0}}}}\nablate: {{part: {{run: a-fedprox, variants: {{}}}}}}\n",
+        "one": f"about: one\nseeds: [5]\n{tasks}methods: {{fedprox: {{mu: 2.0}}}}\n"
+        "ablate: {part: {run: a-fedprox, variants: {}}}\n",
         "two": "about: two\nlike: one\ntasks: {a: {methods: [local], train: {epochs: 3}}}\n",
         "more": "tasks: {c: {base: a, methods: [local]}}\n",
     }
@@ -96,7 +99,9 @@ def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
 def test_a_part_of_a_study_computes_what_the_whole_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it was entered."""
+    """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it
+    was entered.
+    """
     from fedweave.pipelines.commands import studies
 
     whole = STUDIES["fedsheafhn/table1"]

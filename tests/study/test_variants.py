@@ -72,9 +72,9 @@ def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
     settings = [variant for block in checked.ablate.values() for variant in block["variants"].values()]
     declared = [item for variant in settings for item in variant.items()]
     wanted = [
-        ("p", "absent"), ("q", "absent"), ("p", "frozen"), ("tied", True), ("gnn", "gcn"), ("attention", "none"), ("refresh", 0),
-        ("depth", 8), ("k", 5), ("tau", 0.4), ("stalk", 2), ("train.participation", 0.2), ("train.epochs", 4), ("partition.clients", 20),
-        ("partition.beta", 0.1),
+        ("p", "absent"), ("q", "absent"), ("p", "frozen"), ("tied", True), ("gnn", "gcn"), ("attention", "none"),
+        ("refresh", 0), ("depth", 8), ("k", 5), ("tau", 0.4), ("stalk", 2), ("train.participation", 0.2),
+        ("train.epochs", 4), ("partition.clients", 20), ("partition.beta", 0.1),
     ]  # fmt: skip
     assert [item for item in wanted if item not in declared] == []
     assert any(len(variant) > 1 for variant in settings)

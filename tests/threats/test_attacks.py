@@ -55,7 +55,9 @@ def test_nobody_lying_is_the_clean_run(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["constant", "gaussian"])
 def test_liars_replace_embeddings_and_nothing_else(name: str, kind: str) -> None:
-    """What liars tell is a number or noise; in the first round everybody else, and every model, is as without an attack."""
+    """What liars tell is a number or noise; in the first round everybody else, and every model, is as without an
+    attack.
+    """
     lying = federation(kind)
     clean, attacked = (reports(name, clients)[0] for clients in (tiny.nodes_federation(), lying))
     rows, honest = told(name, attacked), told(name, clean)
@@ -88,7 +90,9 @@ def test_every_told_embedding_is_replaced() -> None:
 
 
 def test_lies_follow_their_law() -> None:
-    """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, the same for the same client and round."""
+    """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, the same for the same client and
+    round.
+    """
     everybody = Attack("gaussian", 5.0, torch.ones(40, dtype=torch.bool))
     where, honest = torch.arange(40), {"embedding": torch.zeros(40, 100, dtype=torch.float64), "model": torch.ones(40)}
     rounds = [everybody.corrupt(honest, where, where, 0, r) for r in (1, 1, 2)]
