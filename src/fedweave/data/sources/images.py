@@ -4,7 +4,7 @@ Pixels stay uint8 [M, c, h, w]; official training rows come first.
 """
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedweave.data.base import Dataset
+from fedweave.data.registry import dataset
 from fedweave.data.sources.origins import CIFAR10_SUMS, CIFAR100_SUMS
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
@@ -22,12 +23,14 @@ CIFAR10_COPY = "CIFAR-10 from a lossy AVIF copy (41.8 dB)"
 CIFAR100_COPY = "CIFAR-100 from a lossless WebP copy (within a class, images in another order)"
 
 
+@dataset("fashion-mnist")
 def fashion_mnist(root: Path) -> Dataset:
     """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
     parts = [_grey(root / "FashionMNIST" / "raw", part) for part in ("train", "t10k")]
     return _joined("fashion-mnist", 10, parts)
 
 
+@dataset("emnist")
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
     parts = [_grey(root / "EMNIST" / "raw", f"emnist-digits-{part}") for part in ("train", "test")]
@@ -58,6 +61,7 @@ def _idx(raw: bytes) -> np.ndarray:
     return build(raw[4 + 4 * raw[3] :], Layout(np.dtype(np.uint8), checked_shape(sizes), False))
 
 
+@dataset("cifar10")
 def cifar10(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 10 classes. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR10"
@@ -70,6 +74,7 @@ def cifar10(root: Path) -> Dataset:
     return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
 
 
+@dataset("cifar100")
 def cifar100(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 100 classes of 20 superclasses. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR100"
@@ -136,6 +141,7 @@ def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
     return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
+@dataset("tiny-imagenet")
 def tiny_imagenet(root: Path) -> Dataset:
     """100,000 + 10,000 (validation) images [3, 64, 64] in 200 classes, read from the official archive.
 
@@ -182,12 +188,3 @@ def _joined(
     official = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
     parents = None if coarse is None else np.concatenate([np.asarray(c) for c in coarse]).astype(np.int64)
     return Dataset(name, "images", x, y, classes=classes, official=official, coarse=parents, note=note)
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "fashion-mnist": fashion_mnist,
-    "emnist": emnist,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "tiny-imagenet": tiny_imagenet,
-}

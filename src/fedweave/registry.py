@@ -1,0 +1,44 @@
+"""Tables of what a name in a study stands for: methods, data sets, models, partitions."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput
+
+
+def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:
+    """Enter a class or a function in `table`. What is defined anew, as in a notebook, replaces itself.
+
+    Raises:
+        BadInput: something else has the name; the message names both files.
+    """
+    if not isinstance(name, str) or not name:
+        raise BadInput(f'{kind}: {name!r} is not a name; write @{kind}("name")')
+    if name in table and definition(table[name]) != definition(entry):
+        first, second = (definition(known)[0] for known in (table[name], entry))
+        raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")
+    table[name] = entry
+
+
+def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
+    """The file that defines a class or a function (its module where there is no file), and its name in there."""
+    if isinstance(entry, partial):
+        inner = (definition(part) for part in (entry.func, *entry.args) if callable(part))
+        return tuple(text for part in inner for text in part)
+    name = getattr(entry, "__qualname__", type(entry).__qualname__)
+    try:
+        return str(Path(inspect.getfile(inspect.unwrap(entry))).resolve()), name
+    except (OSError, TypeError):
+        return str(getattr(entry, "__module__", "")), name
+
+
+def files(entry: Callable[..., Any]) -> tuple[Path, ...]:
+    """The files that define `entry`: of a class also those of its bases, of a partial those of its parts."""
+    if isinstance(entry, partial):
+        return tuple(file for part in (entry.func, *entry.args) if callable(part) for file in files(part))
+    parts = inspect.getmro(entry) if isinstance(entry, type) else (entry,)
+    places = [Path(definition(part)[0]) for part in parts]
+    return tuple(dict.fromkeys(place for place in places if place.suffix == ".py"))
