@@ -35,7 +35,8 @@ from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
 from fedweave.runs import assembly, repetition
-from fedweave.study import search_spaces
+from fedweave.runs.dependencies import run_digest
+from fedweave.study import plugins, search_spaces
 from fedweave.study.spec import Study
 
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -152,13 +153,14 @@ def digest(study: Study, key: str) -> str:
     """A hash of all that the values of the search depend on: what nothing touched is found again, and nothing else is."""
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
-    subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
+    subject = [run.fingerprint(), run_digest(run), tune.share, tune.seeds, tune.sampler, space]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def perform(study: Study, key: str) -> None:
     """Bring the search of the run `key` to its budget, together with whoever else works on it."""
     torch.set_num_threads(1)
+    plugins.load(study.uses)  # a process that is started anew has none
     search = find(study, key)
     claims = Claims(journal(study, key).with_suffix(".claims"))
     inputs = assembly.load_inputs(study.run(key))

@@ -12,6 +12,7 @@ from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
 from fedweave.runs import archive, assembly, repetition
+from fedweave.runs.dependencies import run_digest
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -47,7 +48,7 @@ class Trained(NamedTuple):
 def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
     """Every repetition of `run`, which the log calls `title`; what was killed goes on from its last checkpoint if the code is the same."""
     bench = repetition.prepare(run, *inputs)
-    checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
+    checkpoints = paths.STATE / "checkpoints" / run_digest(run)
     return Trained(bench, repetition.perform_all(bench, checkpoints, lines(title, bench.rounds)), checkpoints)
 
 

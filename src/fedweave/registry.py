@@ -1,12 +1,15 @@
 """Tables of what a name in a study stands for: methods, data sets, models, partitions."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
+
+_places: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was entered
 
 
 def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:
@@ -21,6 +24,7 @@ def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., A
         first, second = (definition(known)[0] for known in (table[name], entry))
         raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")
     table[name] = entry
+    _places[kind, name] = Path(sys._getframe(2).f_code.co_filename)  # whose decorator has called this
 
 
 def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
@@ -35,10 +39,9 @@ def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
         return str(getattr(entry, "__module__", "")), name
 
 
-def files(entry: Callable[..., Any]) -> tuple[Path, ...]:
-    """The files that define `entry`: of a class also those of its bases, of a partial those of its parts."""
-    if isinstance(entry, partial):
-        return tuple(file for part in (entry.func, *entry.args) if callable(part) for file in files(part))
+def files(kind: str, name: str, entry: Callable[..., Any]) -> tuple[Path, ...]:
+    """The files that define what is entered as `name`: where it was entered, what made it, and the bases of a class."""
     parts = inspect.getmro(entry) if isinstance(entry, type) else (entry,)
-    places = [Path(definition(part)[0]) for part in parts]
-    return tuple(dict.fromkeys(place for place in places if place.suffix == ".py"))
+    places = [Path(place) for part in parts for place in definition(part)[::2]]
+    there = [_places[kind, name]] if (kind, name) in _places else []
+    return tuple(dict.fromkeys(place.resolve() for place in (*there, *places) if place.suffix == ".py"))
