@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,12 @@ METHOD = '''
 """A method whose pull has a shape of its own."""
 from dataclasses import dataclass
 import fedweave as fw
-from fedweave.families import GlobalModel
+from fedweave.families import GlobalModel, SplitClient
 from mybench.shapes import activation
 
 @fw.method("mine")
 @dataclass(frozen=True, kw_only=True)
-class Mine(GlobalModel):
+class Mine(SplitClient, GlobalModel):
     """FedAvg, and a value that it prints."""
 
     label = "Mine"
@@ -33,7 +33,7 @@ class Mine(GlobalModel):
     def personalize(self, shared, own, client, data):
         if activation(1.0) < 0:
             raise ValueError("a message")
-        return {**shared, **client}
+        return super().personalize(shared, own, client, data)
 '''
 SHAPES = "import math\n\ndef activation(x):\n    return math.tanh(x)\n"
 DATASET = '''
@@ -67,66 +67,76 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     content["runs"]["digits-mine"] = {"task": "digits", "method": "mine"}
     content["runs"]["blobs-fedavg"] = {"task": "blobs", "method": "fedavg"}
     (made.folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    made.python("fedweave.pipelines.stages.sources")
     return made
 
 
-def written(project: Project) -> dict[str, str]:
-    """What the stage `sources` writes now."""
-    project.python("fedweave.pipelines.stages.sources")
-    folders = (project.folder / "results" / "small" / "code", project.folder / "data" / "code")
-    return {str(file.relative_to(folder)): file.read_text() for folder in folders for file in folder.rglob("*.json")}
+@cache
+def original(folder: Path) -> dict[str, str]:
+    """Digests of the project as it was made."""
+    return digests(folder)
 
 
-def changed(project: Project, file: str, edit: Callable[[str], str]) -> set[str]:
-    """Names of the files of digests that another content of `file` changes."""
-    before, path = written(project), project.folder / file
-    text = path.read_text()
-    assert edit(text) != text
-    path.write_text(edit(text))
-    after = written(project)
-    path.write_text(text)
+def digests(folder: Path) -> dict[str, str]:
+    """What the stage `sources` has written."""
+    places = (folder / "results" / "small" / "code", folder / "data" / "code")
+    return {str(file.relative_to(place)): file.read_text() for place in places for file in place.rglob("*.json")}
+
+
+def changed(project: Project, edits: dict[str, tuple[str, str]]) -> set[str]:
+    """Names of the files of digests that are others when in each file one text is replaced by another."""
+    before = original(project.folder)
+    texts = {project.folder / name: (project.folder / name).read_text() for name in edits}
+    for (path, text), (old, new) in zip(texts.items(), edits.values(), strict=True):
+        assert old in text
+        path.write_text(text.replace(old, new))
+    try:
+        project.python("fedweave.pipelines.stages.sources")
+        after = digests(project.folder)
+    finally:
+        for path, text in texts.items():
+            path.write_text(text)
     assert before.keys() == after.keys()
     return {name for name in before if before[name] != after[name]}
 
 
 def test_an_activation_in_a_plug_in_retrains_its_runs_only(project: Project) -> None:
     """The method imports it from another file of its folder."""
-    found = changed(project, "mybench/shapes.py", lambda text: text.replace("tanh", "atan"))
-    assert found == {"runs/digits-mine.json", "tasks/digits.json"}
+    assert changed(project, {"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
 
 
-@pytest.mark.parametrize(("file", "old", "new"), [
-    ("mybench/mine.py", "a message", "reworded"),
-    ("mybench/mine.py", "FedAvg, and", "# FedAvg, but"),
-    ("mybench/shapes.py", "import math\n", "import math  # a comment\n\n\n"),
-    ("src/fedweave/errors.py", "The exceptions a user", "Exceptions that a user"),
-    ("src/fedweave/federation/federation.py", "raise BadInput(f\"", "raise BadInput(f\"Sorry: "),
-])  # fmt: skip
-def test_words_for_people_retrain_nothing(project: Project, file: str, old: str, new: str) -> None:
+def test_words_for_people_retrain_nothing(project: Project) -> None:
     """Messages of errors, docstrings, comments and blank lines are no code."""
-    assert changed(project, file, lambda text: text.replace(old, new)) == set()
+    edits = {
+        "mybench/mine.py": ("a message", "reworded"),
+        "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
+        "mybench/blobs.py": ("Blobs [60", "Clouds [60"),
+        "src/fedweave/errors.py": ("The exceptions a user", "Exceptions that a user"),
+        "src/fedweave/federation/federation.py": ('raise BadInput(f"', 'raise BadInput(f"Sorry: '),
+    }
+    assert changed(project, edits) == set()
 
 
-def test_a_loader_is_of_its_data_set_only(project: Project) -> None:
-    """Neither a run nor another data set depends on it; the arrays that it makes say the rest."""
-    found = changed(project, "mybench/blobs.py", lambda text: text.replace("default_rng(0)", "default_rng(1)"))
-    assert found == {"datasets/blobs.json"}
+def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> None:
+    """A loader is of no run, and neither is a rule: the arrays that they make say the rest. Ditto is of Ditto's runs only."""
+    edits = {
+        "mybench/blobs.py": ("default_rng(0)", "default_rng(1)"),
+        "src/fedweave/data/partitions/metis.py": ("SHARES = {", "OTHER = 1\nSHARES = {"),
+        "src/fedweave/methods/ditto.py": ("self.lam", "2 * self.lam"),
+    }
+    dealt, ditto = (
+        {"datasets/blobs.json", "partitions/digits-graph.json"},
+        {"runs/digits-ditto.json", "ablations/pull.json"},
+    )
+    assert changed(project, edits) == {*dealt, *ditto, "tasks/digits.json"}
 
 
-def test_a_method_of_the_package_is_of_its_runs_only(project: Project) -> None:
-    """Ditto's own file."""
-    found = changed(project, "src/fedweave/methods/ditto.py", lambda text: text.replace("self.lam", "2 * self.lam"))
-    assert found == {"runs/digits-ditto.json", "tasks/digits.json", "ablations/pull.json"}
-
-
-def test_a_model_and_a_partition_are_of_their_runs_only(project: Project) -> None:
-    """The network of the digits, and the rule of their graph."""
-    model = changed(project, "src/fedweave/models/cnn.py", lambda text: text.replace("relu", "tanh"))
-    assert {name for name in model if name.startswith("runs/")} == {
+def test_a_model_is_of_its_runs_only(project: Project) -> None:
+    """The network of the digits, and not the one of their graph."""
+    found = changed(project, {"src/fedweave/models/cnn.py": ("relu", "tanh")})
+    assert {name for name in found if name.startswith("runs/")} == {
         "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
     }  # fmt: skip
-    rule = changed(project, "src/fedweave/data/partitions/metis.py", lambda text: text + "\nOTHER = 1\n")
-    assert rule == {"partitions/digits-graph.json"}
 
 
 def test_everything_that_trains_is_a_dependency(project: Project) -> None:
@@ -141,7 +151,7 @@ def test_everything_that_trains_is_a_dependency(project: Project) -> None:
     imported = {
         str(Path(file).relative_to(package)) for file in json.loads(done.stdout) if Path(file).is_relative_to(package)
     }
-    written(project)
+    original(project.folder)
     listed = {*json.loads((project.folder / "results" / "small" / "code" / "runs" / "digits-ditto.json").read_text())}
     entries = ("methods/", "models/", "families/", "server_networks/", "data/")
     rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}

@@ -22,6 +22,8 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     def enter(cls: type[M]) -> type[M]:
         if not (isinstance(cls, type) and issubclass(cls, Method)):
             raise BadInput(f"method {name!r}: {cls!r} is no method; derive it from fedweave.federation.protocol.Method")
+        if missing := sorted(cls.__abstractmethods__):
+            raise BadInput(f"method {name!r}: {cls.__name__} has no {', '.join(missing)}; define what a round needs")
         register(METHODS, "method", name, cls)
         return cls
 

@@ -23,6 +23,8 @@ def model(name: str) -> Callable[[type[C]], type[C]]:
     def enter(cls: type[C]) -> type[C]:
         if not (isinstance(cls, type) and issubclass(cls, ClientModel)):
             raise BadInput(f"model {name!r}: {cls!r} is no client model; derive it from fedweave.models.ClientModel")
+        if missing := sorted(cls.__abstractmethods__):
+            raise BadInput(f"model {name!r}: {cls.__name__} has no {', '.join(missing)}; define it")
         register(MODELS, "model", name, cls)
         return cls
 
@@ -43,11 +45,14 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> Clie
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
     Raises:
-        BadInput: for an unknown name or option, or a shape the model cannot take.
+        BadInput: for an unknown name or option, a shape the model cannot take, or a model without parameters.
     """
     known = options(name)
     for option in given:
         if not known:
             raise BadInput(f"model.{option}: unknown; {name} has no options")
         choose(option, known, f"model ({name}): option")
-    return MODELS[name](tuple(shape), outputs, **given)
+    made = MODELS[name](tuple(shape), outputs, **given)
+    if not any(True for _ in made.parameters()):
+        raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    return made
