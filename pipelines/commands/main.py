@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose, shown
 from fedweave.files import check_writable, placed
-from fedweave.pipelines.commands import records, studies
+from fedweave.pipelines.commands import projects, records, studies
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import catalogue, config, plugins, spec
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(studies.app, name="study")
 app.add_typer(records.app)
+app.command()(projects.init)
 app.command()(workers.deploy)
 app.command()(workers.worker)
 out = Console(markup=False)  # labels have [brackets]

@@ -265,6 +265,9 @@ def _plain(node: object, refusals: frozenset[str], words: list[str], message: bo
     if isinstance(node, ast.Constant):
         left_out = message and isinstance(node.value, str)
         words.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")
+    elif message and isinstance(node, ast.JoinedStr):
+        words.append("message")
+        _plain([part for part in node.values if isinstance(part, ast.FormattedValue)], refusals, words, message)
     elif isinstance(node, list):
         statements = [item for item in node if not _is_text(item)]
         words.append(f"[{len(statements)}")
