@@ -12,14 +12,22 @@ from fedweave.errors import BadInput
 _places: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was entered
 
 
+def check_name(kind: str, name: object) -> None:
+    """Refuse a decorator without a name, such as `@fw.method` above a class.
+
+    Raises:
+        BadInput: saying how to write it.
+    """
+    if not isinstance(name, str) or not name:
+        raise BadInput(f'{kind}: {name!r} is not a name; write @fw.{kind}("name")')
+
+
 def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:
     """Enter a class or a function in `table`. What is defined anew, as in a notebook, replaces itself.
 
     Raises:
         BadInput: something else has the name; the message names both files.
     """
-    if not isinstance(name, str) or not name:
-        raise BadInput(f'{kind}: {name!r} is not a name; write @{kind}("name")')
     if name in table and definition(table[name]) != definition(entry):
         first, second = (definition(known)[0] for known in (table[name], entry))
         raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")

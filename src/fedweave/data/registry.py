@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from fedweave.data.base import Dataset
 from fedweave.errors import BadInput
-from fedweave.registry import register
+from fedweave.registry import check_name, register
 
 Loader = Callable[[Path], Dataset]
 L = TypeVar("L", bound=Loader)
@@ -22,6 +22,7 @@ def dataset(name: str) -> Callable[[L], L]:
     Raises:
         BadInput: on decorating what is no function, or a second loader for the same name.
     """
+    check_name("dataset", name)
 
     def enter(loader: L) -> L:
         if isinstance(loader, type) or not callable(loader):

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
-from fedweave.registry import register
+from fedweave.registry import check_name, register
 
 M = TypeVar("M", bound=Method)
 
@@ -18,6 +18,7 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     Raises:
         BadInput: on decorating what is no complete `Method`, or a second class for the same name.
     """
+    check_name("method", name)
 
     def enter(cls: type[M]) -> type[M]:
         if not (isinstance(cls, type) and issubclass(cls, Method)):

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
 from fedweave.models.base import ClientModel
-from fedweave.registry import register
+from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
 
 C = TypeVar("C", bound=ClientModel)
@@ -19,6 +19,7 @@ def model(name: str) -> Callable[[type[C]], type[C]]:
     Raises:
         BadInput: on decorating what is no `ClientModel`, or a second class for the same name.
     """
+    check_name("model", name)
 
     def enter(cls: type[C]) -> type[C]:
         if not (isinstance(cls, type) and issubclass(cls, ClientModel)):

@@ -153,7 +153,9 @@ def _task(key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str
     """
     given = {name: value for name, value in block.items() if name not in ("methods", "base")}
     if "base" not in block and key not in base and "dataset" in given:
-        return given
+        partition = given.get("partition")
+        rule = partition.get("name") if isinstance(partition, Mapping) else None
+        return {"dataset": given["dataset"], "setting": rule or key, "normalize": "none", **given}
     if "base" not in block and key not in base:
         near = f"; define it with dataset, partition, model and train, or say base: <one of {', '.join(sorted(base)) or 'none'}>"
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")

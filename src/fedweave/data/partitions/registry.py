@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions.options import integer
 from fedweave.errors import BadInput, choose
-from fedweave.registry import register
+from fedweave.registry import check_name, register
 
 Rule = Callable[..., Partition]
 R = TypeVar("R", bound=Rule)
@@ -26,6 +26,7 @@ def rule(name: str, kinds: Sequence[Kind] = get_args(Kind)) -> Callable[[R], R]:
     Raises:
         BadInput: on decorating what is no function, or a second rule for the same name.
     """
+    check_name("partition", name)
 
     def enter(function: R) -> R:
         if isinstance(function, type) or not callable(function):
