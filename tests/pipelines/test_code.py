@@ -112,7 +112,7 @@ def test_words_for_people_retrain_nothing(project: Project) -> None:
         "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
         "mybench/blobs.py": ("Blobs [60", "Clouds [60"),
         "src/fedweave/errors.py": ("The exceptions a user", "Exceptions that a user"),
-        "src/fedweave/federation/federation.py": ('raise BadInput(f"', 'raise BadInput(f"Sorry: '),
+        "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
     }
     assert changed(project, edits) == set()
 
