@@ -3,7 +3,17 @@
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+PLACES = (
+    Path.cwd(),
+    HERE.parent,
+)  # of the project: a folder with dvc.yaml, the current one or the checkout of this code
+ROOT = next((place for place in PLACES if (place / "dvc.yaml").is_file()), Path.cwd())
+
+
+def template(name: str) -> Path:
+    """A file of a project as it is delivered: inside of the package where it is installed, else of the checkout."""
+    return next(file for file in (HERE / "project" / name, HERE.parent / name) if file.is_file())
 
 
 def _environment(file: Path) -> dict[str, str]:
@@ -14,3 +24,4 @@ def _environment(file: Path) -> dict[str, str]:
 
 
 os.environ.update(_environment(ROOT / ".env"))
+os.environ.update(_environment(template(".env")))  # what the project leaves out

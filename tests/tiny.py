@@ -1,112 +1,39 @@
-"""Toy tasks: small enough to run every method on, ragged enough to catch a method that forgets padding."""
+"""Toy tasks of `fedweave.testing`, and the methods of the package with settings that are quick on them."""
 
 from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import torch
 
 from fedweave.client.solvers import SGD, Adam
-from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
-from fedweave.federation.federation import Federation, pad_rows
+from fedweave.client.task import Task
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
-from fedweave.federation.subgraphs import stacked
 from fedweave.methods import METHODS
-from fedweave.models import build
+from fedweave.testing.federations import (
+    CLASSES,
+    CLIENTS,
+    TASKS,
+    nodes_federation,
+    nodes_task,
+    ring,
+    rows_federation,
+    rows_task,
+    series_federation,
+    series_task,
+)
 
-CLIENTS, CLASSES = 5, 3
-
-
-def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> Task:
-    """Vectors or small images."""
-    shape, options = {"mlp": ((6,), {"hidden": 5}), "small_cnn": ((1, 8, 8), {})}[model]
-    return RowClassification(lambda: build(model, shape, CLASSES, **options), dtype)
-
-
-def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
-    """Gaussian blobs, one per class; every client sees the classes in its own proportion and has its own size."""
-    g = np.random.default_rng(seed)
-    centres = 2.0 * g.normal(size=(CLASSES, *shape))
-    sizes = [9, 14, 6, 11, 8]
-    y = np.concatenate([g.choice(CLASSES, 2 * m, p=np.roll([0.6, 0.3, 0.1], i)) for i, m in enumerate(sizes)])
-    x = centres[y] + g.normal(size=(len(y), *shape))
-    first = np.cumsum([0, *(2 * m for m in sizes)])
-    rows = [np.arange(a, b) for a, b in pairwise(first)]
-    split = [(r[: len(r) // 2], r[len(r) // 2 : 3 * len(r) // 4], r[3 * len(r) // 4 :]) for r in rows]
-    train, val, test = zip(*split, strict=True)
-    return Federation(
-        shared={"x": torch.from_numpy(x).to(dtype), "y": torch.from_numpy(y)},
-        own={},
-        train=pad_rows(train),
-        val=pad_rows(val),
-        test=pad_rows(test),
-        ids=torch.arange(CLIENTS),
-        relation=ring(CLIENTS),
-        group=torch.tensor([0, 1, 2, 0, 1]),
-    )
-
-
-def nodes_task(dtype: torch.dtype = torch.float64) -> Task:
-    """A two-layer GCN on subgraphs of seven features."""
-    return NodeClassification(lambda: build("gcn", (7,), CLASSES, hidden=4, dropout=0.3), dtype)
-
-
-def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Federation:
-    """Random subgraphs of different sizes whose features follow the label."""
-    g = np.random.default_rng(seed)
-    centres = 1.5 * g.normal(size=(CLASSES, 7))
-    xs, ys, edges, splits = [], [], [], []
-    for v in [12, 9, 14, 10, 11]:
-        y = g.integers(CLASSES, size=v)
-        pairs = (
-            np.array([(a, b) for a in range(v) for b in range(a) if g.random() < (0.5 if y[a] == y[b] else 0.1)])
-            .reshape(-1, 2)
-            .T
-        )
-        order = g.permutation(v)
-        xs.append(centres[y] + g.normal(size=(v, 7)))
-        ys.append(y)
-        edges.append(np.concatenate([pairs, pairs[::-1]], 1).astype(np.int64))
-        splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
-    own, extents = stacked(xs, ys, edges, dtype)
-    train, val, test = zip(*splits, strict=True)
-    return Federation(
-        shared={},
-        own=own,
-        train=pad_rows(train),
-        val=pad_rows(val),
-        test=pad_rows(test),
-        ids=torch.arange(CLIENTS),
-        extents=extents,
-        relation=ring(CLIENTS),
-        group=None,
-    )
-
-
-def series_task(dtype: torch.dtype = torch.float64) -> Task:
-    """Two steps ahead from three, by a small recurrent network."""
-    return Forecast(lambda: build("gru", (3, 2), 2, hidden=4), dtype, window=3, horizon=2)
-
-
-def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Federation:
-    """Noisy sines with a phase per sensor."""
-    g = np.random.default_rng(seed)
-    length = 40
-    clock = np.arange(length)
-    series = np.stack([np.sin(0.4 * clock + i) + 0.05 * g.normal(size=length) for i in range(CLIENTS)])
-    starts = np.arange(length - 4)
-    rows = [i * length + starts for i in range(CLIENTS)]
-    shared = {"x": torch.from_numpy(series).to(dtype), "time": torch.from_numpy(clock % 12 / 12).to(dtype)}
-    return Federation(
-        shared=shared,
-        own={},
-        train=pad_rows([r[: 9 + i] for i, r in enumerate(rows)]),
-        val=pad_rows([r[26:30] for r in rows]),
-        test=pad_rows([r[30:] for r in rows]),
-        ids=torch.arange(CLIENTS),
-        relation=ring(CLIENTS),
-    )
+__all__ = [
+    "CLASSES",
+    "CLIENTS",
+    "TASKS",
+    "nodes_federation",
+    "nodes_task",
+    "ring",
+    "rows_federation",
+    "rows_task",
+    "series_federation",
+    "series_task",
+]
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -114,22 +41,6 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def ring(n: int) -> torch.Tensor:
-    """A ring of clients, both directions."""
-    a = torch.arange(n)
-    b = (a + 1) % n
-    return torch.stack([torch.cat([a, b]), torch.cat([b, a])])
-
-
-TASKS = {
-    "rows": (rows_task, rows_federation),
-    "images": (
-        lambda dtype=torch.float64: replace(rows_task("small_cnn", dtype), augment=1),
-        lambda dtype=torch.float64: rows_federation((1, 8, 8), dtype),
-    ),
-    "nodes": (nodes_task, nodes_federation),
-    "series": (series_task, series_federation),
-}
 # Small and quick constructor arguments; a method without an entry takes its defaults.
 ARGUMENTS: dict[str, dict] = {
     "pfedhn": {"width": 16, "hidden": 1, "server_lr": 0.1},

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose, shown
 from fedweave.files import check_writable, user_errors
-from fedweave.pipelines.commands import records, studies
+from fedweave.pipelines.commands import projects, records, studies
 from fedweave.pipelines.scheduling import workers
-from fedweave.study import catalogue, config, spec
+from fedweave.study import catalogue, config, plugins, spec
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(studies.app, name="study")
 app.add_typer(records.app)
+app.command()(projects.init)
 app.command()(workers.deploy)
 app.command()(workers.worker)
 out = Console(markup=False)  # labels have [brackets]
@@ -58,8 +59,11 @@ def _complain(message: str, code: int) -> int:
 def list_(
     what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")],
     name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
+    uses: studies.Uses = None,
 ) -> None:
     """List what can be used, one line each."""
+    if what != "studies":
+        plugins.load(plugins.paths(uses or [], "--uses").values())
     rows = {
         "methods": _methods,
         "datasets": _datasets,
@@ -152,6 +156,7 @@ def run(
         list[str] | None, typer.Option("--set", help="a hyper-parameter, name=value; train.lr=0.1 reaches the solver")
     ] = None,
     output: Annotated[Path, typer.Option(help="folder for the results")] = Path("results/single"),
+    uses: studies.Uses = None,
 ) -> None:
     """Train one method on one data set: progress bar, result table, plain files. Needs no DVC.
 
@@ -161,6 +166,7 @@ def run(
 
     from fedweave.runs import archive, assembly, parallel, repetition
 
+    plugins.load(plugins.paths(uses or [], "--uses").values())
     chosen = _single(method, dataset, rounds, seed, settings or [])
     features, dealt = _inputs(chosen)
     bench = repetition.prepare(chosen, features, dealt)

@@ -1,6 +1,9 @@
 """`fedweave study`: which study params.yaml holds, whole or a part of it."""
 
+import hashlib
 import re
+import subprocess
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +18,9 @@ NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
 app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
 out = Console()
 
-Name = Annotated[str, typer.Argument(help="a name from `fedweave list studies`")]
+Name = Annotated[str, typer.Argument(help="a name from `fedweave list studies`, or the path of a study file (.yaml)")]
+Uses = Annotated[list[str] | None, typer.Option("--uses", help="a file or folder with plug-ins; repeat for more")]
+Force = Annotated[bool, typer.Option("--force", help="overwrite changes made to params.yaml by hand")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", "-t", help="only this task of the study; repeat for more")]
 Methods = Annotated[
     list[str] | None, typer.Option("--method", "-m", help="only this method of every task; repeat for more")
@@ -23,11 +28,11 @@ Methods = Annotated[
 
 
 @app.command()
-def show(name: Name, task: Tasks = None, method: Methods = None) -> None:
+def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None) -> None:
     """Print a study as the params.yaml it would write; into a file or a pipe, that file."""
     from rich.syntax import Syntax
 
-    text = dump(chosen(name, task, method))
+    text = dump(chosen(name, task, method, uses))
     if out.is_terminal:
         out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
     else:
@@ -35,40 +40,70 @@ def show(name: Name, task: Tasks = None, method: Methods = None) -> None:
 
 
 @app.command()
-def use(
-    name: Name,
-    task: Tasks = None,
-    method: Methods = None,
-    force: Annotated[bool, typer.Option("--force", help="overwrite changes made to params.yaml by hand")] = False,
-) -> None:
+def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
-    from fedweave.runs import assembly
-
-    content = chosen(name, task, method)
-    assembly.check(spec.parse(content, f"studies/{name}.yaml"), f"studies/{name}.yaml")
-    if spec.PARAMS.is_file() and not force:
-        now = spec.read_yaml(spec.PARAMS)
-        if now != content and not _from_catalogue(now):
-            raise BadInput(
-                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, or add --force"
-            )
-    write_atomic(spec.PARAMS, dump(content))
+    content = _switch(name, task, method, uses, force)
+    runs = len(content["runs"])
     out.print(
-        f"params.yaml now holds [bold]{name}[/]: {len(content['runs'])} runs; reproduce it with: dvc repro",
-        soft_wrap=True,
+        f"params.yaml now holds [bold]{content['study']}[/]: {runs} runs; reproduce it with: dvc repro", soft_wrap=True
     )
 
 
-def chosen(name: str, tasks: list[str] | None, methods: list[str] | None) -> dict[str, Any]:
+@app.command()
+def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
+    """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
+    _switch(name, task, method, uses, force)
+    for module in ("reproduce", "board"):
+        done = subprocess.run([sys.executable, "-m", f"fedweave.pipelines.launching.{module}"], check=False)
+        if done.returncode:
+            raise typer.Exit(done.returncode)
+
+
+def _switch(
+    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None, force: bool
+) -> dict[str, Any]:
+    """Write params.yaml and return what it holds.
+
+    Raises:
+        BadInput: the study is not sound, or params.yaml has changes that would be lost.
+    """
+    from fedweave.runs import assembly
+
+    content, where = chosen(name, tasks, methods, uses), str(catalogue.place(name))
+    assembly.check(spec.parse(content, where), where)
+    if spec.PARAMS.is_file() and not force:
+        now = spec.read_yaml(spec.PARAMS)
+        if now != content and not _as_written() and not _from_catalogue(now):
+            raise BadInput(
+                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, "
+                "or add --force"
+            )
+    write_atomic(spec.PARAMS, dump(content))
+    return content
+
+
+def chosen(
+    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
+) -> dict[str, Any]:
     """The study `name`, or the part of it that `tasks` and `methods` name (all, where none are named).
 
     Raises:
         BadInput: an unknown study, task or method, or nothing is left.
     """
-    content = catalogue.expand(name)
+    content = catalogue.expand(name, uses=uses or ())
     return (
         catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
     )
+
+
+def _as_written() -> bool:
+    """Whether params.yaml is, letter for letter, what was written here; the study's own file may have changed since."""
+    first, _, body = spec.PARAMS.read_text(encoding="utf-8").partition("\n")
+    return first.endswith(f"(unchanged: {_sum(body)})")
+
+
+def _sum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:12]
 
 
 def _from_catalogue(now: dict[str, Any]) -> bool:
@@ -81,7 +116,6 @@ def _from_catalogue(now: dict[str, Any]) -> bool:
 
 def dump(content: dict[str, Any]) -> str:
     """params.yaml as text: blocks down to the entries, which stay on one line each."""
-    header = f"# Written by `fedweave study use {content['study']}` from studies/; `dvc repro` runs what stands here.\n"
     parts = []
     for key, value in content.items():
         if isinstance(value, dict) and value and key not in ("tune", "tasks"):
@@ -92,7 +126,9 @@ def dump(content: dict[str, Any]) -> str:
             )
         else:
             parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
-    return header + "\n\n".join(parts) + "\n"
+    body = "\n\n".join(parts) + "\n"
+    command = f"`fedweave study use {content['study']}`"
+    return f"# Written by {command}; `dvc repro` runs what stands here. (unchanged: {_sum(body)})\n{body}"
 
 
 def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:

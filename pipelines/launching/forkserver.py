@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, NoReturn
 from fedweave.pipelines.launching.freshness import imported_files, project_files, stamps
 from fedweave.pipelines.launching.inheritance import fixed, inherit, initial_environment
 from fedweave.runs.parallel import die_with_parent
+from fedweave.study.code import PACKAGE, digest, modules
 
-STAGES = ("download", "partition", "sources", "tune", "train", "evaluate", "ablate", "report")
+STAGES = ("download", "partition", "code", "sources", "tune", "train", "evaluate", "ablate", "report")
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "fedweave.pipelines.stages.train")
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE = 120.0  # seconds without a stage after which the server ends
@@ -238,6 +239,7 @@ def preload() -> None:
     os.environ[ARROW] = "background_thread:false"
     for name in PRELOADED:
         importlib.import_module(name)
+    digest(modules(PACKAGE.rglob("*.py")))  # read once, forks look at changes only
     del os.environ[ARROW]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedweave.pipelines import ROOT
+from fedweave.study.code import PACKAGE
 
 Stamp = tuple[int, int, int]
 
@@ -23,7 +24,7 @@ def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
 
 def project_files() -> list[str]:
     """The project's own code and the variables it sets, imported or not."""
-    sources = (path for part in ("pipelines", "src/fedweave") for path in (ROOT / part).rglob("*.py"))
+    sources = (path for part in (PACKAGE, Path(__file__).parent.parent) for path in part.rglob("*.py"))
     return [str(path) for path in (*sources, ROOT / ".env")]
 
 

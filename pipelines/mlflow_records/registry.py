@@ -14,7 +14,7 @@ from fedweave.pipelines.mlflow_records.writer import Sink
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
 
-SERVED = Path(__file__).with_name("served.py")
+SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
 NEEDED = ("numpy", "torch", "tqdm")  # what `fedweave.runs.serving` imports, in addition to MLflow itself
 ALIAS = "best"

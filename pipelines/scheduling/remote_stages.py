@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from fedweave import pipelines
 from fedweave.errors import BadInput, choose, shown
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths, project
-from fedweave.study.config import load_yaml
+from fedweave.study import plugins
+from fedweave.study.config import load_yaml, read_yaml
 from fedweave.study.spec import PARAMS, check_names
 
 if TYPE_CHECKING:
@@ -182,11 +184,15 @@ def deliver(ticket: Ticket) -> list[dict[str, str]]:
 
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
-    root = paths.PACKAGE.parent.parent
-    files = [*paths.PACKAGE.rglob("*"), *(root / "pipelines").rglob("*.py"), root / "dvc.yaml"]
+    uses = plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values() if PARAMS.is_file() else ()
+    places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *(Path(path).resolve() for path in uses)]
+    found = {"dvc.yaml": Path("dvc.yaml")}
+    for place in places:
+        inside = place.rglob("*") if place.is_dir() else (place,)
+        found |= {str(file.relative_to(place.parent)): file for file in inside if "__pycache__" not in file.parts}
     content = hashlib.sha256()
-    for file in sorted(file for file in files if file.is_file() and "__pycache__" not in file.parts):
-        content.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    for name, file in sorted(found.items()):
+        content.update(name.encode() + file.read_bytes() if file.is_file() else b"")
     return content.hexdigest()[:16]
 
 

@@ -34,7 +34,8 @@ from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
 from fedweave.runs import assembly, repetition
-from fedweave.study import search_spaces
+from fedweave.runs.dependencies import run_digest
+from fedweave.study import plugins, search_spaces
 from fedweave.study.spec import Study
 
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -160,13 +161,14 @@ def digest(study: Study, key: str) -> str:
     """
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
-    subject = [run.fingerprint(), paths.code_digest(run.method), tune.share, tune.seeds, tune.sampler, space]
+    subject = [run.fingerprint(), run_digest(run), tune.share, tune.seeds, tune.sampler, space]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> None:
     """Bring the search of the run `key` to its budget, together with other processes that work on it; arguments as in `find`."""
     torch.set_num_threads(1)
+    plugins.load(study.uses)  # a process that is started anew has none
     search = find(study, key, inputs, root)
     claims = Claims(journal(study, key, root).with_suffix(".claims"))
     total = _bench(search, {}).rounds

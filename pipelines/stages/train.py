@@ -13,6 +13,7 @@ from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.runs.dependencies import run_digest
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -50,7 +51,7 @@ def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
     code.
     """
     prepared = repetition.prepare(run, *inputs)
-    checkpoints = paths.STATE / "checkpoints" / paths.code_digest(run.method)
+    checkpoints = paths.STATE / "checkpoints" / run_digest(run)
     return Trained(prepared, repetition.perform_all(prepared, checkpoints, lines(title, prepared.rounds)), checkpoints)
 
 

@@ -4,33 +4,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedweave import methods, models
+    from fedweave import methods, models, testing
     from fedweave.api.compare import compare, fit, load
     from fedweave.api.comparison import Comparison, MethodResult
     from fedweave.api.federation import Federation
     from fedweave.api.progress import Progress
+    from fedweave.data.partitions.registry import rule as partition
+    from fedweave.data.registry import dataset
     from fedweave.errors import BadInput, Diverged
     from fedweave.federation.protocol import Method
     from fedweave.federation.registry import method
+    from fedweave.models.registry import model
 
 __version__ = "0.1.0"
 
-# Name -> its module; None for a module. Imported when it is asked for, so that `import fedweave` takes no time.
-_PLACES: dict[str, str | None] = {
-    "compare": "fedweave.api.compare",
-    "fit": "fedweave.api.compare",
-    "load": "fedweave.api.compare",
-    "Comparison": "fedweave.api.comparison",
-    "MethodResult": "fedweave.api.comparison",
-    "Federation": "fedweave.api.federation",
-    "Progress": "fedweave.api.progress",
-    "BadInput": "fedweave.errors",
-    "Diverged": "fedweave.errors",
-    "Method": "fedweave.federation.protocol",
-    "method": "fedweave.federation.registry",
-    "methods": None,
-    "models": None,
+# Name -> its module, and its name there where that differs. Imported when it is asked for, so that `import fedweave`
+# takes no time.
+_PLACES: dict[str, tuple[str, ...]] = {
+    "compare": ("fedweave.api.compare",),
+    "fit": ("fedweave.api.compare",),
+    "load": ("fedweave.api.compare",),
+    "Comparison": ("fedweave.api.comparison",),
+    "MethodResult": ("fedweave.api.comparison",),
+    "Federation": ("fedweave.api.federation",),
+    "Progress": ("fedweave.api.progress",),
+    "BadInput": ("fedweave.errors",),
+    "Diverged": ("fedweave.errors",),
+    "Method": ("fedweave.federation.protocol",),
+    "dataset": ("fedweave.data.registry",),
+    "method": ("fedweave.federation.registry",),
+    "model": ("fedweave.models.registry",),
+    "partition": ("fedweave.data.partitions.registry", "rule"),
 }
+_MODULES = ("methods", "models", "testing")
 
 __all__ = [
     "BadInput",
@@ -41,19 +47,25 @@ __all__ = [
     "MethodResult",
     "Progress",
     "compare",
+    "dataset",
     "fit",
     "load",
     "method",
     "methods",
+    "model",
     "models",
+    "partition",
+    "testing",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"fedweave.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = _PLACES[name]
-    return import_module(f"fedweave.{name}") if place is None else getattr(import_module(place), name)
+    place, *other = _PLACES[name]
+    return getattr(import_module(place), *(other or [name]))
 
 
 def __dir__() -> list[str]:

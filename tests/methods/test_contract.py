@@ -1,27 +1,25 @@
 """What every method promises, swept over all methods and the toy tasks they make sense on."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
 import tiny
 import torch
-from torch import Tensor
 
-from fedweave.federation.engine import begin, evaluate, onboard, one_round, run
-from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings, State
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Tree, tree_leaves
+from fedweave.tensors.trees import tree_leaves
+from fedweave.testing import contract
+from fedweave.testing.contract import EVERYBODY, assert_close, last
 
 PAIRS = [(name, kind) for kind, (task, _) in tiny.TASKS.items() for name in METHODS if tiny.suits(name, task())]
 # All that is asked of a pair is asked in one process, which runs `reference` once.
 MARKED = [pytest.param(*pair, marks=pytest.mark.xdist_group("-".join(pair))) for pair in PAIRS]
-SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
-EVERYBODY = Settings(rounds=3, seed=1, every=3)
 
 
 def objects(name: str, kind: str) -> tuple[Method, Federation]:
@@ -30,19 +28,10 @@ def objects(name: str, kind: str) -> tuple[Method, Federation]:
     return tiny.method(name, task, kind), federation
 
 
-def last(
-    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
-) -> tuple[State, dict]:
-    """State and scores at the end of a run."""
-    *_, report = run(method, federation, settings, executor, resume)
-    return report.state, report.scores
-
-
 @cache
 def reference(name: str, kind: str) -> list[Report]:
     """The rounds of a run with partial participation, one client after the other."""
-    method, federation = objects(name, kind)
-    return list(run(method, federation, SOME, Loop()))
+    return contract.rounds(*objects(name, kind))
 
 
 def reached(name: str, kind: str) -> tuple[State, dict]:
@@ -51,40 +40,19 @@ def reached(name: str, kind: str) -> tuple[State, dict]:
     return report.state, report.scores
 
 
-def assert_close(a: Tree, b: Tree, tolerance: float) -> None:
-    """Equal structure, and leaves equal within `tolerance` of their scale."""
-    left, right = tree_leaves(a), tree_leaves(b)
-    assert len(left) == len(right)
-    for x, y in zip(left, right, strict=True):
-        if isinstance(x, Tensor):
-            torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
-        else:
-            assert x == y
-
-
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_executors_agree(name: str, kind: str) -> None:
     """loop = batched = chunked, with partial participation and ragged clients, in state and scores."""
-    method, federation = objects(name, kind)
-    expected = reached(name, kind)
-    for executor in (Batched(), Batched(2)):
-        assert_close(last(method, federation, SOME, executor), expected, 1e-8)
+    contract.executors_agree(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
     """A client that is not sampled has the same private state after the round, bit for bit."""
     method, federation = objects(name, kind)
-    method = method.stages(1)[0].method
-    before = begin(method, federation, 3, Loop())
-    after, _, _ = one_round(
-        method, before, federation, Settings(rounds=1, seed=3, participation=2), Loop(), shadow=True
-    )
-    changed = torch.zeros(tiny.CLIENTS, dtype=torch.bool)
-    for x, y in zip(tree_leaves(before.clients), tree_leaves(after.clients), strict=True):
-        changed |= (x != y).reshape(len(x), -1).any(1)
-    assert changed.sum() <= 2
-    assert changed.any() or not tree_leaves(before.clients) or name != "local"
+    changed = contract.absent_clients_keep_their_bits(method, federation)
+    private = tree_leaves(begin(method.stages(1)[0].method, federation, 3, Loop()).clients)
+    assert changed or not private or name != "local"
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
@@ -104,41 +72,25 @@ def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_resumed_equals_uninterrupted(name: str, kind: str) -> None:
     """Continuing from any round's state gives the same bits as never having stopped."""
-    method, federation = objects(name, kind)
-    for report in reference(name, kind)[:-1]:
-        assert_close(last(method, federation, SOME, Loop(), report.state), reached(name, kind), 0.0)
+    contract.resumed_equals_uninterrupted(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
-def test_state_is_plain_tensors(name: str, kind: str, tmp_path: object) -> None:
+def test_state_is_plain_tensors(name: str, kind: str) -> None:
     """The state survives a save that admits tensors only."""
-    state, _ = reached(name, kind)
-    torch.save(tuple(state), tmp_path / "state.pt")
-    assert_close(torch.load(tmp_path / "state.pt", weights_only=True), tuple(state), 0.0)
+    contract.state_is_plain_tensors(reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_test_rows_never_teach(name: str, kind: str) -> None:
     """Without test rows, and with other ones, training is the same bit for bit."""
-    method, federation = objects(name, kind)
-    blind = replace(federation, test=federation.val)
-    assert_close(last(method, blind, SOME, Loop())[0], reached(name, kind)[0], 0.0)
+    contract.test_rows_never_teach(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_newcomers_join(name: str, kind: str) -> None:
     """The last two clients join after a round, are evaluated, and a round with everybody works."""
-    method, federation = objects(name, kind)
-    method = method.stages(1)[0].method
-    present = federation.select(torch.arange(3))
-    state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
-    state = onboard(method, state, federation, 2, 1, Loop())
-    scores, _ = evaluate(method, state, federation, EVERYBODY, Loop())
-    assert scores["pre"]["test"].shape == (5,)
-    state, report, _ = one_round(method, state, federation, EVERYBODY, Loop())
-    assert torch.isfinite(torch.tensor(report.loss))
-    weights = method.collaboration(state.server)
-    assert weights is None or weights.shape[1:] == (5, 5)
+    contract.newcomers_join(*objects(name, kind))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -17,7 +17,8 @@ from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
-from fedweave.models import Cells, ClientModel, Inputs, layers
+from fedweave.models.base import ClientModel, Inputs, layers
+from fedweave.models.gcn import Cells
 from fedweave.tensors.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once

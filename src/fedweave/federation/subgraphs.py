@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.federation.federation import pad_arrays
-from fedweave.models import gcn_norm
-from fedweave.models.gcn import ordered
+from fedweave.models.gcn import gcn_norm, ordered
 
 SPARSE = 0.05  # below this share of entries that are not zero, one product by cells costs less than one by all entries
 

@@ -26,7 +26,7 @@ from fedweave.families import ClientModels
 from fedweave.federation.collaboration import cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
-from fedweave.models import gcn_norm
+from fedweave.models.gcn import gcn_norm
 from fedweave.settings import AtLeast, LogSpace, Share, Size, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.random_streams import stream

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import BatchNorm, ClientModel
+from fedweave.models.registry import model
 
 BatchNorms = Annotated[bool, "batch normalisation after every convolution"]
 
@@ -78,6 +79,7 @@ class ConvNet(ClientModel):
         return x
 
 
+@model("aghn_cnn")
 class AghnCNN(ConvNet):
     """The CNN with batch normalisation of FedAGHN; six layers, 878,730 parameters on 3x32x32 with 10 classes.
 
@@ -92,6 +94,7 @@ class AghnCNN(ConvNet):
         super().__init__(shape, outputs, batch_norm=True)
 
 
+@model("lenet16")
 class LeNet16(ConvNet):
     """LeNet with 16 and 32 filters: pFedHN, pFedLA (with `batch_norm` on CIFAR) and SHN.
 
@@ -106,6 +109,7 @@ class LeNet16(ConvNet):
         super().__init__(shape, outputs, batch_norm=batch_norm)
 
 
+@model("moon")
 class Moon(ConvNet):
     """The simple CNN of MOON (github.com/QinbinLi/MOON); 62,006 parameters on 3x32x32 with 10 classes."""
 
@@ -117,6 +121,7 @@ class Moon(ConvNet):
         super().__init__(shape, outputs, batch_norm=False)
 
 
+@model("moon3")
 class Moon3(ConvNet):
     """Moon with a third convolution, the "3 conv + 3 FC" of pFedGAT; 64,326 parameters to Moon's 62,006."""
 
@@ -128,6 +133,7 @@ class Moon3(ConvNet):
         super().__init__(shape, outputs, batch_norm=False)
 
 
+@model("small_cnn")
 class SmallCNN(ConvNet):
     """A quick CNN with batch normalisation for small images such as the 8x8 digits (13,802 parameters)."""
 

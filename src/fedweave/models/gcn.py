@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.models.registry import model
 from fedweave.settings import Dropout, Size
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import mapped
@@ -129,6 +130,7 @@ class GraphConv(nn.Module):
         return propagate(project(x, self.weight), edges, weight) + self.bias
 
 
+@model("gcn")
 class GCN(ClientModel):
     """gcn1 -> ReLU -> dropout -> gcn2 -> ReLU -> dropout -> fc: the client of FedSheafHN.
 

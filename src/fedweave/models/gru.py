@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.models.base import ClientModel
+from fedweave.models.registry import model
 from fedweave.settings import Size
 
 Hidden = Annotated[Size, "width of encoder and decoder"]
@@ -50,6 +51,7 @@ class Readout(nn.Linear):
         return super().forward(h).squeeze(-1)
 
 
+@model("gru")
 class GRU(ClientModel):
     """Sequence to sequence: the encoder reads T_in steps, the decoder reads its own forecasts for T_out.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.models.registry import model
 from fedweave.settings import AtLeast, AtMost
 
 Widths = Annotated[int | Sequence[int], AtLeast(1), AtMost(65_536), "width of the hidden layer, or a list of widths"]
@@ -53,6 +54,7 @@ class Perceptron(ClientModel):
         return h
 
 
+@model("mlp")
 class MLP(Perceptron):
     """Perceptron on flattened images or vectors; 354 parameters for 2 inputs, hidden [16, 16], 2 outputs."""
 
@@ -64,6 +66,7 @@ class MLP(Perceptron):
         return x.flatten(1)
 
 
+@model("tpt_mlp")
 class TptMLP(Perceptron):
     """The three-layer perceptron for temperatures, T_in values -> 16 -> 16 -> T_out; 486 parameters for 6, 6.
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import BatchNorm, ClientModel
+from fedweave.models.registry import model
 
 
 def _conv(fan_in: int, fan_out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -34,6 +35,7 @@ class BasicBlock(nn.Module):
         return F.relu(h + x)
 
 
+@model("resnet18")
 class ResNet18(ClientModel):
     """7x7 stride-2 stem and max pooling, four stages of two blocks, average pooling, fc; 41 layers.
 

@@ -21,10 +21,10 @@ from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models import ClientModel, build
 from fedweave.runs.inputs import Inputs
-from fedweave.study import checks, search_spaces
+from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
-from fedweave.study.spec import PARAMS, Run, Study, nest, parse, read_yaml
+from fedweave.study.spec import PARAMS, Run, Study, nest
 
 
 def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
@@ -38,7 +38,7 @@ def load(path: Path | str = PARAMS) -> Study:
     Raises:
         BadInput: one line that names the key, the value and the way out.
     """
-    return check(parse(read_yaml(Path(path)), str(path)), str(path))
+    return check(spec.load(path), str(path))
 
 
 def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) -> Study:

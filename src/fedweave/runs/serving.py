@@ -16,7 +16,7 @@ from fedweave.data import Dataset, Partition, load_dataset, load_partition, norm
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
 from fedweave.files import load_tensors
-from fedweave.models import gcn_norm
+from fedweave.models.gcn import gcn_norm
 from fedweave.readers.arrays import read_npz
 from fedweave.runs import assembly
 from fedweave.study.config import construct

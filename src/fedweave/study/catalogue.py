@@ -1,19 +1,21 @@
 """The catalogue of studies.
 
-A study file in `studies/` is an overlay on `studies/base.yaml` (one task per data set) and on the methods' settings.
+A study file, in `studies/` or elsewhere, is an overlay on `studies/base.yaml` (one task per data set) and on the methods'
+settings; a task that names its data set may also be defined in full.
 Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose
-from fedweave.study.spec import read_yaml
+from fedweave.study import plugins
+from fedweave.study.config import read_yaml
 
 STUDIES = Path("studies")
-WORDS = ("about", "like", "seeds", "tasks", "methods", "tune", "ablate")  # of a study file
+WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "tune", "ablate")  # of a study file
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,26 +37,51 @@ def studies(folder: Path = STUDIES) -> dict[str, Path]:
     }
 
 
+def place(name: str, folder: Path = STUDIES, above: str = "") -> Path:
+    """The file of the study `name`: of the catalogue, or a path that ends in .yaml.
+
+    Args:
+        above: the study file that names it, to which a path is relative.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not name.endswith((".yaml", ".yml")):
+        known = studies(folder)
+        return known[choose(name, known, f"{above}: like" if above else "study")]
+    file = Path(above).parent / name
+    if not file.is_file():
+        raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
+    return file
+
+
+def title(name: str) -> str:
+    """What a study is called in results: its name in the catalogue, or its file's name without the ending."""
+    return Path(name).stem if name.endswith((".yaml", ".yml")) else name
+
+
 def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """The study file `name` on top of the studies that it is `like`; if it names tasks, only those of theirs are taken over.
 
     Args:
-        above: the studies that were read on the way to this one.
+        name: of the catalogue, or the path of a file that ends in .yaml.
+        above: the files that were read on the way to this one.
 
     Raises:
         BadInput: for an unknown study, one that is like itself, or one whose blocks are none.
     """
-    known, file = studies(folder), f"studies/{name}.yaml"
-    read = read_yaml(known[choose(name, known, f"studies/{above[-1]}.yaml: like" if above else "study")])
-    own = {key: value for key, value in read.items() if value is not None}
+    path = place(name, folder, above[-1] if above else "")
+    file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
+    own = {key: value for key, value in read_yaml(path).items() if value is not None}
     _check_blocks(own, file)
+    if "uses" in own:
+        own["uses"] = plugins.paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        if other in (*above, name):
-            raise BadInput(
-                f"{file}: like: {other!r} is like this study itself ({' -> '.join((*above, name, other))}); name another"
-            )
-        inherited = merge(inherited, overlay(other, folder, (*above, name)))
+        if str(place(other, folder, file)) in (*map(str, map(_known(folder), above)), str(path)):
+            way = " -> ".join([*map(_short, (*above, file)), other])
+            raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
+        inherited = merge(inherited, overlay(other, folder, (*above, file)))
     theirs, named = inherited.pop("tasks", {}), own.get("tasks")
     tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
     if not tasks:
@@ -62,41 +89,53 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
     return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
 
 
-def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
-    """The full params.yaml of the study `name`.
+def _short(file: str) -> str:
+    return file.removeprefix("studies/").removesuffix(".yaml") if file.startswith("studies/") else file
+
+
+def _known(folder: Path) -> Callable[[str], Path]:
+    """Study file as messages call it -> its path."""
+    return lambda file: folder / file.removeprefix("studies/") if file.startswith("studies/") else Path(file)
+
+
+def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dict[str, Any]:
+    """The full params.yaml of the study `name`, a name of the catalogue or the path of a file; its plug-ins are loaded.
+
+    Args:
+        uses: paths of further plug-ins, relative to the current folder.
 
     Raises:
-        BadInput: for an unknown study, base task or method.
+        BadInput: for an unknown study, base task or method, or a plug-in that cannot be loaded.
     """
-    base, own = read_yaml(folder / "base.yaml"), overlay(name, folder)
-    if "runs" in own:  # a params.yaml that was saved here
-        return {**own, "study": name}
+    own = overlay(name, folder)
+    used = own.pop("uses", {}) | plugins.paths(list(uses), "--uses")
+    plugins.load(used.values())
+    named = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
+    return named | (
+        {key: value for key, value in own.items() if key != "study"} if "runs" in own else _filled(name, own, folder)
+    )
+
+
+def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The rest of params.yaml: tasks on top of the base's, runs, and the settings and search spaces of their methods."""
     from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
     from fedweave.study.search_spaces import derived
 
-    _check_words(name, own, METHODS)
+    file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
+    base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
+    _check_words(file, own, METHODS)
     tasks, runs = {}, {}
     for key, block in own["tasks"].items():
-        block = dict(block)
-        chosen, origin = block.pop("methods"), block.pop("base", key)
-        tasks[key] = merge(
-            base["tasks"][choose(origin, base["tasks"], f"studies/{name}.yaml: tasks.{key}.base")], block
-        )
-        for entry in chosen:
-            suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
-            runs[f"{key}-{suffix}"] = {
-                "task": key,
-                "method": item.get("method", suffix),
-                **({"set": item["set"]} if "set" in item else {}),
-            }
+        tasks[key] = _task(key, block, base.get("tasks", {}), file)
+        runs |= {f"{key}-{suffix}": {"task": key, **item} for suffix, item in map(_variant, block["methods"])}
     used = sorted({item["method"] for item in runs.values()})
-    defaults = {m: {setting.name: setting.default for setting in METHODS[m].settings()} for m in used}
+    defaults = {
+        m: {setting.name: setting.default for setting in METHODS[choose(m, METHODS, file)].settings()} for m in used
+    }
     tune = merge({**base.get("tune", {}), "spaces": {m: derived(m) for m in METHODS}}, own.get("tune", {}))
     spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used} if tune.get("trials") else {}
     return {
-        "study": name,
-        "about": own.get("about", ""),
-        "seeds": own.get("seeds", base["seeds"]),
+        "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": runs,
@@ -104,6 +143,29 @@ def expand(name: str, folder: Path = STUDIES) -> dict[str, Any]:
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
     }
+
+
+def _task(key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """A task: changes of one of `base.yaml`, or a full definition, which names its data set and is not called as one of these.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    given = {name: value for name, value in block.items() if name not in ("methods", "base")}
+    if "base" not in block and key not in base and "dataset" in given:
+        partition = given.get("partition")
+        rule = partition.get("name") if isinstance(partition, Mapping) else None
+        return {"dataset": given["dataset"], "setting": rule or key, "normalize": "none", **given}
+    if "base" not in block and key not in base:
+        near = f"; define it with dataset, partition, model and train, or say base: <one of {', '.join(sorted(base)) or 'none'}>"
+        raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
+    return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], given)
+
+
+def _variant(entry: Any) -> tuple[str, dict[str, Any]]:
+    """An entry of a task's methods as (end of the run's name, what the run is)."""
+    suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+    return suffix, {"method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
 
 
 def _check_blocks(own: Mapping[str, Any], file: str) -> None:
@@ -121,9 +183,8 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
             raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
 
 
-def _check_words(name: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
+def _check_words(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
     """Refuse what a study file would otherwise leave out without a word."""
-    file = f"studies/{name}.yaml"
     for key in own:
         choose(key, WORDS, file)
     named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}

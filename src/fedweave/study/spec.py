@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, shown
-from fedweave.study import variants
+from fedweave.study import plugins, variants
 from fedweave.study.config import construct, read_yaml
 from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
+WORDS = ("study", "about", "uses", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate")  # of params.yaml
 # A name is used as a word of a shell, a key of DVC, a file and a part of a URL. 100 bytes leave room for suffixes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is no key of DVC
@@ -80,6 +81,7 @@ class Study:
     methods: dict[str, dict[str, Any]]
     tune: TuneSpec
     ablate: dict[str, dict[str, Any]]
+    uses: tuple[str, ...] = ()
 
     def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
@@ -131,18 +133,20 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(path: Path | str = PARAMS) -> Study:
-    """Read params.yaml and check its form; `assemble.load` also checks names and hyper-parameters.
+    """Read params.yaml, load the plug-ins it uses, and check its form; `assembly.load` also checks names and settings.
 
     Raises:
         BadInput: one line that names the key, the value and the way out.
     """
-    return parse(read_yaml(Path(path)), str(path))
+    raw = read_yaml(Path(path))
+    plugins.load(plugins.paths(raw.get("uses") or {}, str(path), Path(path).parent).values())
+    return parse(raw, str(path))
 
 
 def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     """A study from plain data, its form checked."""
     for key in raw:
-        choose(key, ("study", "about", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate"), where)
+        choose(key, WORDS, where)
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(
@@ -171,8 +175,9 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     }
     for name, block in ablate.items():
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
+    uses = tuple(plugins.paths(raw.get("uses") or {}, where).values())
     return Study(
-        raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate
+        raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate, uses
     )
 
 

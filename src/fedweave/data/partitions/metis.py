@@ -11,6 +11,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition
 from fedweave.data.partitions.options import integer, real
+from fedweave.data.partitions.registry import rule
 from fedweave.data.partitions.splits import PARTS, parse, sizes
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -19,6 +20,7 @@ MASKS, HALVES = range(2)  # purposes of the random streams
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
+@rule("metis", kinds=("graph",))
 def metis(dataset: Dataset, clients: int, seed: int, *, split: Mapping[str, float] = SHARES) -> Partition:
     """One METIS part of the largest connected component a client, with the edges inside it."""
     component = largest_component(dataset.links, len(dataset.x))
@@ -26,6 +28,7 @@ def metis(dataset: Dataset, clients: int, seed: int, *, split: Mapping[str, floa
     return _clients(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
 
 
+@rule("metis_overlap", kinds=("graph",))
 def metis_overlap(
     dataset: Dataset,
     clients: int,

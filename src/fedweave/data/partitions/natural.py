@@ -7,6 +7,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.partitions.options import integer, real
+from fedweave.data.partitions.registry import rule
 from fedweave.data.partitions.splits import Split, chronological, parse, random_parts
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -16,6 +17,7 @@ Parts = list[Rows]  # train, val, test
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 
 
+@rule("natural", kinds=("images", "series"))
 def natural(
     dataset: Dataset,
     clients: int,

@@ -5,13 +5,13 @@ Sources: Yang et al. (2016); Shchur et al. (2018); Hu et al., Open Graph Benchma
 
 import gzip
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 from fedweave.files import read
 from fedweave.readers.arrays import read_npz
 from fedweave.readers.sparse import checked_csr, dense
@@ -56,6 +56,7 @@ def _amazon(name: str, path: Path) -> Dataset:
     return Dataset(name, "graph", x, y.astype(np.int64), classes=int(y.max()) + 1, edges=edges)
 
 
+@dataset("ogbn-arxiv")
 def arxiv(root: Path) -> Dataset:
     """ogbn-arxiv, edges made undirected; read from the official archive without unpacking."""
     with zipfile.ZipFile(root / "ogbn-arxiv" / "arxiv.zip") as archive:
@@ -73,11 +74,8 @@ def _table(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
         return np.ascontiguousarray(pd.read_csv(plain, header=None).to_numpy(dtype))
 
 
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "cora": partial(planetoid, "cora", "Cora"),
-    "citeseer": partial(planetoid, "citeseer", "CiteSeer"),
-    "pubmed": partial(planetoid, "pubmed", "PubMed"),
-    "amazon-computer": partial(amazon, "amazon-computer", "Computers"),
-    "amazon-photo": partial(amazon, "amazon-photo", "Photo"),
-    "ogbn-arxiv": arxiv,
-}
+dataset("cora")(partial(planetoid, "cora", "Cora"))
+dataset("citeseer")(partial(planetoid, "citeseer", "CiteSeer"))
+dataset("pubmed")(partial(planetoid, "pubmed", "PubMed"))
+dataset("amazon-computer")(partial(amazon, "amazon-computer", "Computers"))
+dataset("amazon-photo")(partial(amazon, "amazon-photo", "Photo"))

@@ -4,12 +4,12 @@ Source: Yang et al., "A Large-Scale Car Dataset" (CVPR 2015); the 30 clients and
 et al.).
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 from fedweave.data.sources.images import picture
 from fedweave.errors import BadInput
 
@@ -19,6 +19,7 @@ VIEWS = {1: 0, 4: 1, 3: 2, 5: 3, 2: 4}  # codes of label/*.txt in the order fron
 YEARS = range(2009, 2015)
 
 
+@dataset("compcars")
 def compcars(root: Path) -> Dataset:
     """Images [M, 3, 224, 224] in 4 classes; 30 owners (viewpoint, year) and the relation between them."""
     folder = root / "CompCars"
@@ -56,6 +57,3 @@ def neighbours() -> np.ndarray:
 
 def _names() -> tuple[str, ...]:
     return tuple(f"{view} {year}" for view in ("F", "FS", "S", "RS", "R") for year in YEARS)
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {"compcars": compcars}

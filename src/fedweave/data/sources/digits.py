@@ -3,16 +3,17 @@
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI repository (1998), test part.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 
 NEIGHBOURS = 5
 
 
+@dataset("digits")
 def digits(root: Path) -> Dataset:
     """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each; `root` is not used."""
     del root
@@ -20,6 +21,7 @@ def digits(root: Path) -> Dataset:
     return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
 
 
+@dataset("digits-graph")
 def digits_graph(root: Path) -> Dataset:
     """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised; `root` is not used."""
     del root
@@ -47,6 +49,3 @@ def _bundled() -> tuple[np.ndarray, np.ndarray]:
 
     bunch = load_digits()
     return bunch.images, bunch.target.astype(np.int64)
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {"digits": digits, "digits-graph": digits_graph}

@@ -5,7 +5,7 @@ files, their md5 sums are pinned.
 """
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedweave.data.base import Dataset
+from fedweave.data.registry import dataset
 from fedweave.data.sources.origins import CIFAR10_SUMS, CIFAR100_SUMS
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
@@ -33,12 +34,14 @@ def torchvision_datasets() -> Any:
     return torchvision.datasets
 
 
+@dataset("fashion-mnist")
 def fashion_mnist(root: Path) -> Dataset:
     """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
     reader = torchvision_datasets().FashionMNIST
     return _joined("fashion-mnist", 10, [_grey(reader(root, train=train)) for train in (True, False)])
 
 
+@dataset("emnist")
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
     reader = torchvision_datasets().EMNIST
@@ -49,6 +52,7 @@ def _grey(images: Any) -> tuple[np.ndarray, np.ndarray]:
     return images.data.numpy()[:, None], images.targets.numpy()
 
 
+@dataset("cifar10")
 def cifar10(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 10 classes. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR10"
@@ -60,6 +64,7 @@ def cifar10(root: Path) -> Dataset:
     return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
 
 
+@dataset("cifar100")
 def cifar100(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 100 classes of 20 superclasses. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR100"
@@ -115,6 +120,7 @@ def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
     return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
+@dataset("tiny-imagenet")
 def tiny_imagenet(root: Path) -> Dataset:
     """100,000 + 10,000 (validation) images [3, 64, 64] in 200 classes, read from the official archive.
 
@@ -161,12 +167,3 @@ def _joined(
     official = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
     parents = None if coarse is None else np.concatenate([np.asarray(c) for c in coarse]).astype(np.int64)
     return Dataset(name, "images", x, y, classes=classes, official=official, coarse=parents, note=note)
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "fashion-mnist": fashion_mnist,
-    "emnist": emnist,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "tiny-imagenet": tiny_imagenet,
-}

@@ -7,12 +7,12 @@ Perspective" (Regional Studies, 1999).
 """
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 from fedweave.data.sources.packaged import packaged
 
 DIVISIONS = {
@@ -28,6 +28,7 @@ DIVISIONS = {
 }
 
 
+@dataset("us-income")
 def us_income(root: Path) -> Dataset:
     """Log of a state's income over the mean of all states in that year [48, 81], 1929 to 2009.
 
@@ -84,6 +85,3 @@ def divisions(path: Path) -> dict[str, str]:
     place = {field[:11].rstrip(b"\0").decode(): slice(*ends[i : i + 2]) for i, field in enumerate(fields)}
     records = [raw[at : at + width].decode("ascii") for at in range(start, len(raw) - width + 1, width)]
     return {record[place["STATE_NAME"]].strip(): record[place["SUB_REGION"]].strip() for record in records}
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {"us-income": us_income}

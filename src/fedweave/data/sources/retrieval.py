@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from fedweave.data.registry import DATASETS
 from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED, Archive, File, Form, limit
 from fedweave.data.sources.transfer import (
     Progress,
@@ -51,7 +52,7 @@ def download(
     Raises:
         BadInput: no source has the files; the line names the file, what was tried, and the way out.
     """
-    choose(name, CATALOGUE, "dataset")
+    choose(name, DATASETS, "dataset")
     root, mirror = Path(root), mirror or os.environ.get(MIRROR) or None
     root.mkdir(parents=True, exist_ok=True)
     form = complete(name, root)
@@ -65,7 +66,7 @@ def complete(name: str, root: Path) -> Form | None:
 
     Loaders read the first form whose files are all there: a damaged one must not hide behind a good one.
     """
-    forms = CATALOGUE[name] or (Form(()),)
+    forms = CATALOGUE.get(name) or (Form(()),)  # one of a plug-in brings its own files
     present = [form for form in forms if all((root / file.path).is_file() for file in form.files)]
     same = [form for form in present if _paths(form) == _paths(present[0])]
     return next((form for form in same if all(sound(root, file) for file in form.files)), None)

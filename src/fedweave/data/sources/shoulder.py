@@ -6,13 +6,14 @@ Smartwatch" (Physiological Measurement, 2018; arXiv 1802.01489). The part used h
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedweave.data.base import Dataset
+from fedweave.data.registry import dataset
 from fedweave.data.sources.packaged import packaged
 from fedweave.data.sources.pickles import read_arrays
 
@@ -21,6 +22,7 @@ MERGED = 2  # samples that become one: movements of an arm are slow, and a model
 SIDES = ("left", "right")
 
 
+@dataset("shoulder")
 def shoulder(root: Path) -> Dataset:
     """Windows [M, 6, 1, 50] of acceleration and angular velocity in 7 exercises; a client is one arm of one person.
 
@@ -72,6 +74,3 @@ def cut(recording: np.ndarray) -> np.ndarray:
     views = np.lib.stride_tricks.sliding_window_view(recording, WINDOW, axis=0)[::STEP]
     means = views.reshape(*views.shape[:2], 1, -1, MERGED).mean(-1)
     return means.astype(np.float32)
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {"shoulder": shoulder}

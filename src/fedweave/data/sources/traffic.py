@@ -4,7 +4,6 @@ Source: Li et al., "Diffusion Convolutional Recurrent Neural Network" (ICLR 2018
 missing.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 from fedweave.data.sources.hdf5 import read_frame
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
@@ -85,7 +85,5 @@ def csv(path: Path) -> Table:
     return Table(frame.to_numpy(), times, tuple(str(name) for name in frame.columns))
 
 
-LOADERS: dict[str, Callable[[Path], Dataset]] = {
-    "metr-la": partial(traffic, "metr-la", "METR-LA", "metr-la.h5", "adj_mx.pkl"),
-    "pems-bay": partial(traffic, "pems-bay", "PEMS-BAY", "pems-bay.h5", "adj_mx_bay.pkl"),
-}
+dataset("metr-la")(partial(traffic, "metr-la", "METR-LA", "metr-la.h5", "adj_mx.pkl"))
+dataset("pems-bay")(partial(traffic, "pems-bay", "PEMS-BAY", "pems-bay.h5", "adj_mx_bay.pkl"))

@@ -4,16 +4,17 @@ Sources: NOAA nClimDiv as collected in washingtonpost/data-2C-beyond-the-limit-u
 Wang-ML-Lab/VDI.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetric
+from fedweave.data.registry import dataset
 
 YEARS = range(1996, 2020)
 
 
+@dataset("tpt48")
 def tpt48(root: Path) -> Dataset:
     """Temperatures [48, 288] in degrees Fahrenheit, 1996 to 2019; month / 12; the graph of land borders."""
     import pandas as pd
@@ -56,6 +57,3 @@ def borders(path: Path, states: list[str]) -> np.ndarray:
     pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines() if line.strip()]
     neighbours = [(position[a], position[b]) for a, b in pairs if a in position and b in position]
     return symmetric(np.array(neighbours, dtype=np.int64).T, len(states))
-
-
-LOADERS: dict[str, Callable[[Path], Dataset]] = {"tpt48": tpt48}

@@ -1,0 +1,136 @@
+"""`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.pipelines import template
+from fedweave.study.code import PACKAGE
+
+LAUNCHER = "python -IS pipelines/launching/launcher.py"
+STAGE = "python -m fedweave.pipelines.launching.launcher"
+CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
+INSTALLED = ".fedweave/installed.yaml"  # where fedweave lies on this machine
+COPIED = ("prefect.yaml", ".env", ".dvc/plots/curves.json", "studies/base.yaml")
+KEPT = ("README.md", ".gitignore", "studies/first.yaml", "params.yaml")  # which the user changes
+
+out = Console(markup=False, highlight=False)
+
+STUDY = """# Methods on handwritten digits: a study of about a minute. `fedweave study run first` runs it.
+about: Three methods on handwritten digits.
+seeds: [0, 1]
+# uses: [mybench/]   # your own methods, data sets, models and partitions; see README.md
+
+tasks:
+  digits:
+    methods: [local, fedavg, ditto]
+    train: {rounds: 10}
+
+tune: {trials: 0}
+"""
+IGNORED = """# data, results and caches: reproducible by `dvc repro`, stored by DVC
+/data/
+/results/
+/.fedweave/
+/dvc_plots/
+# records that can be rebuilt from results/
+/mlflow.db*
+/mlruns/
+/mlartifacts/
+/.prefect/
+__pycache__/
+*.py[co]
+"""
+README = """# A project of fedweave
+
+    fedweave study run first     # writes params.yaml, trains what is missing, prints the leaderboard
+    dvc repro                    # what params.yaml says, again; nothing runs where nothing changed
+    python -m fedweave.pipelines.scheduling.flows    # the same, scheduled by Prefect
+    python -m fedweave.pipelines.ui                  # MLflow and Prefect in the browser
+
+A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of `studies/base.yaml`, or
+defines its data set, partition, model and training itself.
+
+## Your own methods, data sets, models and partitions
+
+Write them in a file such as `mybench/own.py` and name the folder in the study: `uses: [mybench/]`.
+
+    import numpy as np
+    import fedweave as fw
+    from fedweave.data import Dataset
+
+    @fw.dataset("blobs")
+    def blobs(root):
+        \"\"\"Two classes of small images.\"\"\"
+        g = np.random.default_rng(0)
+        y = np.arange(600) % 2
+        x = (y[:, None, None, None] + g.normal(size=(600, 1, 4, 4))).astype(np.float32)
+        return Dataset("blobs", "images", x, y.astype(np.int64), classes=2)
+
+`@fw.method`, `@fw.model` and `@fw.partition` work in the same way. A run is trained again when the code behind it changes; a
+comment or another text of an error message changes nothing.
+
+## On another machine
+
+Clone this folder, install fedweave, and run `fedweave init .` in it: it writes where fedweave lies there, and changes none of
+your files.
+"""
+
+
+def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a project, which is completed")]) -> None:
+    """Make FOLDER a project of your own: studies, plug-ins, results, with DVC, Prefect and MLflow."""
+    if folder.is_file():
+        raise BadInput(f"{folder}: is a file; name a folder")
+    if (folder / "pyproject.toml").is_file() and (folder / "src" / "fedweave").is_dir():
+        raise BadInput(f"{folder}: is a checkout of fedweave, which is a project already; name another folder")
+    for name, text in contents().items():
+        file = folder / name
+        if not file.exists() or name not in KEPT:
+            write_atomic(file, text)
+    write_atomic(folder / INSTALLED, f"uses:\n  fedweave: {PACKAGE}\n")
+    _dvc(folder)
+    if not (folder / "params.yaml").exists():
+        _first(folder)
+    out.print(
+        f"{folder}: a project of fedweave; next: cd {folder} && git init && fedweave study run first", soft_wrap=True
+    )
+
+
+def contents() -> dict[str, str]:
+    """The files of a project by their names, but for params.yaml."""
+    copied = {name: template(name).read_text(encoding="utf-8") for name in COPIED}
+    copied["prefect.yaml"] = re.sub(
+        r"pipelines/scheduling/flows\.py:(\w+)", r"fedweave.pipelines.scheduling.flows.\1", copied["prefect.yaml"]
+    )
+    stages = template("dvc.yaml").read_text(encoding="utf-8")
+    stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
+    stages = re.sub(
+        r"vars:\n.*\n", f"vars:\n  - {INSTALLED}  # where fedweave lies; `fedweave init .` writes it\n", stages
+    )
+    return {**copied, "dvc.yaml": stages, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
+            ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
+
+
+def _dvc(folder: Path) -> None:
+    """Make the folder one of DVC, which sends no statistics; inside of git where the folder is in a checkout of git."""
+    from dvc.repo import Repo
+
+    in_git = any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents))
+    if not (folder / ".dvc" / "config").is_file():
+        Repo.init(str(folder), no_scm=not in_git, force=True, subdir=in_git and not (folder / ".git").exists()).close()
+        with Repo(str(folder)) as repo, repo.config.edit() as config:
+            config["core"] |= {"analytics": False, "check_update": False}
+        write_atomic(folder / ".dvc" / "plots" / "curves.json", template(".dvc/plots/curves.json").read_text())
+
+
+def _first(folder: Path) -> None:
+    """params.yaml of the first study, as `fedweave study use first` writes it."""
+    from fedweave.pipelines.commands.studies import dump
+    from fedweave.study.catalogue import expand
+
+    write_atomic(folder / "params.yaml", dump(expand("first", folder / "studies")))

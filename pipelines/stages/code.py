@@ -1,0 +1,28 @@
+"""Stage `code`: digests of a package or plug-in, which change only where its code does, and not its comments."""
+
+from pathlib import Path
+
+from fedweave.errors import choose
+from fedweave.files import write_table
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+from fedweave.study import plugins
+from fedweave.study.code import PACKAGE, text
+from fedweave.study.spec import PARAMS, read_yaml
+
+
+def main(name: str) -> None:
+    """Write data/code/packages/<name>.csv: file, digest."""
+    uses = {plugins.OWN: str(PACKAGE), **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
+    place = Path(uses[choose(name, uses, "params.yaml: uses")]).resolve()
+    found = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
+    rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in found)
+    write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
+
+
+def _counts(file: Path) -> bool:
+    return file.is_file() and not {"__pycache__", "pipelines"} & {*file.parts} and file.suffix not in (".pyc", ".pyo")
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,126 @@
+"""Rules that deal rows by their labels: a table of class counts, then random rows of each class.
+
+Everything is draw_counts from `fedweave.tensors.random_streams.stream(seed, purpose)`; the same seed gives the same partition on
+every machine.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.base import Dataset, Partition, Rows
+from fedweave.data.partitions.label_skew import DEALERS, Census, Deal, draw_counts
+from fedweave.data.partitions.options import flag, real
+from fedweave.data.partitions.quotas import proportional
+from fedweave.data.partitions.registry import rule
+from fedweave.data.partitions.splits import Split, parse, random_parts, stratified_parts
+from fedweave.errors import BadInput, choose
+from fedweave.tensors.random_streams import stream
+
+POOLS = ("all", "train")
+TESTS = ("local", "weighted", "proportional")
+LOCAL = {"train": 0.7, "val": 0.1, "test": 0.2}
+SHARED = {"train": 0.9, "val": 0.1}
+DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random streams
+
+
+def by_label(
+    dealer: Callable[..., Deal],
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    *,
+    split: Mapping[str, float] | None = None,
+    val: float = 0.1,
+    stratify: bool = False,
+    pool: str | None = None,
+    test: str = "local",
+    **own: Any,
+) -> Partition:
+    """Deal rows by a table of class counts, then cut each client's rows into train, validation and test.
+
+    `test` is "local" (a part of the client's own rows), "weighted" (the whole official test set, with the
+    client's training label distribution as class weights: pFedGraph, pFedGAT) or "proportional" (the official
+    test set dealt in the client's class proportions: SHN). `pool` is what is dealt: "all" rows (default with
+    a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
+    validation.
+    """
+    flag("stratify", stratify)
+    shares = parse(_default_split(test) if split is None else split, real("val", val, 0.0, 0.5), test == "local")
+    pools = _pools(dataset, choose(test, TESTS, "partition.test"), pool)
+    deal = dealer(_census(dataset, pools[0]), clients, stream(seed, DEAL), **own)
+    rows = _hand_out(deal.counts, dataset.labels, pools[0], stream(seed, ROWS))
+    parts = [_cut(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)]
+    train, held, tested = zip(*parts, strict=True)
+    weight = None
+    if test == "weighted":
+        tested = (pools[1],) * clients
+        weight = np.stack([_histogram(dataset, r) / len(r) for r in train]).astype(np.float64)
+    if test == "proportional":
+        counts = _test_counts(deal, _census(dataset, pools[1]).sizes, stream(seed, TEST_DEAL))
+        tested = _hand_out(counts, dataset.labels, pools[1], stream(seed, TEST_ROWS))
+    return Partition(train, held, tuple(tested), test_weight=weight, group=deal.group)
+
+
+def _default_split(test: str) -> Mapping[str, float]:
+    return LOCAL if test == "local" else SHARED
+
+
+def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are dealt, and the official test rows."""
+    pool = choose(pool or ("all" if test == "local" else "train"), POOLS, "partition.pool")
+    if dataset.official is None and (pool == "train" or test != "local"):
+        raise BadInput(f"partition.test: {dataset.name} has no official test set; use test: local and pool: all")
+    if pool == "all" and test != "local":
+        raise BadInput(f"partition.pool: all would train on the official test rows that test: {test} asks for")
+    official = np.zeros(len(dataset.labels), dtype=np.int64) if dataset.official is None else dataset.official
+    tested = np.flatnonzero(official == 1)
+    return (np.arange(len(dataset.labels)) if pool == "all" else np.flatnonzero(official == 0)), tested
+
+
+def _histogram(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    return np.bincount(dataset.labels[rows], minlength=dataset.classes)
+
+
+def _census(dataset: Dataset, rows: np.ndarray) -> Census:
+    parents = None
+    if dataset.coarse is not None:
+        parents = np.zeros(dataset.classes, dtype=np.int64)
+        parents[dataset.labels[rows]] = dataset.coarse[rows]
+    return Census(_histogram(dataset, rows), parents)
+
+
+def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> Rows:
+    """Random disjoint rows for a table of counts [N, C]: one sorted array a client."""
+    given: list[list[np.ndarray]] = [[] for _ in counts]
+    for c in range(counts.shape[1]):
+        mine = rng.permutation(rows[y[rows] == c])
+        ends = np.cumsum(counts[:, c])
+        for hand, part in zip(given, np.split(mine[: ends[-1]], ends[:-1]), strict=True):
+            hand.append(part)
+    return tuple(np.sort(np.concatenate(hand)) for hand in given)
+
+
+def _cut(
+    dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str
+) -> list[np.ndarray]:
+    if stratify:
+        return stratified_parts(rows, dataset.labels, split, rng, who)
+    return random_parts(rows, split, rng, who)
+
+
+def _test_counts(deal: Deal, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Counts [N, C] of official test rows: from the same shares, or cut as the training rows were."""
+    if deal.shares is not None:
+        return draw_counts(sizes, deal.shares, rng)
+    columns = [
+        proportional(column, int(size)) if column.any() else np.zeros_like(column)
+        for column, size in zip(deal.counts.T, sizes, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+for name, dealer in DEALERS.items():
+    rule(name, kinds=("images",))(partial(by_label, dealer))

@@ -1,0 +1,59 @@
+"""The table of client models, into which a class enters by a decorator at its definition, and what is asked of it by name."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fedweave.errors import BadInput, choose
+from fedweave.models.base import ClientModel
+from fedweave.registry import check_name, register
+from fedweave.settings import Setting, describe
+
+C = TypeVar("C", bound=ClientModel)
+
+MODELS: dict[str, type[ClientModel]] = {}
+
+
+def model(name: str) -> Callable[[type[C]], type[C]]:
+    """Enter the decorated class as the client model `name`.
+
+    Raises:
+        BadInput: on decorating what is no `ClientModel`, or a second class for the same name.
+    """
+    check_name("model", name)
+
+    def enter(cls: type[C]) -> type[C]:
+        if not (isinstance(cls, type) and issubclass(cls, ClientModel)):
+            raise BadInput(f"model {name!r}: {cls!r} is no client model; derive it from fedweave.models.ClientModel")
+        if missing := sorted(cls.__abstractmethods__):
+            raise BadInput(f"model {name!r}: {cls.__name__} has no {', '.join(missing)}; define it")
+        register(MODELS, "model", name, cls)
+        return cls
+
+    return enter
+
+
+def options(name: str) -> dict[str, Any]:
+    """Option names and defaults of the model called `name`."""
+    return {setting.name: setting.default for setting in settings(choose(name, MODELS, "model.name"))}
+
+
+def settings(name: str) -> tuple[Setting, ...]:
+    """The options of the model called `name`, as its constructor describes them."""
+    return describe(MODELS[name].__init__)
+
+
+def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:
+    """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
+
+    Raises:
+        BadInput: for an unknown name or option, a shape the model cannot take, or a model without parameters.
+    """
+    known = options(name)
+    for option in given:
+        if not known:
+            raise BadInput(f"model.{option}: unknown; {name} has no options")
+        choose(option, known, f"model ({name}): option")
+    made = MODELS[name](tuple(shape), outputs, **given)
+    if not any(True for _ in made.parameters()):
+        raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    return made

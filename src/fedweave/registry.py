@@ -1,0 +1,55 @@
+"""Tables of what a name in a study stands for: methods, data sets, models, partitions."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput
+
+_places: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was entered
+
+
+def check_name(kind: str, name: object) -> None:
+    """Refuse a decorator without a name, such as `@fw.method` above a class.
+
+    Raises:
+        BadInput: saying how to write it.
+    """
+    if not isinstance(name, str) or not name:
+        raise BadInput(f'{kind}: {name!r} is not a name; write @fw.{kind}("name")')
+
+
+def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:
+    """Enter a class or a function in `table`. What is defined anew, as in a notebook, replaces itself.
+
+    Raises:
+        BadInput: something else has the name; the message names both files.
+    """
+    if name in table and definition(table[name]) != definition(entry):
+        first, second = (definition(known)[0] for known in (table[name], entry))
+        raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")
+    table[name] = entry
+    _places[kind, name] = Path(sys._getframe(2).f_code.co_filename)  # whose decorator has called this
+
+
+def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
+    """The file that defines a class or a function (its module where there is no file), and its name in there."""
+    if isinstance(entry, partial):
+        inner = (definition(part) for part in (entry.func, *entry.args) if callable(part))
+        return tuple(text for part in inner for text in part)
+    name = getattr(entry, "__qualname__", type(entry).__qualname__)
+    try:
+        return str(Path(inspect.getfile(inspect.unwrap(entry))).resolve()), name
+    except (OSError, TypeError):
+        return str(getattr(entry, "__module__", "")), name
+
+
+def files(kind: str, name: str, entry: Callable[..., Any]) -> tuple[Path, ...]:
+    """The files that define what is entered as `name`: where it was entered, what made it, and the bases of a class."""
+    parts = inspect.getmro(entry) if isinstance(entry, type) else (entry,)
+    places = [Path(place) for part in parts for place in definition(part)[::2]]
+    there = [_places[kind, name]] if (kind, name) in _places else []
+    return tuple(dict.fromkeys(place.resolve() for place in (*there, *places) if place.suffix == ".py"))

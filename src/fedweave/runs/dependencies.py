@@ -1,0 +1,69 @@
+"""The code that a result depends on, by the names in a study: what trains, and what defines the parts of a run."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.data import DATASETS, PARTITIONS
+from fedweave.methods import METHODS
+from fedweave.models import MODELS
+from fedweave.registry import files
+from fedweave.study import plugins
+from fedweave.study.code import PACKAGE, digest, label, modules, text
+from fedweave.study.spec import Run
+
+TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # what every run goes through
+TABLES = ("results/__init__.py", "runs/selection.py")
+STATISTICS = ("results/statistics.py", "runs/selection.py")
+PAGE = ("plots/__init__.py", "report/page.py", "report/__init__.py")
+
+
+def of_run(run: Run) -> tuple[Path, ...]:
+    """The files behind the training of `run`: the engine, its method and its model, and what these import.
+
+    Its data set and partition are not among them: their own files show in the arrays that a run reads.
+    """
+    model = run.task.model["name"]
+    own = [*files("method", run.method, METHODS[run.method]), *files("model", model, MODELS[model])]
+    return modules([*_inside(TRAINING), *own], plugins.roots())
+
+
+def of_dataset(name: str) -> tuple[Path, ...]:
+    """The files behind the arrays of a data set."""
+    own = files("dataset", name, DATASETS[name])
+    return modules([PACKAGE / "data" / "loading.py", *own], plugins.roots())
+
+
+def of_partition(name: str) -> tuple[Path, ...]:
+    """The files behind the rows that a rule deals."""
+    return modules([PACKAGE / "data" / "summary.py", *files("partition", name, PARTITIONS[name])], plugins.roots())
+
+
+def of_tables() -> tuple[Path, ...]:
+    """The files behind the tables of a study, published numbers included."""
+    published = sorted((PACKAGE / "results" / "published").glob("*.csv"))
+    return tuple(sorted({*modules(_inside(TABLES)), *published}))
+
+
+def of_statistics() -> tuple[Path, ...]:
+    """The files behind the comparison of variants."""
+    return modules(_inside(STATISTICS))
+
+
+def of_page() -> tuple[Path, ...]:
+    """The files behind the report, its templates included."""
+    return tuple(sorted({*modules(_inside(PAGE)), *(PACKAGE / "report" / "templates").glob("*.*")}))
+
+
+def run_digest(run: Run) -> str:
+    """A hash of the code behind `run`: a checkpoint of other code is not continued."""
+    return digest(of_run(run))
+
+
+def listed(found: Iterable[Path]) -> Mapping[str, Any]:
+    """Digests of files, for a file on which stages depend."""
+    return {label(file): text(file).digest for file in sorted(found)}
+
+
+def _inside(names: Iterable[str]) -> list[Path]:
+    return [PACKAGE / name for name in names]

@@ -1,0 +1,290 @@
+"""Which files a computation depends on, by the imports in their text, and a digest of what they say to the interpreter.
+
+No code is run for it. A module imports what its import statements name, wherever they stand; names that only a type checker
+sees do not count. Where a package passes on a name of another module, the other module counts and the package does not: the
+tables of methods, data sets, models and partitions import their entries by file name, so an entry is a dependency of those
+who use it.
+"""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from fedweave.errors import BadInput
+
+PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
+
+SILENT = ("ctx", "type_comment", "type_ignores", "kind")  # fields of a syntax tree that change nothing
+
+Reference = tuple[str, tuple[str, ...]]  # a module by its dotted name, and what is taken from it
+
+
+class Text(NamedTuple):
+    """What is read of one file.
+
+    Attributes:
+        digest: of its code without comments, docstrings, formatting and the texts of error messages.
+        uses: what it imports and looks up in the imported.
+        exports: names that it imports from elsewhere, also those for type checkers only, which are imported on use.
+        defines: names that it makes itself.
+    """
+
+    digest: str
+    uses: tuple[Reference, ...]
+    exports: dict[str, Reference]
+    defines: frozenset[str]
+
+
+def modules(of: Iterable[Path], roots: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """The files `of` and every file inside the package or below `roots` that they import, directly or not, sorted.
+
+    Args:
+        of: files in the package, or below one of `roots`.
+        roots: folders in which plug-ins lie, as in `sys.path`.
+
+    Raises:
+        BadInput: a file cannot be read or is no Python.
+    """
+    places = (PACKAGE.parent, *(root.resolve() for root in roots))
+    seen: set[Path] = set()
+    waiting = [Path(file).resolve() for file in of]
+    while waiting:
+        file = waiting.pop()
+        if file not in seen:
+            seen.add(file)
+            waiting += _imported(file, places)
+    return tuple(sorted(seen))
+
+
+def digest(files: Iterable[Path]) -> str:
+    """A hash of the code in `files`, the same wherever they lie: comments, docstrings, formatting and messages do not count.
+
+    Of a file that is no Python every byte counts.
+
+    Raises:
+        BadInput: a file cannot be read or is no Python.
+    """
+    lines = sorted(f"{label(file)} {text(file).digest}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def label(file: Path) -> str:
+    """The name of a file in a list: below the package with its folders, elsewhere with the folder that it lies in."""
+    file = file.resolve()
+    return str(file.relative_to(PACKAGE.parent) if file.is_relative_to(PACKAGE) else Path(file.parent.name, file.name))
+
+
+def text(file: Path) -> Text:
+    """What `file` says, read once for as long as it is not changed.
+
+    Raises:
+        BadInput: it cannot be read or is no Python.
+    """
+    try:
+        about = file.stat()
+        return _read(file, about.st_mtime_ns, about.st_size)
+    except SyntaxError as error:
+        raise BadInput(f"{file}: line {error.lineno}: {error.msg}; correct that line") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file}: cannot be read ({error}); correct or restore it") from error
+
+
+@cache
+def _read(file: Path, _changed: int, _size: int) -> Text:
+    content = file.read_bytes()
+    if file.suffix != ".py":
+        return Text(hashlib.sha256(content).hexdigest()[:16], (), {}, frozenset())
+    tree = ast.parse(content)
+    exports: dict[str, Reference] = {}
+    for node in ast.walk(tree):
+        exports |= dict(_bindings(node, file)) if isinstance(node, ast.Import | ast.ImportFrom) else {}
+    uses = [use for node in _nodes(tree) for use in _uses(node, exports, file)]
+    words: list[str] = []
+    _plain(tree, _refusals(tree), words)
+    code = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(tree)))
+
+
+# What a file imports.
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those behind `if TYPE_CHECKING`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        hidden = isinstance(node, ast.If) and _chain(node.test)[-1:] == ("TYPE_CHECKING",)
+        waiting += node.orelse if hidden and isinstance(node, ast.If) else ast.iter_child_nodes(node)
+
+
+def _bindings(node: ast.Import | ast.ImportFrom, file: Path) -> Iterator[tuple[str, Reference]]:
+    """Name in the file -> what an import statement binds to it."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top = alias.name.split(".")[0]
+            yield (alias.asname, (alias.name, ())) if alias.asname else (top, (top, ()))
+        return
+    base = _absolute(node, file)
+    for alias in node.names:
+        yield alias.asname or alias.name, (base, (alias.name,))
+
+
+def _absolute(node: ast.ImportFrom, file: Path) -> str:
+    """The dotted name of the module after `from`; a relative one is resolved by the folders of packages above `file`."""
+    if not node.level:
+        return node.module or ""
+    folder = file.parent
+    for _ in range(node.level - 1):
+        folder = folder.parent
+    return ".".join([*_dotted(folder), *filter(None, [node.module])])
+
+
+def _dotted(folder: Path) -> list[str]:
+    """The name of the package in `folder`; without an __init__.py it is the folder itself."""
+    names = [folder.name]
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+        names.insert(0, folder.name)
+    return names
+
+
+def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Reference]:
+    """What a node imports, or takes from an imported module by its dots."""
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, ()) for alias in node.names if alias.name != "fedweave")
+    elif isinstance(node, ast.ImportFrom):
+        base = _absolute(node, file)
+        yield from ((base, () if alias.name == "*" else (alias.name,)) for alias in node.names)
+    elif isinstance(node, ast.Attribute):
+        chain = _chain(node)
+        if chain and chain[0] in names:
+            module, taken = names[chain[0]]
+            yield module, (*taken, *chain[1:])
+    elif isinstance(node, ast.Call) and _chain(node.func)[-1:] == ("import_module",):
+        given = node.args[0] if node.args else None
+        if isinstance(given, ast.Constant) and isinstance(given.value, str) and not given.value.startswith("."):
+            yield given.value, ()
+
+
+def _chain(node: ast.AST) -> tuple[str, ...]:
+    """`a.b.c` as its names; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    above = _chain(node.value) if isinstance(node, ast.Attribute) else ()
+    return (*above, node.attr) if above and isinstance(node, ast.Attribute) else ()
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    """Names that the top of a module makes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+# From names to files.
+
+
+def _imported(file: Path, places: Sequence[Path]) -> Iterator[Path]:
+    """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
+    for module, taken in text(file).uses:
+        yield from _resolved(module, taken, (file.parent, *places), frozenset())
+    if not file.is_relative_to(PACKAGE):
+        above = file.parent / "__init__.py"
+        if above.is_file():
+            yield above
+
+
+def _resolved(
+    module: str, taken: tuple[str, ...], places: Sequence[Path], above: frozenset[Reference]
+) -> Iterator[Path]:
+    """The files behind what is taken from a module; none for what lies outside of `places`."""
+    file = _located(module, places)
+    if file is None or (module, taken) in above:
+        return
+    if not taken or file.name != "__init__.py":
+        if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not taken):
+            yield file
+        return
+    said = text(file) if file.is_file() else Text("", (), {}, frozenset())
+    elsewhere = said.exports.get(taken[0], (module, (taken[0],)))
+    if elsewhere != (module, (taken[0],)) and taken[0] not in said.defines:
+        other, names = elsewhere
+        yield from _resolved(other, (*names, *taken[1:]), places, above | {(module, taken)})
+    elif _located(f"{module}.{taken[0]}", places):
+        yield from _resolved(f"{module}.{taken[0]}", taken[1:], places, above)
+    elif file.is_file() and taken[0] in said.defines:
+        yield file
+
+
+def _located(module: str, places: Sequence[Path]) -> Path | None:
+    """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
+    parts = module.split(".")
+    if parts[0] in sys.stdlib_module_names or not all(parts):
+        return None
+    for place in places:
+        if place.is_relative_to(PACKAGE):  # a file of the package has no neighbours by their bare names
+            continue
+        path = place.joinpath(*parts)
+        if path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
+            return path.with_suffix(".py")
+        if path.is_dir():
+            return path / "__init__.py"
+    return None
+
+
+# What a file says.
+
+
+def _refusals(tree: ast.Module) -> frozenset[str]:
+    """Functions of the file that do nothing but raise an exception with the text they are given."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            body = [part for part in node.body if not _is_text(part)]
+            last = body[0] if len(body) == 1 else None
+            inner = last.body[0] if isinstance(last, ast.If) and len(last.body) == 1 and not last.orelse else last
+            if isinstance(inner, ast.Raise):
+                found.add(node.name)
+    return frozenset(found)
+
+
+def _is_text(node: object) -> bool:
+    """Whether a statement is a text that nobody reads but people: a docstring, or one below an attribute."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _plain(node: object, refusals: frozenset[str], words: list[str], message: bool = False) -> None:
+    """Add a syntax tree to `words` in a form that is the same under every version of Python; `message` leaves texts out."""
+    if isinstance(node, ast.Constant):
+        left_out = message and isinstance(node.value, str)
+        words.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")
+    elif message and isinstance(node, ast.JoinedStr):
+        words.append("message")
+        _plain([part for part in node.values if isinstance(part, ast.FormattedValue)], refusals, words, message)
+    elif isinstance(node, list):
+        statements = [item for item in node if not _is_text(item)]
+        words.append(f"[{len(statements)}")
+        for item in statements:
+            _plain(item, refusals, words, message)
+    elif isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        message = message or isinstance(node, ast.Raise)
+        refuses = isinstance(node, ast.Call) and _chain(node.func)[-1:] and _chain(node.func)[-1] in refusals
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is None or value == [] or name in SILENT:
+                continue
+            words.append(name)
+            if refuses and name == "args":
+                _plain(value[:-1], refusals, words, message)
+                value, message = value[-1], True
+            _plain(value, refusals, words, message)
+    else:
+        words.append(f"{type(node).__name__} {node!r}")

@@ -1,0 +1,154 @@
+"""Methods, data sets, models and partitions of users: files and folders that a study uses, and installed packages.
+
+A plug-in is a Python file, or a folder of them, whose definitions are decorated with `@fw.method("name")`, `@fw.dataset`,
+`@fw.model` or `@fw.partition`. It is imported by its own name, from the folder that it lies in.
+"""
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from fedweave.errors import BadInput, shown
+
+GROUP = "fedweave.plugins"  # of entry points, by which an installed package says that it is a plug-in
+OWN = "fedweave"  # the name under which dvc.yaml has this package itself
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+_roots: dict[Path, None] = {}  # folders from which plug-ins were imported
+
+
+def roots() -> tuple[Path, ...]:
+    """The folders in which the plug-ins of this process lie."""
+    return tuple(_roots)
+
+
+def load(uses: Iterable[Path | str] = ()) -> None:
+    """Import the plug-ins of installed packages and those at the paths `uses`; what is imported already stays.
+
+    Raises:
+        BadInput: a path is not there, a plug-in cannot be imported, or it enters what is wrong or has the name of another.
+    """
+    packages = installed()
+    for name, place in packages.items():
+        _roots[place.parent] = None
+        _import(_modules(place, _entry_module(name)), place, f"uninstall the package of plug-in {name!r}")
+    for path in uses:
+        place = Path(path).resolve()
+        if place not in packages.values():
+            _load(place, str(path))
+
+
+def installed() -> dict[str, Path]:
+    """Plug-ins of installed packages: name -> file, or folder of a package."""
+    found = {}
+    for entry in sorted(entry_points(group=GROUP)):
+        spec = find_spec(entry.module.partition(".")[0])
+        if spec is not None and spec.origin:
+            origin = Path(spec.origin).resolve()
+            found[entry.name] = origin.parent if origin.name == "__init__.py" else origin
+    return found
+
+
+def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
+    """The block `uses` of a study as name -> path: relative to the current folder if it lies below, else absolute.
+
+    Args:
+        uses: a list of paths, relative to `folder`, or a mapping of names to paths.
+        where: the file that says so.
+
+    Raises:
+        BadInput: it is neither, a path is not there, or two have one name.
+    """
+    given = list(uses.values()) if isinstance(uses, Mapping) else uses
+    if not isinstance(given, list | tuple) or not all(isinstance(path, str) and path for path in given):
+        raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
+    found: dict[str, str] = {}
+    for path in given:
+        place = (folder / path).resolve()
+        _check_place(place, path, where)
+        here = Path.cwd()
+        name = place.stem if place.is_file() else place.name
+        said = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
+        if found.setdefault(name, said) != said:
+            raise BadInput(f"{where}: uses: {found[name]} and {said} have one name; rename one of them")
+    return found
+
+
+def _check_place(place: Path, said: str, where: str) -> None:
+    """Refuse what cannot be imported by its name."""
+    if not place.exists():
+        raise BadInput(f"{where}: uses: {said}: not there ({place}); paths are relative to the file that names them")
+    python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
+    if not python:
+        raise BadInput(
+            f"{where}: uses: {said}: is no Python file and no folder with one; name such as mybench/ or own.py"
+        )
+    name = place.stem if place.is_file() else place.name
+    if not WORD.fullmatch(name) or name in sys.stdlib_module_names or name == OWN:
+        raise BadInput(f"{where}: uses: {said}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
+
+
+def _load(place: Path, said: str) -> None:
+    _check_place(place, said, "plug-in")
+    _roots[place.parent] = None
+    if str(place.parent) not in sys.path:
+        sys.path.append(str(place.parent))  # also for processes that are started anew
+    importlib.invalidate_caches()
+    name = place.stem if place.is_file() else place.name
+    _import(_modules(place, name), place, "take it out of uses")
+
+
+def _modules(place: Path, name: str) -> list[str]:
+    """The names of the modules of a plug-in: of a folder its files, the package itself first."""
+    if place.is_file():
+        return [name]
+    files = sorted(file.stem for file in place.glob("*.py") if WORD.fullmatch(file.stem))
+    return [name, *(f"{name}.{stem}" for stem in files if not stem.startswith("__"))]
+
+
+def _entry_module(name: str) -> str:
+    return next(entry.module for entry in entry_points(group=GROUP) if entry.name == name).partition(".")[0]
+
+
+def _import(names: list[str], place: Path, way: str) -> None:
+    """Import modules of the plug-in at `place`.
+
+    Raises:
+        BadInput: naming the file, the line and the error.
+    """
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            where, reason = _reason(error, place)
+            raise BadInput(f"plug-in {where}: {reason}; correct it, or {way}") from error
+        _check_origin(module, name, place)
+
+
+def _check_origin(module: ModuleType, name: str, place: Path) -> None:
+    origins = [Path(file) for file in (getattr(module, "__file__", None), *getattr(module, "__path__", ())) if file]
+    if not any(origin.resolve() == place or place in origin.resolve().parents for origin in origins):
+        raise BadInput(f"plug-in {place}: {name!r} is the name of another module ({origins[0]}); rename yours")
+
+
+def _reason(error: Exception, place: Path) -> tuple[str, str]:
+    """(file and line of the plug-in, what is wrong there)."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}, line {error.lineno}", f"SyntaxError: {error.msg}"
+    below = place if place.is_dir() else place.parent
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(below)
+    ]
+    where = f"{_short(frames[-1].filename)}, line {frames[-1].lineno}" if frames else _short(str(place))
+    return where, str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+
+
+def _short(file: str) -> str:
+    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

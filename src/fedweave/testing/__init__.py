@@ -1,0 +1,16 @@
+"""Checks of your own methods, models and data sets, in seconds: each raises AssertionError with a clear text.
+
+import pytest
+from fedweave.testing import check_method, method_checks
+
+def test_my_method():
+    check_method(MyMethod)
+
+@pytest.mark.parametrize("check", method_checks(MyMethod))
+def test_each_promise(check):
+    check()
+"""
+
+from fedweave.testing.checks import check_dataset, check_method, check_model, method_checks
+
+__all__ = ["check_dataset", "check_method", "check_model", "method_checks"]

@@ -1,0 +1,184 @@
+"""The checks that users call."""
+
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedweave.client.solvers import SGD, Adam
+from fedweave.client.task import RowClassification
+from fedweave.data.base import Dataset
+from fedweave.data.facts import check_finite
+from fedweave.errors import BadInput
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import Training
+from fedweave.models.base import ClientModel
+from fedweave.testing import contract
+from fedweave.testing.federations import CLASSES, TASKS, rows_federation
+
+Check = Callable[[], object]
+
+
+def check_method(cls: type[Method], **settings: Any) -> None:
+    """Check that a method keeps what every method promises, on all toy tasks that it makes sense on.
+
+    Args:
+        cls: the class, decorated with `dataclass(frozen=True, kw_only=True)`.
+        settings: values for its fields that make it quick.
+
+    Raises:
+        AssertionError: naming the task and what is broken.
+    """
+    for check in method_checks(cls, **settings):
+        check()
+
+
+def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
+    """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
+
+    Raises:
+        AssertionError: the class is no complete method, or makes sense on no task.
+    """
+    assert isinstance(cls, type) and issubclass(cls, Method), (
+        f"{cls!r}: derive it from fedweave.federation.protocol.Method"
+    )
+    assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
+    suited = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
+    assert suited, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
+    return [check for kind in suited for check in _method_checks(cls, kind, settings)]
+
+
+def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
+    @cache
+    def objects() -> tuple[Method, Federation]:
+        task, federation = (make() for make in TASKS[kind])
+        solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
+        training = Training(batch_size=0, epochs=2) if kind == "nodes" else Training(batch_size=4, epochs=2)
+        return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
+
+    @cache
+    def expected() -> list[Any]:
+        return contract.rounds(*objects())
+
+    def named(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
+        def perform() -> None:
+            given = () if alone else objects()
+            try:
+                check(*given, *([expected()] if compared else []))
+            except Exception as error:  # whatever the code of a user raises
+                said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+                raise AssertionError(f"{cls.__name__} on {kind}: {check.__doc__} {said}") from error
+
+        perform.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
+        return perform
+
+    return [
+        named(contract.executors_agree, True),
+        named(contract.absent_clients_keep_their_bits, False),
+        named(contract.resumed_equals_uninterrupted, True),
+        named(contract.state_is_plain_tensors, True, alone=True),
+        named(contract.test_rows_never_teach, True),
+        named(contract.newcomers_join, False),
+    ]
+
+
+def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 8, 8), outputs: int = CLASSES) -> None:
+    """Check that a client model can be trained by every executor: shapes, its head, evaluation, and batches of one row.
+
+    Args:
+        build: the class, or a function of (shape, outputs).
+        shape: of one input, without the batch.
+        outputs: how many numbers a row has in the end.
+
+    Raises:
+        AssertionError: naming what is broken.
+    """
+    torch.manual_seed(0)
+    model, x = build(shape, outputs), torch.randn(4, *shape)
+    name = type(model).__name__
+    assert isinstance(model, ClientModel), f"{name}: derive it from fedweave.models.ClientModel"
+    assert any(True for _ in model.parameters()), f"{name}: has no parameters to train; make a layer an attribute"
+    _check_head(model, name)
+    with torch.no_grad():
+        first, second, alone = model(x), model(x), model(x[:1])
+    assert first.shape == (4, outputs), f"{name}: outputs of shape {list(first.shape)}, not {[4, outputs]}"
+    assert torch.equal(first, second), (
+        f"{name}: two evaluations of one batch differ; draw numbers only where there is a key"
+    )
+    torch.testing.assert_close(
+        alone, first[:1], rtol=1e-4, atol=1e-5,
+        msg=lambda reason: f"{name}: a row alone has other outputs than in its batch: {reason}",
+    )  # fmt: skip
+    _check_training(build, shape, outputs, name)
+
+
+def _check_head(model: ClientModel, name: str) -> None:
+    modules: dict[str, nn.Module] = dict(model.named_children())
+    assert isinstance(getattr(model, "head", None), tuple) and model.head, (
+        f"{name}: head must be the names of its last modules, a tuple"
+    )
+    lost = [part for part in model.head if part not in modules]
+    assert not lost, f"{name}: head names {lost[0]!r}, which is no module of it; it has {', '.join(modules)}"
+
+
+def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int, name: str) -> None:
+    """One client at a time and all at once give the same, on ragged clients."""
+    from fedweave.families import GlobalModel, SplitClient
+
+    if outputs != CLASSES:
+        return  # the toy federation has so many classes
+    plain: type[Method] = type("Plain", (SplitClient, GlobalModel), {"label": "FedAvg", "point": "pre"})
+    task = RowClassification(partial(build, shape, outputs), torch.float64)
+    method = plain(task=task, solver=SGD(lr=0.05), training=Training(batch_size=4, epochs=1))
+    federation = rows_federation(shape)
+    try:
+        one, many = (contract.last(method, federation, contract.SOME, executor) for executor in (Loop(), Batched()))
+    except Exception as error:  # whatever the code of a user raises
+        raise AssertionError(f"{name}: cannot be trained: {type(error).__name__}: {error}") from error
+    contract.assert_close(one, many, 1e-6, f"{name}: one client at a time, and all at once")
+
+
+def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = None) -> None:
+    """Check that a loader gives a data set that can be dealt to clients, and the same one every time.
+
+    Args:
+        loader: a function of the folder of downloaded files.
+        root: this folder; by default an empty one.
+
+    Raises:
+        AssertionError: naming what is broken.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        folder = Path(root or empty)
+        try:
+            first, second = loader(folder), loader(folder)
+        except Exception as error:  # whatever the code of a user raises
+            raise AssertionError(f"{_name(loader)}: {type(error).__name__}: {error}") from error
+    assert isinstance(first, Dataset), (
+        f"{_name(loader)}: returned a {type(first).__name__}; return a fedweave.data.Dataset"
+    )
+    for field in ("x", "y", "edges", "time", "relation", "owner", "official"):
+        same = np.array_equal(getattr(first, field), getattr(second, field))
+        assert same or getattr(first, field) is None, (
+            f"{first.name}: {field} differs when it is loaded again; fix the seed"
+        )
+    try:
+        check_finite(first.x, f"dataset {first.name}", "replace or drop these values")
+    except BadInput as error:
+        raise AssertionError(str(error)) from error
+    if first.y is not None:
+        counts = np.bincount(first.y, minlength=first.classes)
+        assert (counts > 0).all(), f"{first.name}: no row has class {int(np.argmin(counts))}; correct classes or y"
+
+
+def _name(loader: Callable[..., Any]) -> str:
+    return str(getattr(loader, "__name__", loader))

@@ -1,0 +1,106 @@
+"""What every method promises, as checks of one method on one toy federation; each raises AssertionError with what is broken."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.federation.engine import Report, Settings, State, begin, evaluate, onboard, one_round, run
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.tensors.trees import Tree, tree_leaves
+
+SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
+EVERYBODY = Settings(rounds=3, seed=1, every=3)
+CLOSE = 1e-8  # relative and absolute, in double precision
+
+
+def rounds(method: Method, federation: Federation) -> list[Report]:
+    """The rounds of a run with partial participation, one client after the other: what the checks compare with."""
+    return list(run(method, federation, SOME, Loop()))
+
+
+def last(
+    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
+) -> tuple[State, dict[str, Any]]:
+    """State and scores at the end of a run."""
+    *_, report = run(method, federation, settings, executor, resume)
+    return report.state, report.scores
+
+
+def assert_close(a: Tree, b: Tree, tolerance: float, what: str = "the results") -> None:
+    """Equal structure, and leaves equal within `tolerance` of their scale."""
+    left, right = tree_leaves(a), tree_leaves(b)
+    assert len(left) == len(right), f"{what}: {len(left)} and {len(right)} values"
+    for x, y in zip(left, right, strict=True):
+        if isinstance(x, Tensor):
+            torch.testing.assert_close(
+                x, y, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda reason: f"{what}: {reason}"
+            )
+        else:
+            assert x == y, f"{what}: {x!r} and {y!r}"
+
+
+def executors_agree(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+    """loop = batched = chunked, with partial participation and ragged clients, in state and scores."""
+    reached = expected[-1].state, expected[-1].scores
+    for executor in (Batched(), Batched(2)):
+        assert_close(last(method, federation, SOME, executor), reached, CLOSE, "one client at a time, and all at once")
+
+
+def absent_clients_keep_their_bits(method: Method, federation: Federation) -> int:
+    """A client that is not sampled has the same private state after the round, bit for bit; returns how many changed."""
+    method = method.stages(1)[0].method
+    before = begin(method, federation, 3, Loop())
+    settings = Settings(rounds=1, seed=3, participation=2)
+    after, _, _ = one_round(method, before, federation, settings, Loop(), shadow=True)
+    changed = torch.zeros(len(federation.ids), dtype=torch.bool)
+    for x, y in zip(tree_leaves(before.clients), tree_leaves(after.clients), strict=True):
+        changed |= (x != y).reshape(len(x), -1).any(1)
+    assert changed.sum() <= 2, "the private state of a client changed in a round without it"
+    return int(changed.sum())
+
+
+def resumed_equals_uninterrupted(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+    """Continuing from any round's state gives the same bits as never having stopped."""
+    reached = expected[-1].state, expected[-1].scores
+    for report in expected[:-1]:
+        resumed = last(method, federation, SOME, Loop(), report.state)
+        assert_close(resumed, reached, 0.0, f"a run that goes on after round {report.round}, and one without a stop")
+
+
+def state_is_plain_tensors(expected: Sequence[Report]) -> None:
+    """The state survives a save that admits tensors only."""
+    file, state = io.BytesIO(), expected[-1].state
+    torch.save(tuple(state), file)
+    file.seek(0)
+    assert_close(torch.load(file, weights_only=True), tuple(state), 0.0, "a saved state, and the state")
+
+
+def test_rows_never_teach(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+    """Without test rows, and with other ones, training is the same bit for bit."""
+    blind = replace(federation, test=federation.val)
+    trained = last(method, blind, SOME, Loop())[0]
+    assert_close(trained, expected[-1].state, 0.0, "training with other test rows, and training")
+
+
+def newcomers_join(method: Method, federation: Federation) -> None:
+    """The last two clients join after a round, are evaluated, and a round with everybody works."""
+    clients = len(federation.ids)
+    method = method.stages(1)[0].method
+    present = federation.select(torch.arange(clients - 2))
+    state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
+    state = onboard(method, state, federation, 2, 1, Loop())
+    scores, _ = evaluate(method, state, federation, EVERYBODY, Loop())
+    assert scores["pre"]["test"].shape == (clients,), "not every client has a score after two have joined"
+    state, report, _ = one_round(method, state, federation, EVERYBODY, Loop())
+    assert torch.isfinite(torch.tensor(report.loss)), "the loss is not finite after two clients have joined"
+    weights = method.collaboration(state.server)
+    assert weights is None or weights.shape[1:] == (clients, clients), "the graph has not one row and column a client"
+
+
+test_rows_never_teach.__test__ = False  # type: ignore[attr-defined]  # a check, which pytest must not collect

@@ -1,0 +1,111 @@
+"""The checks for users: what is sound passes in seconds, and what is broken is named."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedweave.data import DATASETS, Dataset
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.methods import METHODS
+from fedweave.models import MODELS, ClientModel
+from fedweave.testing import check_dataset, check_method, check_model, method_checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound(SplitClient, GlobalModel):
+    """FedAvg."""
+
+    label = "Sound"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Sound):
+    """Its step depends on how often it was called."""
+
+    calls = []  # noqa: RUF012
+
+    def aggregate(self, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+        self.calls.append(1)
+        made = super().aggregate(server, ids, uploads, weights)
+        return torch.utils._pytree.tree_map(lambda leaf: leaf + 1e-3 * len(self.calls), made)
+
+
+class Linear(ClientModel):
+    """A linear map."""
+
+    head = ("out",)
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(int(np.prod(shape)), outputs)
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return x.flatten(1)
+
+
+class Noisy(Linear):
+    """Draws in evaluation."""
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return super().features(x) + torch.randn(())
+
+
+class Headless(Linear):
+    """Its head is nothing that it has."""
+
+    head = ("fc",)
+
+
+def test_methods() -> None:
+    """A sound one passes, one with a memory of its own does not, and what is no method says so."""
+    check_method(Sound)
+    with pytest.raises(AssertionError, match="Forgetful on rows: "):
+        check_method(Forgetful)
+    with pytest.raises(AssertionError, match="derive it from"):
+        check_method(dict)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("check", method_checks(METHODS["local"])[:6], ids=lambda check: check.__name__)
+def test_as_parameters(check: Any) -> None:
+    """Each promise is a test of its own."""
+    check()
+
+
+@pytest.mark.parametrize("name", ["mlp", "small_cnn", "lenet16"])
+def test_models_of_the_package(name: str) -> None:
+    """Those for images pass."""
+    check_model(MODELS[name], (1, 16, 16) if name == "lenet16" else (1, 8, 8))
+
+
+def test_models() -> None:
+    """A sound one passes; draws in evaluation and a wrong head are named."""
+    check_model(Linear)
+    with pytest.raises(AssertionError, match="Noisy: two evaluations of one batch differ"):
+        check_model(Noisy)
+    with pytest.raises(AssertionError, match="Headless: head names 'fc', which is no module of it; it has out"):
+        check_model(Headless)
+
+
+def test_data_sets() -> None:
+    """Digits pass; another data set every time, missing values and an empty class are named."""
+    check_dataset(DATASETS["digits"])
+    good = Dataset("toy", "images", np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 0, 1]), classes=2)
+    check_dataset(lambda root: good)
+    draws = np.random.default_rng(0)
+    other = lambda root: replace(good, x=draws.normal(size=good.x.shape).astype(np.float32))  # noqa: E731
+    missing = replace(good, x=np.full_like(good.x, np.nan))
+    wrong: list[tuple[Any, str]] = [
+        (other, "toy: x differs when it is loaded again"),
+        (lambda root: missing, "toy"),
+        (lambda root: replace(good, classes=3), "no row has class 2"),
+        (lambda root: 3, "returned a int; return a"),
+        (lambda root: Path("gone").read_text(), "FileNotFoundError"),
+    ]
+    for loader, words in wrong:
+        with pytest.raises(AssertionError, match=words):
+            check_dataset(loader)

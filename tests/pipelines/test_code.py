@@ -1,0 +1,211 @@
+"""What a stage depends on: the code that the interpreter sees of the modules behind it, and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedweave.study.code import PACKAGE, digest, modules
+from tests.servers import ROOT, Project
+from tests.small_project import params
+
+pytestmark = pytest.mark.xdist_group("code")
+
+METHOD = '''
+"""A method whose pull has a shape of its own."""
+from dataclasses import dataclass
+import fedweave as fw
+from fedweave.families import GlobalModel, SplitClient
+from mybench.shapes import activation
+
+@fw.method("mine")
+@dataclass(frozen=True, kw_only=True)
+class Mine(SplitClient, GlobalModel):
+    """FedAvg, and a value that it prints."""
+
+    label = "Mine"
+
+    def personalize(self, shared, own, client, data):
+        if activation(1.0) < 0:
+            raise ValueError("a message")
+        return super().personalize(shared, own, client, data)
+'''
+SHAPES = "import math\n\ndef activation(x):\n    return math.tanh(x)\n"
+DATASET = '''
+"""Two blobs a client."""
+import numpy as np
+import fedweave as fw
+from fedweave.data import Dataset
+
+@fw.dataset("blobs")
+def blobs(root):
+    """Blobs [60, 1, 4, 4] in two classes."""
+    g = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    x = (y[:, None, None, None] + g.normal(size=(60, 1, 4, 4))).astype(np.float32)
+    return Dataset("blobs", "images", x, y.astype(np.int64), classes=2)
+'''
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The small study with a plug-in's method and data set beside its own."""
+    made = Project(tmp_path_factory.mktemp("code"), params())
+    bench = made.folder / "mybench"
+    bench.mkdir()
+    for name, text in {"mine": METHOD, "shapes": SHAPES, "blobs": DATASET}.items():
+        (bench / f"{name}.py").write_text(text)
+    content = yaml.safe_load(params()) | {"uses": {"mybench": "mybench"}}
+    digits = content["tasks"]["digits"]
+    content["tasks"]["blobs"] = {**digits, "dataset": "blobs", "partition": {**digits["partition"], "clients": 3}}
+    content["datasets"] += ["blobs"]
+    content["runs"]["digits-mine"] = {"task": "digits", "method": "mine"}
+    content["runs"]["blobs-fedavg"] = {"task": "blobs", "method": "fedavg"}
+    (made.folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    made.python("fedweave.pipelines.stages.sources")
+    return made
+
+
+@cache
+def original(folder: Path) -> dict[str, str]:
+    """Digests of the project as it was made."""
+    return digests(folder)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What the stage `sources` has written."""
+    places = (folder / "results" / "small" / "code", folder / "data" / "code")
+    return {str(file.relative_to(place)): file.read_text() for place in places for file in place.rglob("*.json")}
+
+
+def changed(project: Project, edits: dict[str, tuple[str, str]]) -> set[str]:
+    """Names of the files of digests that are others when in each file one text is replaced by another."""
+    before = original(project.folder)
+    texts = {project.folder / name: (project.folder / name).read_text() for name in edits}
+    for (path, text), (old, new) in zip(texts.items(), edits.values(), strict=True):
+        assert old in text
+        path.write_text(text.replace(old, new))
+    try:
+        project.python("fedweave.pipelines.stages.sources")
+        after = digests(project.folder)
+    finally:
+        for path, text in texts.items():
+            path.write_text(text)
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_an_activation_in_a_plug_in_retrains_its_runs_only(project: Project) -> None:
+    """The method imports it from another file of its folder."""
+    assert changed(project, {"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
+
+
+def test_words_for_people_retrain_nothing(project: Project) -> None:
+    """Messages of errors, docstrings, comments and blank lines are no code."""
+    edits = {
+        "mybench/mine.py": ("a message", "reworded"),
+        "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
+        "mybench/blobs.py": ("Blobs [60", "Clouds [60"),
+        "src/fedweave/errors.py": ("The exceptions a user", "Exceptions that a user"),
+        "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
+    }
+    assert changed(project, edits) == set()
+
+
+def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> None:
+    """A loader is of no run, and neither is a rule: the arrays that they make say the rest. Ditto is of Ditto's runs only."""
+    edits = {
+        "mybench/blobs.py": ("default_rng(0)", "default_rng(1)"),
+        "src/fedweave/data/partitions/metis.py": ("SHARES = {", "OTHER = 1\nSHARES = {"),
+        "src/fedweave/methods/ditto.py": ("self.lam", "2 * self.lam"),
+    }
+    dealt, ditto = (
+        {"datasets/blobs.json", "partitions/digits-graph.json"},
+        {"runs/digits-ditto.json", "ablations/pull.json"},
+    )
+    assert changed(project, edits) == {*dealt, *ditto, "tasks/digits.json"}
+
+
+def test_a_model_is_of_its_runs_only(project: Project) -> None:
+    """The network of the digits, and not the one of their graph."""
+    found = changed(project, {"src/fedweave/models/cnn.py": ("relu", "tanh")})
+    assert {name for name in found if name.startswith("runs/")} == {
+        "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
+    }  # fmt: skip
+
+
+def test_everything_that_trains_is_a_dependency(project: Project) -> None:
+    """What a process has imported when it has trained, without the entries of tables that the run has no use for."""
+    code = (
+        "import sys, json; sys.argv = ['x', 'digits-ditto']; from fedweave.pipelines.stages import train;"
+        "print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.') and m.__file__]))"
+    )
+    env = {**os.environ, **project.env}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    package = project.folder / "src"
+    imported = {
+        str(Path(file).relative_to(package)) for file in json.loads(done.stdout) if Path(file).is_relative_to(package)
+    }
+    original(project.folder)
+    listed = {*json.loads((project.folder / "results" / "small" / "code" / "runs" / "digits-ditto.json").read_text())}
+    entries = ("methods/", "models/", "families/", "server_networks/", "data/", "readers/", "_torchvision")
+    rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}
+    used = {
+        "study/plugins.py",
+        "study/code.py",
+        "runs/dependencies.py",
+    }  # which say what code there is, and run none of it
+    assert {file for file in rest if not file.removeprefix("fedweave/").startswith(entries)} <= {
+        f"fedweave/{f}" for f in used
+    }
+    assert {
+        f"fedweave/{file}" for file in ("methods/ditto.py", "families/base.py", "models/cnn.py", "data/base.py")
+    } <= listed
+    assert not {
+        file for file in listed if file.startswith(("fedweave/report", "fedweave/results", "fedweave/data/sources"))
+    }
+
+
+def test_imports_in_every_form(tmp_path: Path) -> None:
+    """Aliases, relative ones, those inside of functions, by a dotted look-up, and through a package that passes names on."""
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    files = {
+        "__init__": "from .names import shown\n", "names": "def shown(): pass\n", "late": "", "dotted": "x = 1\n",
+        "typed": "", "alone": "", "sibling": "",
+        "main": "from typing import TYPE_CHECKING\nimport lab\nfrom lab import shown\nif TYPE_CHECKING:\n    from lab import typed\n"
+                "def f():\n    from . import late\n    return lab.dotted.x\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (lab / f"{name}.py").write_text(text)
+    found = {file.stem for file in modules([lab / "main.py"], [tmp_path])}
+    assert found == {"main", "__init__", "names", "late", "dotted"}
+
+
+def test_a_digest_is_of_the_code(tmp_path: Path) -> None:
+    """Wherever the files lie, however they are formatted; one other number is another digest."""
+    first, second = tmp_path / "a" / "x" / "m.py", tmp_path / "b" / "x" / "m.py"
+    for file, text in {
+        first: "def f(a, b=1):\n    return a + b\n",
+        second: "def f(a,b = 1):\n  '''Doc.'''\n  return (a+b)\n",
+    }.items():
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    assert digest([first]) == digest([second])
+    second.write_text("def f(a, b=2):\n    return a + b\n")
+    assert digest([first]) != digest([second])
+
+
+def test_the_pipeline_names_the_digests() -> None:
+    """Training, searches and ablations depend on a file of digests each, and on no folder of code."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name, part in {"train": "runs", "tune": "tasks", "ablate": "ablations"}.items():
+        dependencies = stages[name]["do"]["deps"]
+        assert f"results/${{study}}/code/{part}/${{key}}.json" in dependencies
+        assert not [path for path in dependencies if path.startswith("src")]
+    assert PACKAGE.is_dir()

@@ -1,0 +1,204 @@
+"""Plug-ins: what users write beside our files, and what they read where something is wrong with it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fedweave as fw
+from fedweave import data
+from fedweave.data.partitions.registry import KINDS
+from fedweave.data.registry import DATASETS
+from fedweave.errors import BadInput
+from fedweave.federation.registry import METHODS
+from fedweave.models import MODELS, build
+from fedweave.study import catalogue, plugins
+
+FULL = """
+about: own
+uses: [{uses}]
+tasks:
+  own:
+    dataset: lines
+    partition: {{name: halves, clients: 2, seed: 1}}
+    model: {{name: flat}}
+    train: {{rounds: 1}}
+    methods: [local]
+"""
+BENCH = '''
+import numpy as np
+from torch import nn
+import fedweave as fw
+from fedweave.data import Dataset, Partition
+from fedweave.models import ClientModel
+from {name}.parts import half
+
+@fw.dataset("lines")
+def lines(root):
+    """Vectors in two classes."""
+    y = np.arange(12) % 2
+    return Dataset("lines", "images", y.astype(np.float32)[:, None, None, None], y.astype(np.int64), classes=2)
+
+@fw.model("flat")
+class Flat(ClientModel):
+    """A linear map."""
+    head = ("out",)
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.out = nn.Linear(1, outputs)
+    def features(self, x, *, key=None, mask=None):
+        return x.flatten(1)
+
+@fw.partition("halves", kinds=("images",))
+def halves(dataset, clients, seed):
+    rows = half(len(dataset.x))
+    return Partition(tuple(r[:3] for r in rows), tuple(r[3:4] for r in rows), tuple(r[4:] for r in rows))
+'''
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path: Path) -> Iterator[None]:
+    """The tables are afterwards what they were, and no plug-in stays imported."""
+    before = [(table, dict(table)) for table in (METHODS, MODELS, DATASETS, data.PARTITIONS, KINDS)]
+    path = list(sys.path)
+    yield
+    for table, entries in before:
+        table.clear()
+        table.update(entries)
+    sys.path[:] = path
+    for name, module in tuple(sys.modules.items()):
+        if isinstance(module, ModuleType) and str(tmp_path) in repr(module):
+            del sys.modules[name]
+
+
+def bench(folder: Path, name: str) -> Path:
+    """A plug-in of two files in a folder of its own."""
+    place = folder / name
+    place.mkdir()
+    (place / "own.py").write_text(BENCH.format(name=name))
+    (place / "parts.py").write_text("import numpy as np\n\ndef half(n):\n    return np.split(np.arange(n), 2)\n")
+    return place
+
+
+def test_a_study_anywhere_with_its_own_tasks_and_parts(tmp_path: Path) -> None:
+    """Data set, model and partition of a plug-in, in a task that base.yaml does not have."""
+    bench(tmp_path, "bench_whole")
+    (tmp_path / "own.yaml").write_text(FULL.format(uses="bench_whole/"))
+    content = catalogue.expand(str(tmp_path / "own.yaml"))
+    assert content["study"] == "own"
+    assert content["uses"] == {"bench_whole": str(tmp_path / "bench_whole")}
+    assert content["tasks"]["own"]["dataset"] == "lines"
+    assert content["datasets"] == ["lines"]
+    dealt = data.partition(data.load("lines", tmp_path), "halves", 2, 0)
+    assert [len(rows) for rows in dealt.test] == [2, 2]
+    assert build("flat", (1, 1, 1), 2).head == ("out",)
+
+
+def test_a_task_is_a_change_or_a_definition(tmp_path: Path) -> None:
+    """A task that is neither says how to write one."""
+    (tmp_path / "own.yaml").write_text("tasks:\n  mine:\n    methods: [local]\n")
+    with pytest.raises(
+        BadInput, match=r"own\.yaml: tasks\.mine: is no task of base\.yaml and names no dataset; define it"
+    ):
+        catalogue.expand(str(tmp_path / "own.yaml"))
+
+
+IMPORT = "import fedweave as fw\n\n"
+CLASS = "class X:\n    pass\n"
+FUNCTION = "def f(root):\n    pass\n"
+WRONG = {
+    "raises": (
+        "x = 1\ny = x / 0\n",
+        r"raises\.py, line 2: ZeroDivisionError: division by zero; correct it, or take it out",
+    ),
+    "broken": ("def f(:\n", r"broken\.py, line 1: SyntaxError: .*; correct it"),
+    "absent": ("import no_such_package_here\n", r"absent\.py, line 1: ModuleNotFoundError: .*no_such_package_here"),
+    "nomethod": (f"{IMPORT}@fw.method('x')\n{CLASS}", r"nomethod\.py, line 3: method 'x': .* is no method; derive it"),
+    "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),
+    "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is no loader; write a function"),
+    "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is no rule; write a function"),
+    "unnamed": (f"{IMPORT}@fw.dataset\n{FUNCTION}", r"line 3: .* is not a name; write @fw\.dataset"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
+    """The file, the line, what is wrong there, and the way out."""
+    text, words = WRONG[name]
+    (tmp_path / f"{name}.py").write_text(text)
+    with pytest.raises(BadInput, match=words) as refused:
+        plugins.load([tmp_path / f"{name}.py"])
+    assert "\n" not in str(refused.value)
+
+
+def test_two_with_one_name(tmp_path: Path) -> None:
+    """Both files are named."""
+    for name in ("first_one", "second_one"):
+        (tmp_path / f"{name}.py").write_text(
+            "import fedweave as fw\n\n@fw.dataset('same')\ndef same(root):\n    pass\n"
+        )
+    plugins.load([tmp_path / "first_one.py"])
+    with pytest.raises(
+        BadInput, match=r"'same' is defined twice, in .*first_one\.py and in .*second_one\.py; rename one"
+    ):
+        plugins.load([tmp_path / "second_one.py"])
+
+
+def test_paths_that_cannot_be(tmp_path: Path) -> None:
+    """Not there, not Python, a name that Python has, and no list."""
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "text.txt").write_text("")
+    for path, words in {
+        "gone.py": "not there",
+        "text.txt": "is no Python file",
+        "json.py": "rename it, such as my_json",
+    }.items():
+        with pytest.raises(BadInput, match=f"own.yaml: uses: {path}: .*{words}"):
+            plugins.paths([path], "own.yaml", tmp_path)
+    with pytest.raises(BadInput, match="write such as"):
+        plugins.paths(3, "own.yaml")
+
+
+def test_parts_that_do_nothing(tmp_path: Path) -> None:
+    """A loader that returns no data set, and a module without parameters."""
+    DATASETS["nothing"] = lambda root: [1, 2]
+    with pytest.raises(
+        BadInput, match=r"dataset nothing: its loader returned a list; return a fedweave\.data\.Dataset"
+    ):
+        data.load("nothing", tmp_path)
+
+    class Empty(fw_model()):  # type: ignore[misc]
+        head = ()
+
+        def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+            super().__init__()
+
+        def features(self, x: object, *, key: object = None, mask: object = None) -> object:
+            return x
+
+    fw.model("empty_one")(Empty)
+    with pytest.raises(BadInput, match="model empty_one: has no parameters to train; make a layer"):
+        build("empty_one", (1,), 2)
+
+
+def fw_model() -> type:
+    """The base class of client models."""
+    from fedweave.models import ClientModel
+
+    return ClientModel
+
+
+def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its entry point, without being named in a study."""
+    place = bench(tmp_path, "bench_installed")
+    (place / "__init__.py").write_text("")
+    about = tmp_path / "bench_installed-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-installed\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fedweave.plugins]\nbench = bench_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.load()
+    assert "lines" in DATASETS
+    assert plugins.installed() == {"bench": place}
