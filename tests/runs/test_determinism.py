@@ -184,9 +184,9 @@ def test_executors_stay_within_the_tolerance(key: str) -> None:
 PROGRAM = """
 import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
-from fedweave import experiment
+from fedweave.runs import repetition
 from tests.runs.test_determinism import prepared, digest
-print(digest(experiment.perform(prepared("digits-fedaghn"), 0)))
+print(digest(repetition.perform(prepared("digits-fedaghn"), 0)))
 """
 
 

@@ -15,7 +15,8 @@ from fedweave.runs import parallel
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, {src!r})
-from fedweave import parallel, plots
+from fedweave import plots
+from fedweave.runs import parallel
 import torch
 if {keep}:
     parallel.keep_memory()
