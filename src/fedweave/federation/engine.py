@@ -96,23 +96,22 @@ def one_round(
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
     shared, own, updates = train(method, state, who, executor, downloads)
-    down, up = method.traffic(shared, own, updates.upload, len(positions))
 
     def base() -> Tree:
         return reference(updates.upload, shared, own, lambda: _initial(method, federation, settings.seed))
 
-    private = (updates.loss, updates.client)
+    ids, private = positions.to(federation.ids.device), (updates.loss, updates.client)
     uploads, rows = deliver(updates.upload, private, base, who, settings.seed, settings.upload_path)
-    ids = positions.to(federation.ids.device)
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
         server = method.aggregate(server, senders, uploads, federation.sizes[senders])
-    clients = updates.client if whole else trees.take(updates.client, rows)
-    after = State(state.round + 1, server, trees.put(state.clients, senders, clients))
+    clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
+    after = State(state.round + 1, server, clients)
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
-    report = Report(after.round, down, up, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
+    traffic = method.traffic(shared, own, updates.upload, len(positions))
+    report = Report(after.round, *traffic, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
     models = _with_absent(method, state, who, settings, executor, updates.model) if shadow else updates.model
     return after, report, models
 

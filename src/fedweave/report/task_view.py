@@ -63,9 +63,8 @@ def view(
     board, significance = _of(tables.board, task), _of(tables.significance, task)
     scores, measures = results.values(runs, tables.clients), _of(tables.measures, task)
     marks = marked(board, significance)
-    by_name = {run.name: run for run in runs}
+    by_name, metric = {run.name: run for run in runs}, str(board["metric"].iloc[0])
     ordered = [by_name[name] for name in board["run"]]
-    metric = str(board["metric"].iloc[0])
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
