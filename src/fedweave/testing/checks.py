@@ -46,9 +46,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     Raises:
         AssertionError: the class is no complete method, or makes sense on no task.
     """
-    assert isinstance(cls, type) and issubclass(cls, Method), (
-        f"{cls!r}: derive it from fedweave.federation.protocol.Method"
-    )
+    sound = isinstance(cls, type) and issubclass(cls, Method)
+    assert sound, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
     assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
@@ -86,7 +85,7 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         named(contract.absent_clients_keep_their_bits, False),
         named(contract.resumed_equals_uninterrupted, True),
         named(contract.state_is_plain_tensors, True, alone=True),
-        named(contract.test_rows_never_teach, True),
+        named(contract.training_ignores_test_rows, True),
         named(contract.newcomers_join, False),
     ]
 
@@ -123,9 +122,8 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
 
 def _check_head(model: ClientModel, name: str) -> None:
     modules: dict[str, nn.Module] = dict(model.named_children())
-    assert isinstance(getattr(model, "head", None), tuple) and model.head, (
-        f"{name}: head must be the names of its last modules, a tuple"
-    )
+    head = getattr(model, "head", ())
+    assert head, f"{name}: head must be the names of its last modules, a tuple"
     lost = [part for part in model.head if part not in modules]
     assert not lost, f"{name}: head names {lost[0]!r}, which is no module of it; it has {', '.join(modules)}"
 
