@@ -59,7 +59,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
 def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
     @cache
     def objects() -> tuple[Method, Federation]:
-        task, federation = (make() for make in TASKS[kind])
+        make_task, make_federation = TASKS[kind]
+        task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
         training = Training(batch_size=0, epochs=2) if kind == "nodes" else Training(batch_size=4, epochs=2)
         return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
