@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose, shown
 from fedweave.files import check_writable, user_errors
-from fedweave.pipelines.commands import projects, records, studies
+from fedweave.pipelines.commands import listing, projects, records, studies
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import catalogue, config, plugins, spec
 
@@ -65,83 +65,20 @@ def list_(
     if what != "studies":
         plugins.load(plugins.paths(uses or [], "--uses").values())
     rows = {
-        "methods": _methods,
-        "datasets": _datasets,
-        "models": _models,
-        "partitions": _partitions,
-        "studies": _studies,
+        "methods": listing.methods,
+        "datasets": listing.datasets,
+        "models": listing.models,
+        "partitions": listing.partitions,
+        "studies": listing.studies,
     }
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = rows[choose(what, rows, "fedweave list")]
-    header, *body = _settings(what, name) if name else listed()
+    header, *body = listing.settings(what, name) if name else listed()
     for i, name in enumerate(header):
         table.add_column(name, style="cyan" if i == 0 else None, no_wrap=i == 0)
     for row in body:
         table.add_row(*map(str, row))
     out.print(table)
-
-
-def _summary(thing: object) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0].rstrip(".")
-
-
-def _methods() -> list[tuple[Any, ...]]:
-    from fedweave.methods import METHODS
-
-    return [
-        ("name", "label", "reported", "needs", "what it is"),
-        *(
-            (name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls))
-            for name, cls in METHODS.items()
-        ),
-    ]
-
-
-def _settings(what: str, name: str) -> list[tuple[Any, ...]]:
-    from fedweave import models
-    from fedweave.methods import METHODS
-
-    if what == "methods":
-        settings = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
-    elif what == "models":
-        settings = models.settings(choose(name, models.MODELS, "fedweave list models"))
-    else:
-        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
-    return [
-        ("name", "default", "values", "search", "meaning"),
-        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in settings),
-    ]
-
-
-def _datasets() -> list[tuple[Any, ...]]:
-    from fedweave import data
-
-    here = {name for name in data.DATASETS if data.complete(name, Path("data/raw"))}
-    loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
-    return [
-        ("name", "files", "what it is"),
-        *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items()),
-    ]
-
-
-def _models() -> list[tuple[Any, ...]]:
-    from fedweave.models import MODELS, options
-
-    return [
-        ("name", "options", "what it is"),
-        *((n, ", ".join(f"{k}={v}" for k, v in options(n).items()) or "-", _summary(c)) for n, c in MODELS.items()),
-    ]
-
-
-def _partitions() -> list[tuple[Any, ...]]:
-    from fedweave import data
-
-    return [("name", "options"), *((n, ", ".join(data.accepted(n)) or "-") for n in data.PARTITIONS)]
-
-
-def _studies() -> list[tuple[Any, ...]]:
-    found = {name: catalogue.overlay(name) for name in catalogue.studies()}
-    return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in found.items())]
 
 
 @app.command()

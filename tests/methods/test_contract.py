@@ -10,7 +10,7 @@ from fedweave.federation.engine import begin, one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings, State
+from fedweave.federation.records import Report, Settings
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import tree_leaves
@@ -32,12 +32,6 @@ def objects(name: str, kind: str) -> tuple[Method, Federation]:
 def reference(name: str, kind: str) -> list[Report]:
     """The rounds of a run with partial participation, one client after the other."""
     return contract.rounds(*objects(name, kind))
-
-
-def reached(name: str, kind: str) -> tuple[State, dict]:
-    """State and scores at the end of `reference`."""
-    report = reference(name, kind)[-1]
-    return report.state, report.scores
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
@@ -84,7 +78,7 @@ def test_state_is_plain_tensors(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_test_rows_never_teach(name: str, kind: str) -> None:
     """Without test rows, and with other ones, training is the same bit for bit."""
-    contract.test_rows_never_teach(*objects(name, kind), reference(name, kind))
+    contract.training_ignores_test_rows(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)

@@ -97,7 +97,7 @@ def test_importing_what_stages_share_starts_no_threads_and_no_gpu() -> None:
 def test_a_fork_does_what_a_process_does(project: Project, owner: subprocess.Popen[bytes]) -> None:
     """Files, output, errors and exit codes are those of `python -m pipelines.STAGE`."""
     forked, direct = {"FEDWEAVE_OWNER": str(owner.pid)}, {"FEDWEAVE_DIRECT": "1"}
-    made = project.folder / "results" / "small" / "sources.csv"
+    made = project.folder / "results" / "small" / "code" / "tables.json"
     contents = []
     for env in (direct, forked, forked):
         done = launch(project, "sources", **env)

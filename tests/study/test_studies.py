@@ -131,7 +131,7 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     [
         (["cora"], [], "--task.*cora-disjoint10"),
         ([], ["fedavgg"], "--method.*fedavg"),
-        (["shoulder"], ["sfl"], "--method: sfl not in shoulder"),
+        (["digits-graph"], ["sfl"], "--method: sfl not in digits-graph"),
     ],
 )
 def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str], named: str) -> None:

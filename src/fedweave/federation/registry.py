@@ -25,6 +25,8 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
             raise BadInput(f"method {name!r}: {cls!r} is no method; derive it from fedweave.federation.protocol.Method")
         if missing := sorted(cls.__abstractmethods__):
             raise BadInput(f"method {name!r}: {cls.__name__} has no {', '.join(missing)}; define what a round needs")
+        if not isinstance(getattr(cls, "label", None), str):
+            raise BadInput(f'method {name!r}: {cls.__name__} has no label; add what tables call it: label = "{name}"')
         register(METHODS, "method", name, cls)
         return cls
 

@@ -124,7 +124,8 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
     _check_words(file, own, METHODS)
-    tasks, runs = {}, {}
+    tasks: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
     for key, block in own["tasks"].items():
         tasks[key] = _task(key, block, base.get("tasks", {}), file)
         runs |= {f"{key}-{suffix}": {"task": key, **item} for suffix, item in map(_variant, block["methods"])}

@@ -46,9 +46,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     Raises:
         AssertionError: the class is no complete method, or makes sense on no task.
     """
-    assert isinstance(cls, type) and issubclass(cls, Method), (
-        f"{cls!r}: derive it from fedweave.federation.protocol.Method"
-    )
+    sound = isinstance(cls, type) and issubclass(cls, Method)
+    assert sound, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
     assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
@@ -60,7 +59,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
 def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
     @cache
     def objects() -> tuple[Method, Federation]:
-        task, federation = (make() for make in TASKS[kind])
+        make_task, make_federation = TASKS[kind]
+        task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
         training = Training(batch_size=0, epochs=2) if kind == "nodes" else Training(batch_size=4, epochs=2)
         return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
@@ -86,7 +86,7 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         named(contract.absent_clients_keep_their_bits, False),
         named(contract.resumed_equals_uninterrupted, True),
         named(contract.state_is_plain_tensors, True, alone=True),
-        named(contract.test_rows_never_teach, True),
+        named(contract.training_ignores_test_rows, True),
         named(contract.newcomers_join, False),
     ]
 
@@ -123,9 +123,8 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
 
 def _check_head(model: ClientModel, name: str) -> None:
     modules: dict[str, nn.Module] = dict(model.named_children())
-    assert isinstance(getattr(model, "head", None), tuple) and model.head, (
-        f"{name}: head must be the names of its last modules, a tuple"
-    )
+    head = getattr(model, "head", ())
+    assert head, f"{name}: head must be the names of its last modules, a tuple"
     lost = [part for part in model.head if part not in modules]
     assert not lost, f"{name}: head names {lost[0]!r}, which is no module of it; it has {', '.join(modules)}"
 

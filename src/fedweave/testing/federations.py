@@ -1,5 +1,6 @@
 """Toy tasks: small enough to run every method on, ragged enough to catch a method that forgets padding."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from fedweave.models import build
 CLIENTS, CLASSES = 5, 3
 
 
-def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> Task:
+def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClassification:
     """Vectors or small images."""
     shape, options = {"mlp": ((6,), {"hidden": 5}), "small_cnn": ((1, 8, 8), {})}[model]
     return RowClassification(lambda: build(model, shape, CLASSES, **options), dtype)
@@ -112,7 +113,7 @@ def ring(n: int) -> torch.Tensor:
     return torch.stack([torch.cat([a, b]), torch.cat([b, a])])
 
 
-TASKS = {
+TASKS: dict[str, tuple[Callable[..., Task], Callable[..., Federation]]] = {
     "rows": (rows_task, rows_federation),
     "images": (
         lambda dtype=torch.float64: replace(rows_task("small_cnn", dtype), augment=1),

@@ -1,0 +1,80 @@
+"""What `fedweave list` shows: a header, and a row for each name."""
+
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput, choose
+from fedweave.study import catalogue
+
+
+def _summary(thing: object) -> str:
+    return ((thing.__doc__ or "").strip().splitlines() or ["-"])[0].rstrip(".")
+
+
+def methods() -> list[tuple[Any, ...]]:
+    """Every method."""
+    from fedweave.methods import METHODS
+
+    return [
+        ("name", "label", "reported", "needs", "what it is"),
+        *(
+            (name, cls.label, cls.point, ", ".join(sorted(cls.needs)) or "-", _summary(cls))
+            for name, cls in METHODS.items()
+        ),
+    ]
+
+
+def settings(what: str, name: str) -> list[tuple[Any, ...]]:
+    """The settings of a method or a model.
+
+    Raises:
+        BadInput: there is none of this name, or `what` has no settings.
+    """
+    from fedweave import models
+    from fedweave.methods import METHODS
+
+    if what == "methods":
+        found = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+    elif what == "models":
+        found = models.settings(choose(name, models.MODELS, "fedweave list models"))
+    else:
+        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
+    return [
+        ("name", "default", "values", "search", "meaning"),
+        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in found),
+    ]
+
+
+def datasets() -> list[tuple[Any, ...]]:
+    """Every data set, and whether its files are here."""
+    from fedweave import data
+
+    here = {name for name in data.DATASETS if data.complete(name, Path("data/raw"))}
+    loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
+    return [
+        ("name", "files", "what it is"),
+        *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items()),
+    ]
+
+
+def models() -> list[tuple[Any, ...]]:
+    """Every client model."""
+    from fedweave.models import MODELS, options
+
+    return [
+        ("name", "options", "what it is"),
+        *((n, ", ".join(f"{k}={v}" for k, v in options(n).items()) or "-", _summary(c)) for n, c in MODELS.items()),
+    ]
+
+
+def partitions() -> list[tuple[Any, ...]]:
+    """Every rule that deals rows to clients."""
+    from fedweave import data
+
+    return [("name", "options"), *((n, ", ".join(data.accepted(n)) or "-") for n in data.PARTITIONS)]
+
+
+def studies() -> list[tuple[Any, ...]]:
+    """Every study of the catalogue."""
+    found = {name: catalogue.overlay(name) for name in catalogue.studies()}
+    return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in found.items())]
