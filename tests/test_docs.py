@@ -89,7 +89,10 @@ def test_the_gallery_has_the_studies_of_today():
 
 def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
     (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
-    study = "about: {about}\nseeds: [0]\ntasks:\n  digits: {{train: {{rounds: 7}}, methods: [local, mine: {{method: fedavg}}]}}\n"
+    study = (
+        "about: {about}\nseeds: [0]\ntasks:\n"
+        "  digits: {{train: {{rounds: 7}}, methods: [local, mine: {{method: fedavg}}]}}\n"
+    )
     monkeypatch.setattr(study_gallery, "STUDIES", tmp_path)
     page = "<!-- studies: own -->\n<!-- end -->\n"
     for about in ("First.", "Second."):

@@ -39,7 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A link to a source file leads to the module's page of the reference, one to the top of the checkout to its page."""
+    """A link to a source file leads to the module's page of the reference, one to the top of the checkout to its
+    page."""
     folder = posixpath.dirname(page.file.src_uri) or "."
 
     def inside(link: re.Match[str]) -> str:

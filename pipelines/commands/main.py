@@ -227,7 +227,8 @@ def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> No
     mib = sum(row[1] + row[2] for row in history.ledger) / 2**20
     seconds = sum(row[3] for row in history.ledger)
     out.print(
-        f"selected by {bench.run.evaluate.select} at point {point!r}; {mib:.1f} MiB on the wire, {seconds:.1f} s; files in {folder}",
+        f"selected by {bench.run.evaluate.select} at point {point!r}; {mib:.1f} MiB sent, "
+        f"{seconds:.1f} s; files in {folder}",
         soft_wrap=True,
     )
     if bench.note:

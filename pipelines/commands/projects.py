@@ -53,7 +53,8 @@ README = """# A project of fedweave
     python -m fedweave.pipelines.scheduling.flows    # the same, scheduled by Prefect
     python -m fedweave.pipelines.ui                  # MLflow and Prefect in the browser
 
-A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of `studies/base.yaml`, or
+A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of
+`studies/base.yaml`, or
 defines its data set, partition, model and training itself.
 
 ## Your own methods, data sets, models and partitions
@@ -72,12 +73,14 @@ Write them in a file such as `mybench/own.py` and name the folder in the study: 
         x = (y[:, None, None, None] + g.normal(size=(600, 1, 4, 4))).astype(np.float32)
         return Dataset("blobs", "images", x, y.astype(np.int64), classes=2)
 
-`@fw.method`, `@fw.model` and `@fw.partition` work in the same way. A run is trained again when the code behind it changes; a
+`@fw.method`, `@fw.model` and `@fw.partition` work in the same way. A run is trained again when the code behind it
+changes; a
 comment or another text of an error message changes nothing.
 
 ## On another machine
 
-Clone this folder, install fedweave, and run `fedweave init .` in it: it writes where fedweave lies there, and changes none of
+Clone this folder, install fedweave, and run `fedweave init .` in it: it writes where fedweave lies there, and
+changes none of
 your files.
 """
 

@@ -17,7 +17,7 @@ def report(study: Annotated[str, typer.Argument(help="default: the study of para
 
 @app.command()
 def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -> None:
-    """Work on the searches of TASK beside the stage that runs them: start as many of these as there are cores or machines."""
+    """Work on the searches of TASK beside the stage that runs them: start one of these per core or machine."""
     from fedweave.pipelines.stages import tune
 
     tune.together(task)

@@ -1,6 +1,9 @@
-"""Our numbers beside the printed ones, from docs/reproduction/<study>.csv: by study in docs/reproduction.md, by method in docs/methods.
+"""Our numbers beside the printed ones: by study in docs/reproduction.md, by method in docs/methods.
 
-python -m fedweave.pipelines.commands.reproduction STUDY...    take what results/<study>/leaderboard.csv holds, then rewrite the pages
+The rows come from docs/reproduction/<study>.csv.
+
+python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, then rewrite
+the pages
 python -m fedweave.pipelines.commands.reproduction             rewrite the pages
 """
 

@@ -166,7 +166,7 @@ def digest(study: Study, key: str) -> str:
 
 
 def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> None:
-    """Bring the search of the run `key` to its budget, together with other processes that work on it; arguments as in `find`."""
+    """Bring the search of the run `key` to its budget, together with other processes; arguments as in `find`."""
     torch.set_num_threads(1)
     plugins.load(study.uses)  # a process that is started anew has none
     search = find(study, key, inputs, root)

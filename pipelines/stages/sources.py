@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def _ablation(study: Study, name: str) -> set[Path]:
-    """The files behind the variants of an ablation, which may have other models and other partitions, and behind its tests."""
+    """The files behind the variants of an ablation, which may have other models and partitions, and behind its
+    tests."""
     block = study.ablate[name]
     runs = [assembly.varied(study, block["run"], {}, settings) for settings in block["variants"].values()]
     partitions = {run.task.partition["name"] for run in runs}

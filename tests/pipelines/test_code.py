@@ -118,7 +118,7 @@ def test_words_for_people_retrain_nothing(project: Project) -> None:
 
 
 def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> None:
-    """A loader is of no run, and neither is a rule: the arrays that they make say the rest. Ditto is of Ditto's runs only."""
+    """A loader belongs to no run, and neither does a partition rule: their arrays do. Ditto belongs to Ditto's runs."""
     edits = {
         "mybench/blobs.py": ("default_rng(0)", "default_rng(1)"),
         "src/fedweave/data/partitions/metis.py": ("SHARES = {", "OTHER = 1\nSHARES = {"),
@@ -172,13 +172,14 @@ def test_everything_that_trains_is_a_dependency(project: Project) -> None:
 
 
 def test_imports_in_every_form(tmp_path: Path) -> None:
-    """Aliases, relative ones, those inside of functions, by a dotted look-up, and through a package that passes names on."""
+    """Aliases, relative imports, imports in functions, dotted look-ups, and names that a package passes on."""
     lab = tmp_path / "lab"
     lab.mkdir()
     files = {
         "__init__": "from .names import shown\n", "names": "def shown(): pass\n", "late": "", "dotted": "x = 1\n",
         "typed": "", "alone": "", "sibling": "",
-        "main": "from typing import TYPE_CHECKING\nimport lab\nfrom lab import shown\nif TYPE_CHECKING:\n    from lab import typed\n"
+        "main": "from typing import TYPE_CHECKING\nimport lab\nfrom lab import shown\nif TYPE_CHECKING:\n"
+                "    from lab import typed\n"
                 "def f():\n    from . import late\n    return lab.dotted.x\n",
     }  # fmt: skip
     for name, text in files.items():

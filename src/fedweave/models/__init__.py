@@ -1,4 +1,4 @@
-"""Client models by name: a `ClientModel` in a file of this folder that is decorated with `@model("name")` stands in `MODELS`."""
+"""Client models by name: each is a `ClientModel` in a file of this folder, decorated with `@model("name")`."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""The table of client models, into which a class enters by a decorator at its definition, and what is asked of it by name."""
+"""The table of client models; a decorator at its definition enters a class."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -135,7 +135,7 @@ def build_task(
     dtype: torch.dtype = torch.float32,
     model: Callable[[], ClientModel] | None = None,
 ) -> Task:
-    """What the run's clients learn, for the shapes of `dataset`; `model` makes their models in place of the one that the task names.
+    """What the run's clients learn, for the shapes of `dataset`; `model` replaces the model that the task names.
 
     Raises:
         BadInput: the model does not fit the data.

@@ -1,6 +1,7 @@
 """The catalogue of studies.
 
-A study file, in `studies/` or elsewhere, is an overlay on `studies/base.yaml` (one task per data set) and on the methods'
+A study file, in `studies/` or elsewhere, is an overlay on `studies/base.yaml` (one task per data set) and on the
+methods'
 settings; a task that names its data set may also be defined in full.
 Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
@@ -19,7 +20,8 @@ WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "tune", "ablate")
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top; mappings are merged, everything else replaced, a search space of the other form too."""
+    """`base` with `overlay` on top; mappings are merged, everything else is replaced, also a search space of
+    another form."""
     merged = copy.deepcopy(dict(base))
     for key, value in overlay.items():
         below = merged.get(key)
@@ -61,7 +63,7 @@ def title(name: str) -> str:
 
 
 def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The study file `name` on top of the studies that it is `like`; if it names tasks, only those of theirs are taken over.
+    """The study file `name` on top of the studies that it is `like`; if it names tasks, only these are taken over.
 
     Args:
         name: of the catalogue, or the path of a file that ends in .yaml.
@@ -117,7 +119,7 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
 
 
 def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The rest of params.yaml: tasks on top of the base's, runs, and the settings and search spaces of their methods."""
+    """The rest of params.yaml: tasks on top of the base's, runs, and the settings and spaces of their methods."""
     from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
     from fedweave.study.search_spaces import derived
 
@@ -147,7 +149,7 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _task(key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """A task: changes of one of `base.yaml`, or a full definition, which names its data set and is not called as one of these.
+    """A task: changes of one of `base.yaml`, or a full definition, which names its data set and has a new name.
 
     Raises:
         BadInput: it is neither.
@@ -158,7 +160,10 @@ def _task(key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str
         rule = partition.get("name") if isinstance(partition, Mapping) else None
         return {"dataset": given["dataset"], "setting": rule or key, "normalize": "none", **given}
     if "base" not in block and key not in base:
-        near = f"; define it with dataset, partition, model and train, or say base: <one of {', '.join(sorted(base)) or 'none'}>"
+        near = (
+            "; define it with dataset, partition, model and train, "
+            f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
+        )
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
     return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], given)
 
@@ -222,13 +227,14 @@ def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection
     ]
     if not found:
         raise BadInput(
-            f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs"
+            f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; "
+            "fedweave study show has the runs"
         )
     return found
 
 
 def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
-    """A full params.yaml with only `runs`, and of everything else what they need; its other results are left out of its tables."""
+    """A full params.yaml with only `runs` and what they need; other results are left out of its tables."""
     kept = {run: item for run, item in content["runs"].items() if run in runs}
     tasks = {
         key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())

@@ -1,8 +1,11 @@
 """Which files a computation depends on, by the imports in their text, and a digest of what they say to the interpreter.
 
-No code is run for it. A module imports what its import statements name, wherever they stand; names that only a type checker
-sees do not count. Where a package passes on a name of another module, the other module counts and the package does not: the
-tables of methods, data sets, models and partitions import their entries by file name, so an entry is a dependency of those
+No code is run for it. A module imports what its import statements name, wherever they stand; names that only a
+type checker
+sees do not count. Where a package passes on a name of another module, the other module counts and the package does
+not: the
+tables of methods, data sets, models and partitions import their entries by file name, so an entry is a dependency
+of those
 who use it.
 """
 
@@ -61,7 +64,8 @@ def modules(of: Iterable[Path], roots: Sequence[Path] = ()) -> tuple[Path, ...]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """A hash of the code in `files`, the same wherever they lie: comments, docstrings, formatting and messages do not count.
+    """A hash of the code in `files`, the same wherever they lie: comments, docstrings, formatting and messages do
+    not count.
 
     Of a file that is no Python every byte counts.
 
@@ -135,7 +139,8 @@ def _bindings(node: ast.Import | ast.ImportFrom, file: Path) -> Iterator[tuple[s
 
 
 def _absolute(node: ast.ImportFrom, file: Path) -> str:
-    """The dotted name of the module after `from`; a relative one is resolved by the folders of packages above `file`."""
+    """The dotted name of the module after `from`; a relative one is resolved by the folders of packages above
+    `file`."""
     if not node.level:
         return node.module or ""
     folder = file.parent
@@ -261,7 +266,8 @@ def _is_text(node: object) -> bool:
 
 
 def _plain(node: object, refusals: frozenset[str], words: list[str], message: bool = False) -> None:
-    """Add a syntax tree to `words` in a form that is the same under every version of Python; `message` leaves texts out."""
+    """Add a syntax tree to `words` in a form that is the same under every version of Python; `message` leaves
+    texts out."""
     if isinstance(node, ast.Constant):
         left_out = message and isinstance(node.value, str)
         words.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")

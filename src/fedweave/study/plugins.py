@@ -1,6 +1,7 @@
 """Methods, data sets, models and partitions of users: files and folders that a study uses, and installed packages.
 
-A plug-in is a Python file, or a folder of them, whose definitions are decorated with `@fw.method("name")`, `@fw.dataset`,
+A plug-in is a Python file, or a folder of them, whose definitions are decorated with `@fw.method("name")`,
+`@fw.dataset`,
 `@fw.model` or `@fw.partition`. It is imported by its own name, from the folder that it lies in.
 """
 
@@ -33,7 +34,8 @@ def load(uses: Iterable[Path | str] = ()) -> None:
     """Import the plug-ins of installed packages and those at the paths `uses`; what is imported already stays.
 
     Raises:
-        BadInput: a path is not there, a plug-in cannot be imported, or it enters what is wrong or has the name of another.
+        BadInput: a path is not there, a plug-in cannot be imported, or it enters what is wrong or has the name of
+        another.
     """
     packages = installed()
     for name, place in packages.items():

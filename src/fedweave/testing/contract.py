@@ -1,4 +1,4 @@
-"""What every method promises, as checks of one method on one toy federation; each raises AssertionError with what is broken."""
+"""What every method promises, as checks of one method on one toy federation; each raises AssertionError."""
 
 import io
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def executors_agree(method: Method, federation: Federation, expected: Sequence[R
 
 
 def absent_clients_keep_their_bits(method: Method, federation: Federation) -> int:
-    """A client that is not sampled has the same private state after the round, bit for bit; returns how many changed."""
+    """A client that is not sampled keeps its private state bit for bit; returns how many clients changed."""
     method = method.stages(1)[0].method
     before = begin(method, federation, 3, Loop())
     settings = Settings(rounds=1, seed=3, participation=2)

@@ -1,7 +1,7 @@
 """Rules that deal rows by their labels: a table of class counts, then random rows of each class.
 
-Everything is draw_counts from `fedweave.tensors.random_streams.stream(seed, purpose)`; the same seed gives the same partition on
-every machine.
+Every random number is from `fedweave.tensors.random_streams.stream(seed, purpose)`; the same seed gives the same
+partition on every machine.
 """
 
 from collections.abc import Callable, Mapping

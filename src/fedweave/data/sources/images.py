@@ -1,7 +1,7 @@
 """Images: Fashion-MNIST, EMNIST digits, CIFAR-10, CIFAR-100, Tiny-ImageNet.
 
-Pixels stay uint8 [M, c, h, w]; official training rows come first. torchvision reads every format it knows; where it unpickles
-files, their md5 sums are pinned.
+Pixels stay uint8 [M, c, h, w]; official training rows come first. torchvision reads every format it knows;
+where it unpickles files, their md5 sums are pinned.
 """
 
 import zipfile
