@@ -8,10 +8,11 @@ RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir uv==0.1
 WORKDIR /fedweave
 # The dependencies, in a layer of their own that a change of the code leaves alone.
 COPY pyproject.toml constraints.txt ./
-RUN mkdir -p src/fedweave pipelines \
-    && printf '__version__ = "0"\n' > src/fedweave/__init__.py && touch README.md pipelines/__init__.py \
+RUN mkdir -p src/fedweave pipelines studies .dvc/plots \
+    && printf '__version__ = "0"\n' > src/fedweave/__init__.py \
+    && touch README.md pipelines/__init__.py dvc.yaml prefect.yaml .env studies/base.yaml .dvc/plots/curves.json \
     && /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --torch-backend "${TORCH}" \
-       --constraint constraints.txt '.[postgres]'
+       --constraint constraints.txt '.[pipeline,datasets,postgres]'
 COPY . .
 RUN /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --no-deps --reinstall-package fedweave --editable .
 
@@ -25,5 +26,5 @@ USER fedweave
 WORKDIR /fedweave
 # The image carries no repository: DVC works without one. A volume takes its owner from the folder that is here.
 RUN dvc config --local core.no_scm true && mkdir -p data results records .prefect .fedweave .dvc/cache
-HEALTHCHECK --interval=30s --timeout=30s --start-period=30s CMD ["python", "-c", "import pipelines, fedweave"]
+HEALTHCHECK --interval=30s --timeout=30s --start-period=30s CMD ["python", "-c", "import fedweave.pipelines"]
 CMD ["dvc", "repro"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 OLDEST, TOO_NEW = (3, 11), (3, 15)
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
-INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[datasets,dev]"]
+INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[pipeline,datasets,dev]"]
 
 
 def pip_setting(python: Path, name: str) -> list[str]:
