@@ -27,7 +27,7 @@ def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: s
         assert until(lambda: "round 20/60" in log.read_text(), 120), log.read_text()
         checkpoints = project.folder / ".fedweave" / "checkpoints"
         assert until(lambda: any(int(path.stem.rpartition("-")[2]) >= 20 for path in checkpoints.rglob("[!.]*-0-*.pt")))
-        (training,) = running("fedweave.pipelines.stages.train", project.folder)
+        (training,) = running("launching/launcher.py train", project.folder)
         os.kill(training, signal.SIGKILL)
         assert flow.wait(120) == 0, log.read_text()
     said = log.read_text()
