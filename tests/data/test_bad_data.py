@@ -146,8 +146,8 @@ def test_partitions_of_other_data(name: str, made: Callable[[], Partition], word
 X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
 IMAGES = X[..., None, None]
 SHAPES: list[tuple[Callable[[], Dataset], str]] = [
-    (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must lie in 0"),
-    (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must lie in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must be in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must be in 0"),
     (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "hold nothing"),
     (lambda: Dataset("a", "images", X[0], Y[:3], 2), "hold nothing"),
     (lambda: Dataset("a", "films", X, Y, 2), "'films'"),

@@ -52,7 +52,7 @@ def download(
     Raises:
         BadInput: no source has the files; the line names the file, what was tried, and the way out.
     """
-    choose(name, DATASETS, "dataset")
+    choose(name, {*DATASETS, *CATALOGUE}, "dataset")
     root, mirror = Path(root), mirror or os.environ.get(MIRROR) or None
     root.mkdir(parents=True, exist_ok=True)
     form = complete(name, root)
