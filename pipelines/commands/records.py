@@ -10,9 +10,11 @@ app = typer.Typer()
 @app.command()
 def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
     """Build results/<study>/report.html and print the leaderboard."""
+    from fedweave.pipelines.stages import leaderboard
     from fedweave.pipelines.stages import report as stage
 
     stage.main(study)
+    leaderboard.main(study)
 
 
 @app.command()
