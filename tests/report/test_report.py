@@ -122,7 +122,7 @@ def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
 def test_the_terminal_shows_what_is_in_brackets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Variants and controls are told apart by them."""
+    """Variants and controls are identified by them."""
     names = {"FedAvg": -9.0, "FedAvg [fast]": 0.0, "FedAvg [/]": -20.0}
     folder = write_study(tmp_path / "results" / "toy", methods=names, extras=False)
     results.write(folder)

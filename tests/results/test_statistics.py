@@ -82,8 +82,9 @@ def test_corrected_tests_keep_the_family_wise_error(clients: int) -> None:
 
 
 def test_corrected_p_lies_between_the_raw_one_and_holms() -> None:
-    """Ten clients: thirty methods below the leader for every client are told apart, which Holm's 30 · 2 / 1024 never
-    could.
+    """Ten clients: thirty methods below the leader for every client differ significantly from it.
+
+    Holm's 30 · 2 / 1024 never could show that.
     """
     differences = np.abs(RNG.normal(5, 1, size=(10, 30)))
     p, adjusted = many(differences)
