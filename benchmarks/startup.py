@@ -47,9 +47,9 @@ def copied(folder: Path) -> Path:
     """The files that git knows, as they are now, in `folder`."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(ROOT / name, folder / name)
+            copy(ROOT / name, folder / name, follow_symlinks=False)  # src/fedweave/pipelines is a link to a folder
     subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], cwd=folder, check=True)
     return folder
 
