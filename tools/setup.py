@@ -32,7 +32,8 @@ def install_with_uv(python: Path, torch: str) -> bool:
     if subprocess.run(get_uv, check=False).returncode:
         return False
     # pip looks into every index and takes the newest; uv must do the same to come to the same set.
-    options = ["--python", str(python), "--index-strategy", "unsafe-best-match"]
+    # Bytecode as pip writes it: without it, every process compiles its imports where PYTHONDONTWRITEBYTECODE is set.
+    options = ["--python", str(python), "--index-strategy", "unsafe-best-match", "--compile-bytecode"]
     for name, flag in PIP_TO_UV.items():
         options += [part for value in pip_setting(python, name) for part in (flag, value)]
     if torch:

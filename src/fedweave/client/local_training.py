@@ -9,6 +9,7 @@ stacks.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,6 +77,28 @@ def descend(
         params, state, rest, mean = _alone(loss, params, rest, steps, solver, step_keys, state)
     after = {**rest, **params}
     return Fit({name: after[name] for name in model}, state, mean)
+
+
+def total_gradient(
+    loss: Loss, model: Params, parts: Iterable[Tensor], key: Tensor, names: Iterable[str]
+) -> tuple[Tensor, Params]:
+    """(value, gradient with respect to the parameters `names`) of the sum of `loss` over `parts`, rows [B] each."""
+    fit = descend(loss, model, [parts], _Total(), key, names, masked=True)
+    return fit.loss * fit.state["steps"], fit.state["sum"]
+
+
+@dataclass(frozen=True)
+class _Total(Solver):
+    """Adds gradients up and moves nothing."""
+
+    def init(self, params: Params) -> Tree:
+        first = next(iter(params.values()))
+        return {"sum": trees.tree_map(torch.zeros_like, params), "steps": first.new_zeros(())}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        return params, {"sum": trees.tree_map(torch.add, state["sum"], grads), "steps": state["steps"] + 1}
+
+    step_ = step
 
 
 def _alone(

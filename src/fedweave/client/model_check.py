@@ -1,5 +1,6 @@
 """A check of a client model on two small batches: what would train or score wrongly is refused before any work."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ class _Probe:
 
     def _together(self, pair: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
         try:
-            return vmap(self._gradient, (0, 0, None if key is None else 0))(pair, batches, key)
+            return self._gradient(pair, batches, key, vmap(self._total, (0, 0, 0, None if key is None else 0)))
         except BadInput:
             raise
         except Exception as error:
@@ -152,16 +153,25 @@ class _Probe:
             )
             raise
 
-    def _gradient(self, model: Params, batch: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
+    def _gradient(
+        self, model: Params, batch: Tensor, key: Tensor | None, total: Callable[..., Any] | None = None
+    ) -> tuple[Params, Params, Params]:
+        """(outputs, buffers, gradients) by plain autograd, as in training; `total` is `_total` or its mapped form."""
         buffers = {name: model[name].clone() for name in self.task.buffers}
-        params = {name: model[name] for name in self.task.params}
+        leaves = {name: model[name].detach().requires_grad_() for name in self.task.params}
+        with torch.enable_grad():
+            value, outputs, buffers = (total or self._total)(leaves, buffers, batch, key)
+        grads = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
+        gradients = {
+            name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(leaves.items(), grads, strict=True)
+        }
+        return {"outputs": outputs.detach()}, {name: value.detach() for name, value in buffers.items()}, gradients
 
-        def total(params: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
-            outputs = self._call({**params, **buffers}, batch, key)
-            return outputs.square().sum(), (outputs, buffers)
-
-        grads, (outputs, buffers) = torch.func.grad(total, has_aux=True)(params)
-        return {"outputs": outputs.detach()}, {name: value.detach() for name, value in buffers.items()}, grads
+    def _total(
+        self, params: Params, buffers: Params, batch: Tensor, key: Tensor | None
+    ) -> tuple[Tensor, Tensor, Params]:
+        outputs = self._call({**params, **buffers}, batch, key)
+        return outputs.square().sum(), outputs, buffers
 
     def _seeded(self, seed: int) -> Any:
         with torch.random.fork_rng(devices=[]):

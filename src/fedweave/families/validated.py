@@ -1,15 +1,16 @@
 """A family whose server learns mixtures from the clients' loss on held-out rows, at the model as they received it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import SGD, Adam, value_and_grad
+from fedweave.client.local_training import total_gradient
+from fedweave.client.solvers import SGD, Adam
 from fedweave.client.task import CHUNK
 from fedweave.families.mixtures import LearnedMixtures
 from fedweave.federation.protocol import Server, Start
@@ -65,30 +66,20 @@ class ValidatedMixtures(LearnedMixtures):
     def feedback(self, model: Params, own: Tree, data: ClientData) -> Tree:
         if self.gat_grad == "delta":
             return {"steps": sum(((rows >= 0).any() for epoch in data.plan for rows in epoch), data.size.new_zeros(()))}
-        held_out = (data.test if self.leaks else data.val).split(CHUNK)
-        weights = [self._row_weights(data, rows) for rows in held_out]
-        total = torch.cat(weights).sum().clamp(min=1e-12)
+        held_out = _parts(data.test if self.leaks else data.val)
+        total = torch.stack([self._row_weights(data, rows).sum() for rows in held_out]).sum().clamp(min=1e-12)
 
-        def loss(params: Params, part: int) -> Tensor:
-            outputs = self.task.forward({**model, **params}, data, held_out[part].clamp(min=0))
-            values = self.task.row_loss(outputs, self.task.targets(data, held_out[part].clamp(min=0)))
-            return torch.where(weights[part] > 0, values * weights[part], 0.0).sum() / total
+        def share(params: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+            weights, places = self._row_weights(data, rows), rows.clamp(min=0)
+            values = self.task.row_loss(self.task.forward(params, data, places), self.task.targets(data, places))
+            return torch.where(weights > 0, values * weights, 0.0).sum() / total, {}
 
-        def share(part: int) -> Callable[[Params], tuple[Tensor, Tree]]:
-            return lambda params: (loss(params, part), {})
-
-        parts = range(len(held_out))
         if self.gat_grad == "spsa":
             with torch.no_grad():
-                at = [trees.at(own["probes"], k) for k, _ in enumerate(self._ends())]
-                return {
-                    "losses": torch.stack([torch.stack([loss(params, part) for part in parts]).sum() for params in at])
-                }
-        params = trees.only(model, self.task.params)
-        losses = [value_and_grad(share(part), params) for part in parts]
-        value, gradient = trees.tree_map(
-            lambda *terms: torch.stack(terms).sum(0), *[(value, grads) for value, _, grads in losses]
-        )
+                at = [{**model, **trees.at(own["probes"], k)} for k, _ in enumerate(self._ends())]
+                losses = [torch.stack([share(params, rows, data.key)[0] for rows in held_out]).sum() for params in at]
+                return {"losses": torch.stack(losses)}
+        value, gradient = total_gradient(share, model, held_out, data.key, self.task.params)
         return {"loss": value, "gradient": gradient}
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
@@ -134,3 +125,9 @@ class ValidatedMixtures(LearnedMixtures):
         if not self.leaks or "test_weight" not in data.arrays:
             return real
         return real * data.arrays["test_weight"][self.task.targets(data, rows.clamp(min=0))]
+
+
+def _parts(rows: Tensor) -> tuple[Tensor, ...]:
+    """`rows` [R] in parts of equal length, at most `CHUNK`; -1 fills the last."""
+    size = max(1, min(CHUNK, len(rows)))
+    return F.pad(rows, (0, -len(rows) % size), value=-1).split(size)
