@@ -11,6 +11,7 @@ pytest-timeout ends a test that takes too long, by a signal. Two things it canno
 import faulthandler
 import os
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,10 @@ def note_forks(test: str) -> None:
     """
     if folder := os.environ.get("FEDWEAVE_TEST_RUN"):
         for file in Path("/proc/self/task").glob("*/children"):
-            for note in (Path(folder, pid) for pid in file.read_text().split()):
-                if not note.exists():
-                    note.write_text(test)
+            with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that ends meanwhile
+                for note in (Path(folder, pid) for pid in file.read_text().split()):
+                    if not note.exists():
+                        note.write_text(test)
 
 
 @pytest.hookimpl(optionalhook=True)
