@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,23 +21,32 @@ pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A writer's folder where all is ready for the stage `join`, and a clone; both know one DVC remote.
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A writer's folder where all is ready for the stage `join`, and a clone, to be copied."""
+    parent = tmp_path_factory.mktemp("made")
+    for name in ("writer", "clone"):
+        (parent / name).mkdir()
+        toy_project.make(parent / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DVC_NO_ANALYTICS", "1")
+        patch.chdir(parent / "writer")
+        with Repo() as repo:
+            repo.reproduce(["make@a", "make@b", "aside"])
+    return parent
 
-    The writer's is current.
-    """
+
+@pytest.fixture
+def folders(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Copies of the writer's folder, which is current, and of the clone; both know one DVC remote."""
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    made = tmp_path / "writer", tmp_path / "clone"
-    for folder in made:
-        folder.mkdir()
-        toy_project.make(folder)
-        remote = f"[core]\n    remote = shared\n['remote \"shared\"']\n    url = {tmp_path / 'remote'}\n"
+    remote = f"[core]\n    remote = shared\n['remote \"shared\"']\n    url = {tmp_path / 'remote'}\n"
+    copies = tmp_path / "writer", tmp_path / "clone"
+    for folder in copies:
+        shutil.copytree(made / folder.name, folder, symlinks=True)
         (folder / ".dvc" / "config.local").write_text(remote)
-    monkeypatch.chdir(made[0])
-    with Repo() as repo:
-        repo.reproduce(["make@a", "make@b", "aside"])
-    return made
+    monkeypatch.chdir(copies[0])
+    return copies
 
 
 def work(ticket: remote_stages.Ticket) -> list[dict[str, str]]:
