@@ -17,7 +17,7 @@ from fedweave.federation.engine import begin, describe, one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
-from fedweave.methods import cfl, fedcp
+from fedweave.methods import cfl
 from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.tensors import dropout_keys, trees
 
@@ -93,9 +93,9 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
         FED.shared["y"][FED.train[0][:5]],
     )
     for known in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
-        shared = {"prototypes": protos, "known": known}
         params = {n: p.detach().requires_grad_() for n, p in net.named_parameters()}
-        ours = method._losses(shared, data)(params, rows, dropout_keys.key(0), None).mean()
+        losses = heads.aligned_losses(method.task, data, protos, known, method.lam)
+        ours = losses(params, rows, dropout_keys.key(0), None).mean()
         z = torch.func.functional_call(net, params, (FED.shared["x"][rows],))
         features = method.task.call(params, FED.shared["x"][rows], "features")
         theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * known[y][:, None]).mean()
@@ -256,10 +256,10 @@ def test_fedcp_discrepancy() -> None:
     expected = np.mean(
         [[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)]
     )
-    assert float(fedcp.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
-    assert float(fedcp.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
+    assert float(penalties.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
+    assert float(penalties.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
     mask = torch.tensor([True] * 4 + [False] * 2)
-    torch.testing.assert_close(fedcp.discrepancy(x, y, mask), fedcp.discrepancy(x[:4], y[:4], None))
+    torch.testing.assert_close(penalties.discrepancy(x, y, mask), penalties.discrepancy(x[:4], y[:4], None))
 
 
 def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:

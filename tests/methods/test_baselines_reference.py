@@ -9,6 +9,7 @@ from naive import FED, SEED, average, batches, ce, copies, gradients, made, move
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.families import penalties
 from fedweave.federation.engine import begin, one_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
@@ -262,7 +263,7 @@ def test_fedcp() -> None:
                 .log()
             ).log()
             s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) + noise, 1)
-            mmd = fedcp.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
+            mmd = penalties.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
             loss = F.cross_entropy(net.fc(z * s[:, 0]) + frozen.fc(z * s[:, 1]), FED.shared["y"][rows]) + 0.7 * mmd
             optimizer.zero_grad()
             frozen.zero_grad()
