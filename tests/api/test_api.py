@@ -65,12 +65,12 @@ def test_tables_are_tidy_and_named(compared: fw.Comparison) -> None:
 
 def test_paired_test_and_graph(compared: fw.Comparison) -> None:
     """A test says who is better, in numbers and in words; the graph has the clients' names and shows the groups."""
-    found = compared.test("pfedgraph", "local")
+    test = compared.test("pfedgraph", "local")
     other = compared.test("local", "pfedgraph")
-    assert found.difference == pytest.approx(-other.difference)
-    assert (found.clients, found.seeds) == (6, 2)
-    assert "95 % interval" in str(found)
-    assert found.low <= found.difference <= found.high
+    assert test.difference == pytest.approx(-other.difference)
+    assert (test.clients, test.seeds) == (6, 2)
+    assert "95 % interval" in str(test)
+    assert test.low <= test.difference <= test.high
     graph = compared["pfedgraph"].graph()
     assert graph.index.tolist() == graph.columns.tolist() == [*compared.clients]
     same = graph.loc["person 0", ["person 2", "person 4"]].mean()
@@ -303,9 +303,9 @@ def test_doctests() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in (compare, federation, progress):
-            found = doctest.testmod(module)
-            assert found.attempted
-            assert not found.failed
+            outcome = doctest.testmod(module)
+            assert outcome.attempted
+            assert not outcome.failed
 
 
 REFUSED = {

@@ -165,9 +165,9 @@ def test_robust_centres_against_the_textbook() -> None:
             (Robust(rule="trimmed", trim=1 / count), lambda v: trim_mean(v, 1.01 / len(v), axis=0)),
             (Robust(rule="trimmed", trim=0.0), lambda v: v.mean(0)),
         ):
-            found = rule.apply(sent, known)["model"]
+            actual = rule.apply(sent, known)["model"]
             for name, value in sent["model"].items():
-                assert np.allclose(found[name].numpy(), truth(value.numpy())[None], atol=1e-6)
+                assert np.allclose(actual[name].numpy(), truth(value.numpy())[None], atol=1e-6)
 
 
 def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
@@ -266,7 +266,7 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
         ("privacy", {"clip": 1.0, "noise": 1.0, "delta": 2}, ["train.privacy.delta", "2"]),
     ],
 )
-def test_impossible_wires_are_refused(path: str, value: dict, words: list[str]) -> None:
+def test_impossible_upload_paths_are_refused(path: str, value: dict, words: list[str]) -> None:
     """In one line that names the key, the value and the way out."""
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": "fedamp"}}

@@ -28,7 +28,7 @@ def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
     n = len(q)
     on_simplex = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones(n)}
-    found = minimize(
+    solution = minimize(
         lambda x: x @ p @ x + q @ x,
         np.full(n, 1 / n),
         jac=lambda x: 2 * p @ x + q,
@@ -37,7 +37,7 @@ def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
         constraints=on_simplex,
         options={"ftol": 1e-15, "maxiter": 500},
     )
-    return found.x
+    return solution.x
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,14 +68,14 @@ def test_fedpac_statistics_and_prototypes() -> None:
     for i in range(tiny.CLIENTS):
         rows = FED.train[i][FED.train[i] >= 0]
         z, y = net.features(FED.shared["x"][rows]).detach(), FED.shared["y"][rows]
-        found = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
+        statistics = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
         m, v = len(rows), 0.0
         for c in range(3):
             p, zc = float((y == c).double().mean()), z[y == c]
             if len(zc):
-                torch.testing.assert_close(found["h"][c], p * zc.mean(0))
+                torch.testing.assert_close(statistics["h"][c], p * zc.mean(0))
                 v += p * float(zc.square().sum(1).mean()) - p**2 * float(zc.mean(0).square().sum())
-        assert float(found["variance"]) == pytest.approx(v / m)
+        assert float(statistics["variance"]) == pytest.approx(v / m)
     _, _, updates = uploaded(method, before)
     for i in range(tiny.CLIENTS):
         total += updates["counts"][i][:, None] * updates["means"][i]
@@ -115,13 +115,13 @@ def test_pfedgraph_program() -> None:
     learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
     seen = server["seen"].nonzero()[:, 0]
     n = (FED.sizes[seen] / FED.sizes[seen].sum()).double().numpy()
-    found = method.weights(server, ids)[0]
-    assert not found[:, ~server["seen"]].any()
+    weights = method.weights(server, ids)[0]
+    assert not weights[:, ~server["seen"]].any()
     for i in seen.tolist():
         d = -F.cosine_similarity(learnt[i][None], learnt[seen]).numpy()
         d[d < -0.9] = -1.0
-        np.testing.assert_allclose(found[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
-    torch.testing.assert_close(simplex(found), found)
+        np.testing.assert_allclose(weights[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
+    torch.testing.assert_close(simplex(weights), weights)
 
 
 def test_fedfomo_weights() -> None:
@@ -196,8 +196,8 @@ def test_cfl_splits_where_updates_oppose() -> None:
         torch.testing.assert_close(trees.flat(after["models"])[group], expected.expand(len(group), -1))
     for blocked in ({"eps1": 0.0}, {"eps2": 10.0}, {"min_size": 5}, {"first_split": 1}):
         same_settings = {"eps1": 0.5, "eps2": 0.5, "min_size": 2, "first_split": 0, **blocked}
-        kept = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
-        assert not kept["labels"].any()
+        server_after = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
+        assert not server_after["labels"].any()
     weights = method.collaboration(after)[0]
     assert float(weights[0, 2]) == pytest.approx(1 / 3)
     assert float(weights[0, 1]) == 0.0
@@ -278,12 +278,12 @@ def test_fedcp_compares_features_of_the_same_image() -> None:
     adds nothing.
     """
     task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
-    found = []
+    losses = []
     for lam in (0.0, 5.0):
         method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
         state = begin(method, federation, SEED, Loop())
-        found.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
+        losses.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
 def test_fedcp_uploads_the_middle_of_both_heads() -> None:

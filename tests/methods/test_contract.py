@@ -133,7 +133,7 @@ def test_learns_a_separable_toy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_wire_is_counted(name: str) -> None:
+def test_traffic_is_counted(name: str) -> None:
     """The ledger is positive for whoever communicates, and never more than a few models a client."""
     kind = next(k for n, k in PAIRS if n == name)
     method, federation = objects(name, kind)

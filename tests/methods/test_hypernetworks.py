@@ -58,14 +58,14 @@ def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
     start = method.generate(server["phi"], server["fixed"], ids)
     c = {n: torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in start.items()}
     d = trees.tree_map(lambda v: torch.randn(v.shape, generator=g, dtype=v.dtype), server["phi"])
-    found, _ = pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda _: c)
+    gradient, _ = pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda _: c)
 
     def value(step: float) -> Tensor:
         moved = trees.tree_map(lambda v, w: v + step * w, server["phi"], d)
         return sum((c[n] * v).sum() for n, v in method.generate(moved, server["fixed"], ids).items())
 
     expected = (value(1e-6) - value(-1e-6)) / 2e-6
-    inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(found), trees.tree_leaves(d), strict=True))
+    inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(d), strict=True))
     torch.testing.assert_close(inner, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -151,9 +151,9 @@ def test_recurrent_layers_are_torchs(kind: type[nn.RNNBase], options: dict) -> N
     x = torch.rand(4, 2, 3)
     expected, states = own(x)
     make_keyed(own, "layer")
-    found, found_states = own(x)
-    torch.testing.assert_close(found, expected)
-    for mine, theirs in zip(trees.tree_leaves(found_states), trees.tree_leaves(states), strict=True):
+    actual, actual_states = own(x)
+    torch.testing.assert_close(actual, expected)
+    for mine, theirs in zip(trees.tree_leaves(actual_states), trees.tree_leaves(states), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 

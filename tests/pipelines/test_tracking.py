@@ -1,4 +1,4 @@
-"""MLflow as a sink, against a real store: what is logged, that it is logged once, and that models come back."""
+"""Results in MLflow, against a real store: what is logged, that it is logged once, and that models come back."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_varia
         kind: [run for run in runs if run.data.tags["kind"] == kind]
         for kind in ("tuning", "trial", "ablation", "variant")
     }
-    assert {kind: len(found) for kind, found in kinds.items()} == {
+    assert {kind: len(entries) for kind, entries in kinds.items()} == {
         "tuning": 2,
         "trial": 2 * 5,
         "ablation": 4,
@@ -207,14 +207,14 @@ def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) 
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("toy")
     assert "tags.kind = 'method' AND tags.dataset = 'blobs'" in experiment.tags["mlflow.note.content"]
-    found = client.search_runs(
+    runs = client.search_runs(
         [experiment.experiment_id],
         "tags.kind = 'method' AND tags.dataset = 'blobs'",
         order_by=["metrics.accuracy DESC"],
     )
     board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
-    assert [run.info.run_name for run in found] == board["run"].tolist()
-    assert [run.data.metrics["rank"] for run in found] == [1, 2]
+    assert [run.info.run_name for run in runs] == board["run"].tolist()
+    assert [run.data.metrics["rank"] for run in runs] == [1, 2]
 
 
 def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
@@ -245,14 +245,14 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     assert version.description
     experiment = client.get_experiment_by_name("toy").experiment_id
     for model in client.search_logged_models([experiment]):
-        served = mlflow.pyfunc.load_model(model.model_uri)
-        example = served.input_example
-        assert served.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
+        pyfunc = mlflow.pyfunc.load_model(model.model_uri)
+        example = pyfunc.input_example
+        assert pyfunc.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
         (tmp_path / model.name).mkdir()
         serving.pack(folder / "runs" / model.name, tmp_path / model.name)
         alone = serving.load(tmp_path / model.name)
-        assert np.array_equal(served.predict(example), alone.answer(example))
-        assert np.array_equal(served.predict(example, {"client": 2, "seed": 1}), alone.answer(example, 2, 1))
+        assert np.array_equal(pyfunc.predict(example), alone.answer(example))
+        assert np.array_equal(pyfunc.predict(example, {"client": 2, "seed": 1}), alone.answer(example, 2, 1))
 
 
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, mo
         client = MlflowClient(uri)
         assert client.get_model_version_by_alias("toy-blobs", "best").version in (1, "1")
         own = ("fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
-        found = {
+        answer = {
             (experiment.name, run.info.run_name): (
                 run.data.metrics,
                 run.data.params,
@@ -336,7 +336,7 @@ def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, mo
             for run in client.search_runs([experiment.experiment_id])
         }
         Path(f"{name}.db").unlink()
-        return found
+        return answer
 
     first, second = content("one"), content("two")
     assert first == second

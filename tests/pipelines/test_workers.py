@@ -1,4 +1,4 @@
-"""Stages that run elsewhere: tickets from hand to hand, workers in clones of their own, and a cancelled flow."""
+"""Stages that run elsewhere: work orders from hand to hand, workers in clones of their own, and a cancelled flow."""
 
 import dataclasses
 import os
@@ -39,25 +39,25 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return made
 
 
-def work(ticket: remote_stages.Ticket) -> list[dict[str, str]]:
+def work(work_order: remote_stages.WorkOrder) -> list[dict[str, str]]:
     """What a worker does in the current folder."""
-    with remote_stages.prepared(ticket) as command:
+    with remote_stages.prepare(work_order) as command:
         subprocess.run(command, check=True, capture_output=True)
-    return remote_stages.deliver(ticket)
+    return remote_stages.deliver(work_order)
 
 
 def test_outputs_travel_through_the_remote(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The clone had none of the inputs; the writer's dvc.lock is as if the stage had run there."""
     writer, clone = folders
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(clone)
-        assert not ticket.here
+        assert not work_order.here
         assert not Path("made-a.txt").exists()
-        made = work(ticket)
+        made = work(work_order)
         assert Path("made-a.txt").read_text() == (writer / "made-a.txt").read_text()
         monkeypatch.chdir(writer)
         assert not Path("joined.txt").exists()
-        remote_stages.accept(ticket, made)
+        remote_stages.accept(work_order, made)
     assert Path("joined.txt").read_bytes() == (clone / "joined.txt").read_bytes()
     assert stale_stages() == []
 
@@ -65,20 +65,20 @@ def test_outputs_travel_through_the_remote(folders: tuple[Path, Path], monkeypat
 def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
     """The worker runs the bare command; what lay there before is gone first, as DVC would have it."""
     Path("joined.txt").write_text("old")
-    with remote_stages.issued("join") as ticket:
-        assert ticket.here
-        assert work(ticket) == []
-        remote_stages.accept(ticket, [])
-    assert not ticket.here
+    with remote_stages.issue("join") as work_order:
+        assert work_order.here
+        assert work(work_order) == []
+        remote_stages.accept(work_order, [])
+    assert not work_order.here
     assert stale_stages() == []
 
 
 def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Another study in the clone does not leak into the stage."""
     (folders[1] / "params.yaml").write_text("names: [a, b]\nsize: 9\nstudy: other\n")
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(folders[1])
-        work(ticket)
+        work(work_order)
     assert "size: 1" in Path("joined.txt").read_text()
 
 
@@ -103,17 +103,17 @@ ATTACKS = [
 
 @pytest.mark.parametrize(("changes", "words"), ATTACKS)
 @pytest.mark.parametrize("where", ["writer", "clone"])
-def test_a_ticket_that_nobody_issued(
+def test_a_work_order_that_nobody_issued(
     changes: dict[str, str], words: str, where: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs nothing, removes nothing and changes no file, whether or not its token leads to a file that is there."""
     (folders[0] / "README.md").write_text("mine")
     (folders[0] / "joined.txt").write_text("old")
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(folders[where == "clone"])
         before = {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()}
-        bad = dataclasses.replace(ticket, **changes)
-        with pytest.raises(BadInput) as caught, remote_stages.prepared(bad) as command:
+        bad = dataclasses.replace(work_order, **changes)
+        with pytest.raises(BadInput) as caught, remote_stages.prepare(bad) as command:
             pytest.fail(f"it would run {command}")
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -122,8 +122,8 @@ def test_a_ticket_that_nobody_issued(
 
 
 def test_command_and_outputs_are_those_of_the_own_stage(folders: tuple[Path, Path]) -> None:
-    """A ticket has no place for others."""
-    assert {field.name for field in dataclasses.fields(remote_stages.Ticket)} == {
+    """A work order has no place for others."""
+    assert {field.name for field in dataclasses.fields(remote_stages.WorkOrder)} == {
         "stage",
         "inputs",
         "params",
@@ -132,7 +132,7 @@ def test_command_and_outputs_are_those_of_the_own_stage(folders: tuple[Path, Pat
         "token",
     }
     Path("joined.txt").write_text("old")
-    with remote_stages.issued("join") as ticket, remote_stages.prepared(ticket) as command:
+    with remote_stages.issue("join") as work_order, remote_stages.prepare(work_order) as command:
         assert command == ["/bin/sh", "-c", f"exec {sys.executable} step.py joined.txt"]
         assert not Path("joined.txt").exists()
         assert Path("made-a.txt").exists()
@@ -155,12 +155,12 @@ def test_outputs_and_inputs_are_known_paths(
     """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no
     input.
     """
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         with pytest.raises(BadInput, match="with its MD5 sum"):
-            remote_stages.accept(ticket, [entry])
+            remote_stages.accept(work_order, [entry])
         monkeypatch.chdir(folders[1])
-        bad = dataclasses.replace(ticket, inputs=(entry,))
-        with pytest.raises(BadInput, match="with its MD5 sum"), remote_stages.prepared(bad):
+        bad = dataclasses.replace(work_order, inputs=(entry,))
+        with pytest.raises(BadInput, match="with its MD5 sum"), remote_stages.prepare(bad):
             pass
         assert not (folders[0] / "README.md").exists()
         assert not (folders[1] / "README.md").exists()
@@ -170,10 +170,10 @@ def test_outputs_and_inputs_are_known_paths(
 def test_no_path_outside_of_the_project_is_removed(path: str, folders: tuple[Path, Path]) -> None:
     """Not even where the folder's own dvc.yaml names one."""
     text = Path("dvc.yaml").read_text()
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         Path("dvc.yaml").write_text(text.replace("outs: [joined.txt]", f"outs: [{{{path}: {{cache: false}}}}]"))
-        same_code = dataclasses.replace(ticket, code=remote_stages.code_digest())
-        with pytest.raises(BadInput, match="outside of the project"), remote_stages.prepared(same_code):
+        same_code = dataclasses.replace(work_order, code=remote_stages.code_digest())
+        with pytest.raises(BadInput, match="outside of the project"), remote_stages.prepare(same_code):
             pass
 
 
@@ -197,38 +197,38 @@ def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_other_code_is_refused(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any work."""
-    with remote_stages.issued("join") as ticket:
+    with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(folders[1])
         with (
             pytest.raises(BadInput, match="check out the same commit"),
-            remote_stages.prepared(dataclasses.replace(ticket, code="0")),
+            remote_stages.prepare(dataclasses.replace(work_order, code="0")),
         ):
             pass
 
 
 def test_what_changed_meanwhile_is_not_accepted(folders: tuple[Path, Path]) -> None:
     """Outputs of old inputs are never committed as those of new ones."""
-    with remote_stages.issued("join") as ticket:
-        made = work(ticket)
+    with remote_stages.issue("join") as work_order:
+        made = work(work_order)
         Path("made-a.txt").write_text("edited")
         with pytest.raises(BadInput, match="changed while it ran elsewhere"):
-            remote_stages.accept(ticket, made)
+            remote_stages.accept(work_order, made)
 
 
 def test_lost_outputs_and_unknown_inputs_are_named(folders: tuple[Path, Path]) -> None:
     with (
-        remote_stages.issued("join") as ticket,
+        remote_stages.issue("join") as work_order,
         pytest.raises(BadInput, match=r"joined\.txt did not arrive; share the folder, or set a remote"),
     ):
-        remote_stages.accept(ticket, [])
+        remote_stages.accept(work_order, [])
     (folders[0] / "dvc.lock").unlink()
-    with pytest.raises(BadInput, match="DVC does not know it yet"), remote_stages.issued("join"):
+    with pytest.raises(BadInput, match="DVC does not know it yet"), remote_stages.issue("join"):
         pass
 
 
 @pytest.fixture(scope="module")
 def deployed(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The server, told of the pool, the queues and the deployments."""
+    """The server, with the pool, the queues and the deployments registered."""
     folder = tmp_path_factory.mktemp("deployed")
     toy_project.make(folder)
     env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api}
@@ -249,19 +249,19 @@ def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
 
 def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[..., object]) -> None:
     """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers,
-    told of twice.
+    registered twice without harm.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
     workers.register(3)
     queues = {queue.name: queue.concurrency_limit for queue in ask("read_work_queues", work_pool_name="gpu-pool")}
     assert (queues["writer"], queues["stages"]) == (1, 3)
-    found = {deployment.name: deployment for deployment in ask("read_deployments")}
-    assert {*found} >= {"reproduce", "nightly", "tune", "stage"}
-    assert [schedule.schedule.cron for schedule in found["nightly"].schedules] == ["0 2 * * *"]
-    nights = {"deployment_id": {"any_": [found["nightly"].id]}}
+    deployments = {deployment.name: deployment for deployment in ask("read_deployments")}
+    assert {*deployments} >= {"reproduce", "nightly", "tune", "stage"}
+    assert [schedule.schedule.cron for schedule in deployments["nightly"].schedules] == ["0 2 * * *"]
+    nights = {"deployment_id": {"any_": [deployments["nightly"].id]}}
     assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
-    parameters = found["reproduce"].parameter_openapi_schema["properties"]
+    parameters = deployments["reproduce"].parameter_openapi_schema["properties"]
     assert all(entry["description"] and "default" in entry for entry in parameters.values())
     assert parameters["where"]["enum"] == ["here", "workers", "ray"]
     assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
@@ -275,9 +275,9 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
     from prefect.states import Cancelled
 
     monkeypatch.chdir(tmp_path)
-    ticket = dataclasses.asdict(remote_stages.Ticket("train@x", (), "", "", "", "0" * 32))
+    work_order = dataclasses.asdict(remote_stages.WorkOrder("train@x", (), "", "", "", "0" * 32))
     mine, others = (
-        run_deployment("stage/stage", parameters={"ticket": ticket}, timeout=0, tags=tags)
+        run_deployment("stage/stage", parameters={"work_order": work_order}, timeout=0, tags=tags)
         for tags in ([pool.tag()], ["writer:x"])
     )
     pool.recall(30)
@@ -308,7 +308,7 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
         for run in share:
             name = Path("results/small/runs", run, "evaluations.parquet")
             assert (writer.folder / name).read_bytes() == (clone.folder / name).read_bytes()
-        assert not (clone.folder / ".fedweave" / "tickets").exists()
+        assert not (clone.folder / ".fedweave" / "work-orders").exists()
 
 
 def test_cancelling_a_flow_ends_its_stages_on_the_workers(

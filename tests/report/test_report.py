@@ -76,8 +76,8 @@ def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
         tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False
     )
     study = results.load_study(folder)
-    (found,) = values([*study.runs], results.clients(study)).values()
-    np.testing.assert_array_equal(found, matrix(results.clients(study), study.runs[0].name))
+    (actual,) = values([*study.runs], results.clients(study)).values()
+    np.testing.assert_array_equal(actual, matrix(results.clients(study), study.runs[0].name))
 
 
 def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
@@ -90,22 +90,24 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
         file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 3 for c in range(12)]}))
     study = results.load_study(folder)
     joined = results.tables(study)
-    found = values([*study.runs], joined.clients)
+    pooled = values([*study.runs], joined.clients)
     for run in study.runs:
         expected = matrix(joined.clients, run.name).to_numpy().reshape(3, 4, 3).mean(2)
-        np.testing.assert_allclose(found[run.label], expected)
+        np.testing.assert_allclose(pooled[run.label], expected)
     scores = ["method", "mean", "std", "client_std", "worst10", "gain", "loss"]
     pd.testing.assert_frame_equal(apart.board[scores], joined.board[scores])
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
-    assert "with 4 for 12 the test cannot call anything significant" in verdicts.reason_without_power(study.runs, found)
-    assert verdicts.reason_without_power(study.runs[:1], found) == ""
+    assert "with 4 for 12 the test cannot call anything significant" in verdicts.reason_without_power(
+        study.runs, pooled
+    )
+    assert verdicts.reason_without_power(study.runs[:1], pooled) == ""
 
 
 @pytest.mark.parametrize(("clients", "told"), [(5, "With 5 clients the test cannot"), (6, "")])
 def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str
 ) -> None:
     folder = write_study(
         tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False
@@ -115,8 +117,8 @@ def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     leaderboard.main("toy")
     text = report.build(folder).read_text(encoding="utf-8")
     for shown in (capsys.readouterr().out, text):
-        assert ("cannot call anything significant" in shown) == bool(told)
-        assert told in shown
+        assert ("cannot call anything significant" in shown) == bool(message)
+        assert message in shown
 
 
 def test_the_terminal_shows_what_is_in_brackets(
@@ -250,16 +252,16 @@ class Page(HTMLParser):
 
 
 def test_page_is_self_contained_and_its_references_resolve(page: str) -> None:
-    found = Page(page)
-    assert found.links
-    assert all(link.startswith(("#", "data:image/png;base64,")) for link in found.links)
+    parsed = Page(page)
+    assert parsed.links
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in parsed.links)
     assert not any(word in page for word in ("url(http", "@import", "fetch(", "XMLHttpRequest"))
-    assert found.tags["link"] == found.tags["iframe"] == found.tags["base"] == 0
-    assert max(Counter(found.ids).values()) == 1
-    referred = {link[1:] for link in found.links if link.startswith("#")} | {
+    assert parsed.tags["link"] == parsed.tags["iframe"] == parsed.tags["base"] == 0
+    assert max(Counter(parsed.ids).values()) == 1
+    referred = {link[1:] for link in parsed.links if link.startswith("#")} | {
         p.split(")")[0] for p in page.split("url(#")[1:]
     }
-    assert referred <= set(found.ids)
+    assert referred <= set(parsed.ids)
 
 
 def test_page_shows_every_method_task_and_figure(page: str) -> None:
@@ -290,8 +292,8 @@ def test_page_shows_a_control_that_does_as_well(page: str) -> None:
 
 def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
     board = pd.DataFrame({"method": [f"m{i}" for i in range(9)], "mean": 50.0, "std": 1.0, "metric": "accuracy"})
-    told = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
-    assert told.endswith("not significantly different from m1, m2, m3, m4, m5 or 3 others.")
+    text = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
+    assert text.endswith("not significantly different from m1, m2, m3, m4, m5 or 3 others.")
 
 
 def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
@@ -346,11 +348,11 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
         report.build(run.parents[1])
 
 
-def test_what_happened_to_uploads_is_told(tmp_path: Path) -> None:
+def test_the_page_says_what_happened_to_uploads(tmp_path: Path) -> None:
     run = one(tmp_path)
-    for facts, told in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
+    for facts, stated in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
         info = json.loads((run / "run.json").read_text()) | facts
         (run / "run.json").write_text(json.dumps(info))
         text = report.build(run.parents[1]).read_text(encoding="utf-8")
-        assert ("Broken uploads that the server dropped: FedAMP 3." in text) == told
-        assert ("FedAMP ε = 2.5 at δ = 1e-05" in text) == told
+        assert ("Broken uploads that the server dropped: FedAMP 3." in text) == stated
+        assert ("FedAMP ε = 2.5 at δ = 1e-05" in text) == stated

@@ -50,9 +50,9 @@ def lines(folder: Path) -> dict[str, str]:
 
 def test_the_family_of_controls_has_every_test_once() -> None:
     values = {name: RNG.normal(size=(2, 9)) for name in ("a", "Local", "b", "FedAvg-FT")}
-    found = [(c.method, c.other) for c in statistics.to_controls(values, marks.CONTROLS, True)]
+    actual = [(c.method, c.other) for c in statistics.to_controls(values, marks.CONTROLS, True)]
     expected = [("a", "Local"), ("b", "Local"), ("FedAvg-FT", "Local"), ("a", "FedAvg-FT"), ("b", "FedAvg-FT")]
-    assert sorted(found) == sorted(expected)
+    assert sorted(actual) == sorted(expected)
     assert statistics.to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
 
 
@@ -93,15 +93,15 @@ def test_undecided_is_neither_better_nor_equal() -> None:
 def test_every_method_has_one_mark(made: results.Tables) -> None:
     """Marks partition the methods, and the tables agree with the tests that they come from."""
     board = made.board
-    found = marks.marked(board, made.significance)
-    assert {*found} == {*board["method"]}
-    assert {*found.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
-    assert sum(mark in ("best", "lead") for mark in found.values()) == 1
-    assert board["mark"].tolist() == [found[method] for method in board["method"]]
+    marking = marks.marked(board, made.significance)
+    assert {*marking} == {*board["method"]}
+    assert {*marking.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
+    assert sum(mark in ("best", "lead") for mark in marking.values()) == 1
+    assert board["mark"].tolist() == [marking[method] for method in board["method"]]
     led = made.significance[made.significance["family"] == "leader"]
     for test in led.to_dict("records"):
         expected = "behind" if test["better"] else "undecided" if test["low"] * test["high"] > 0 else "tied"
-        assert found[test["other"]] == expected
+        assert marking[test["other"]] == expected
 
 
 def test_against_a_control_from_either_side() -> None:
@@ -177,23 +177,23 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tabl
 
 
 def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tables) -> None:
-    found, board = lines(folder), made.board
-    assert [*found] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
+    summary, board = lines(folder), made.board
+    assert [*summary] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
     row = board.iloc[0]
-    assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in found["Who leads"]
+    assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in summary["Who leads"]
     best = board[board["method"] != "Local"].iloc[0]
-    assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in found["Against Local"]
+    assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in summary["Against Local"]
     better = (board["vs_local"] == "better").sum()
     assert (
         f"{better} of 4 methods {'is' if better == 1 else 'are'} significantly better than Local"
-        in found["Against Local"]
+        in summary["Against Local"]
     )
-    named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", found["Convergence"])}
+    named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", summary["Convergence"])}
     assert named == {*results.unfinished(board)["method"]}
     auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
-    assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in found["True groups"]
-    assert found["Tuning"] == "Untuned: every run has its declared values."
+    assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
+    assert summary["Tuning"] == "Untuned: every run has its declared values."
 
 
 def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
     changes = []
     for file in copy.glob("tuned/*/trials/*.json"):
-        found = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
-        changes.append(max(value for value in found if value is not None) - found[0])
-    told = lines(copy)["Tuning"]
-    assert told.startswith(
+        values = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
+        changes.append(max(value for value in values if value is not None) - values[0])
+    tuning = lines(copy)["Tuning"]
+    assert tuning.startswith(
         "20 trials each for 2 of 2 runs; the best trial changed the validation score of the declared values"
     )
-    assert told.endswith(f"by a median of {np.median(changes):+.1f} points.")
+    assert tuning.endswith(f"by a median of {np.median(changes):+.1f} points.")
 
 
 @pytest.mark.parametrize(("best", "late"), [((6, 6, 2), True), ((6, 2, 2), False), ((3, 3, 3), False)])

@@ -179,11 +179,11 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
         "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups"
     }  # fmt: skip
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
-    with np.load(tmp_path / "collaboration-0.npz") as kept:
-        assert kept["rounds"].tolist() == [3, 4, 5]
-        assert kept["group"].tolist() == [0, 1, 2, 3, 4]
-    with np.load(tmp_path / "portrait-0.npz") as kept:
-        assert (int(kept["round"]), len(kept["vectors"])) == (5, 5)
+    with np.load(tmp_path / "collaboration-0.npz") as stored:
+        assert stored["rounds"].tolist() == [3, 4, 5]
+        assert stored["group"].tolist() == [0, 1, 2, 3, 4]
+    with np.load(tmp_path / "portrait-0.npz") as stored:
+        assert (int(stored["round"]), len(stored["vectors"])) == (5, 5)
     assert not json.loads((tmp_path / "run.json").read_text())["leaks"]
 
 

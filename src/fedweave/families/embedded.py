@@ -67,7 +67,7 @@ class EmbeddedClient(Method):
     embeds = True
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         return (*self.task.head, *self.task.buffers)
 
     @property
@@ -80,7 +80,10 @@ class EmbeddedClient(Method):
         }
 
     def join(self, model: Params) -> ClientState:
-        return {"model": trees.only(model, self.kept), "moments": self.solver.init(trees.only(model, self.task.head))}
+        return {
+            "model": trees.only(model, self.local_names),
+            "moments": self.solver.init(trees.only(model, self.task.head)),
+        }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
@@ -90,9 +93,12 @@ class EmbeddedClient(Method):
         )
         moments = {**solver.init(trees.only(model, self.task.params)), "head": client["moments"]}
         fit = self.descend(model, data, solver=solver, state=moments)
-        upload = {"model": trees.without(fit.model, self.kept), **self._news(fit.model, data)}
+        upload = {"model": trees.without(fit.model, self.local_names), **self._news(fit.model, data)}
         return Update(
-            upload, {"model": trees.only(fit.model, self.kept), "moments": fit.state["head"]}, fit.model, fit.loss
+            upload,
+            {"model": trees.only(fit.model, self.local_names), "moments": fit.state["head"]},
+            fit.model,
+            fit.loss,
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:

@@ -54,7 +54,9 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         return among_heard(alpha, ids, fixed["unheard"]) if "unheard" in fixed else alpha
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        return self.learnables(start), {"models": trees.broadcast(trees.without(start.model, self.kept), start.clients)}
+        return self.learnables(start), {
+            "models": trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+        }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         alpha, layers = self.alpha(phi, fixed, ids), [*self.task.layers.values()]
@@ -71,7 +73,7 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **flags}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
+        fresh = trees.broadcast(trees.without(start.model, self.local_names), newcomers)
         models = trees.concat([fixed["models"], fresh])
         unheard = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
         return self.enlarge(phi, newcomers, start), {**fixed, "models": models, "unheard": unheard}

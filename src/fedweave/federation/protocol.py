@@ -50,7 +50,7 @@ class Update(NamedTuple):
     """What one client's round gives.
 
     Attributes:
-        upload: what crosses the wire.
+        upload: what is sent to the server.
         client: the client's private state.
         model: the model as trained in this round (evaluation point "post"); stays on the client.
         loss: mean training loss.
@@ -101,7 +101,7 @@ class Method(ABC):
     point: ClassVar[Literal["pre", "post"]] = "post"
     # Task capabilities without which the method makes no sense.
     needs: ClassVar[frozenset[str]] = frozenset()
-    # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
+    # Whether clients upload an "embedding" of their data, on joining or with their uploads.
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
@@ -139,13 +139,13 @@ class Method(ABC):
         return () if self.training.average_buffers else self.task.buffers
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         """Names of the model that never leave a client; by default the BatchNorm buffers."""
         return self.statistics
 
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
-        return trees.only(model, self.kept)
+        return trees.only(model, self.local_names)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -158,7 +158,7 @@ class Method(ABC):
         return self.training.epochs
 
     def enrol(self, model: Params, data: ClientData) -> Tree:
-        """What a client tells the server about itself on joining; by default nothing."""
+        """What a client uploads about itself on joining; by default nothing."""
         return {}
 
     @property

@@ -60,12 +60,12 @@ def deliver_enrolment(enrolled: Tree, who: Cohort, seed: int, upload_path: Uploa
 
 
 def deliver(
-    upload: Tree, kept: Tree, base: Callable[[], Tree], who: Cohort, seed: int, upload_path: UploadPath
+    upload: Tree, private: Tree, base: Callable[[], Tree], who: Cohort, seed: int, upload_path: UploadPath
 ) -> Delivery:
     """What the server accepts of a round's uploads [P, ...].
 
     Args:
-        kept: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
+        private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
         base: gives the values that uploads start from, see `reference`.
     """
     where, ids = _senders(who)
@@ -74,7 +74,7 @@ def deliver(
         hidden = upload_path.privacy.protect(trees.without(content, PUBLIC), base(), ids, seed, who.round)
         content = {name: hidden.get(name, part) for name, part in content.items()}
     arrived = content if attack is None else attack.forge(content, base, where, ids, seed, who.round)
-    uploads, rows = accept(arrived, upload, kept, len(where))
+    uploads, rows = accept(arrived, upload, private, len(where))
     if upload_path.robust and len(rows):
         uploads = upload_path.robust.apply(uploads, trees.take(base(), rows))
     return Delivery(uploads, rows)
@@ -86,8 +86,8 @@ def _senders(who: Cohort) -> tuple[Tensor, Tensor]:
     return where, who.federation.ids[where]
 
 
-def accept(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> Delivery:
-    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `kept`, are
+def accept(arrived: Tree | list[Tree], form: Tree, private: Tree, count: int) -> Delivery:
+    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `private`, are
     finite.
     """
     rows = torch.arange(count)
@@ -95,8 +95,8 @@ def accept(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> De
         expected = trees.at(form, 0)
         rows = rows[torch.tensor([_fits(one, expected) for one in arrived])]
         arrived = trees.stack([arrived[i] for i in rows.tolist()]) if len(rows) else trees.take(form, rows)
-        kept = trees.take(kept, rows)
-    sound = finite_rows((arrived, kept))
+        private = trees.take(private, rows)
+    sound = finite_rows((arrived, private))
     if sound is None:
         return Delivery(arrived, rows)
     good = torch.where(sound.cpu())[0]

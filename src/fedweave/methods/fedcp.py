@@ -50,7 +50,7 @@ class FedCP(GlobalModel):
         )
 
     def join(self, model: Params) -> ClientState:
-        return trees.only(model, (*self.task.head, *self.kept))
+        return trees.only(model, (*self.task.head, *self.local_names))
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend(
@@ -61,7 +61,7 @@ class FedCP(GlobalModel):
         )
         head = {name: 0.5 * (fit.model[name] + shared[name]) for name in self.task.head}
         return Update(
-            {"model": {**trees.without(fit.model, self.kept), **head}},
+            {"model": {**trees.without(fit.model, self.local_names), **head}},
             trees.only(fit.model, client),
             self._deployed(fit.model, shared),
             fit.loss,

@@ -83,7 +83,7 @@ class FedPAC(Method):
             "head": trees.only(fit.model, self.task.head),
             **statistics,
         }
-        return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
+        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)

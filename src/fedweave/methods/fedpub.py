@@ -79,7 +79,7 @@ class FedPub(ClientModels):
 
     def join(self, model: Params) -> ClientState:
         return {
-            "buffers": trees.only(model, self.kept),
+            "buffers": trees.only(model, self.local_names),
             "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices},
         }
 
@@ -93,8 +93,8 @@ class FedPub(ClientModels):
         deployed = self._pruned(after, masks)
         proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
         embedding = self.task.call(deployed, proxy, "embed").mean(0)
-        upload = {"model": trees.without(after, self.kept), "embedding": embedding}
-        return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
+        upload = {"model": trees.without(after, self.local_names), "embedding": embedding}
+        return Update(upload, {"buffers": trees.only(after, self.local_names), "masks": masks}, deployed, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])
@@ -108,7 +108,7 @@ class FedPub(ClientModels):
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             masks = {name: model[f"mask/{name}"] for name in self.matrices}
-            plain = trees.only(model, (*self.task.params, *self.kept))
+            plain = trees.only(model, (*self.task.params, *self.local_names))
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers

@@ -104,7 +104,7 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
-        return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.kept), **options)
+        return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.local_names), **options)
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Tensor) -> Any:
         x = fixed["x"]

@@ -51,7 +51,10 @@ class PerFedAvg(GlobalModel):
             {**shared, **client}, meta, loss=lambda model, rows, key: self._meta_loss(model, rows, key, data)
         )
         return Update(
-            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
+            {"model": trees.without(fit.model, self.local_names)},
+            trees.only(fit.model, self.local_names),
+            fit.model,
+            fit.loss,
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:

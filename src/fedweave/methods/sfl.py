@@ -73,7 +73,10 @@ class SFL(ClientModels):
         anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]
         fit = self.descend({**shared["common"], **client}, data, loss=tied(self.task.objective(data), anchors))
         return Update(
-            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
+            {"model": trees.without(fit.model, self.local_names)},
+            trees.only(fit.model, self.local_names),
+            fit.model,
+            fit.loss,
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:

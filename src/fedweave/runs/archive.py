@@ -30,9 +30,9 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared)
         _write_portrait(folder / f"portrait-{seed}.npz", history, prepared)
-        if history.kept:
+        if history.snapshot:
             save_tensors(
-                folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]}
+                folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
     _write_evaluations(folder / "evaluations.parquet", histories)
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)

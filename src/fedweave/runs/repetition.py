@@ -28,8 +28,8 @@ from fedweave.tensors import trees
 
 CELLS = 4_000_000  # numbers kept of the collaboration graphs of a repetition: those of every round, or as many as fit
 HOSTILE = 1000  # scale of an attack from which on it is to blame for a training that diverges
-VERSION = 2  # of a checkpoint's content
-KEPT = 2  # checkpoints of a repetition: the newest, and the one before it in case the disk damages that
+VERSION = 3  # of a checkpoint's content
+CHECKPOINTS = 2  # of a repetition that stay: the newest, and the one before it in case the disk damages that
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
 
 
@@ -45,8 +45,8 @@ class History:
         diagnostics: rows (round, name, value).
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        kept: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that `_keep`
-            needs again; empty where no models are kept.
+        snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
+            `_snapshot` needs again; empty where no models are kept.
     """
 
     ledger: list[list[float]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class History:
     diagnostics: list[list[Any]] = field(default_factory=list)
     graphs: list[list[Any]] = field(default_factory=list)
     portrait: list[Any] = field(default_factory=list)
-    kept: dict[str, Any] = field(default_factory=dict)
+    snapshot: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=noted, portrait=portrait)
-    return replace(history, kept=_keep(history, report, prepared)) if prepared.run.evaluate.models else history
+    return replace(history, snapshot=_snapshot(history, report, prepared)) if prepared.run.evaluate.models else history
 
 
 def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
@@ -183,28 +183,28 @@ def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
     return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
 
 
-def _keep(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
+def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
     """Every client's model of the round that would be reported if this were the last one.
 
     Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
     value.
     """
-    kept, newest = history.kept, len(history.rounds) - 1
-    rows = [*kept.get("rows", range(newest)), newest]
+    last, newest = history.snapshot, len(history.rounds) - 1
+    rows = [*last.get("rows", range(newest)), newest]
     has_value = np.isfinite(_val(history, prepared, rows))
     try:
         picked = chosen(history, prepared, rows)
     except BadInput:  # no round is fit to be chosen yet
         picked = np.full(has_value.shape[1], newest)
     now = torch.from_numpy(picked == newest)
-    if kept and not now.any():
-        return kept
+    if last and not now.any():
+        return last
     models = assembly.to_cpu(report.models[assembly.point(prepared.run)])
 
     def merged(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
 
-    models = trees.tree_map(merged, models, kept["models"]) if kept and not now.all() else models
+    models = trees.tree_map(merged, models, last["models"]) if last and not now.all() else models
     return {
         "round": report.round,
         "models": models,
@@ -267,7 +267,7 @@ def _save(checkpoints: Path, prepared: PreparedRun, seed: int, state: State, his
     content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
     path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     save_tensors(path, {**content, "state": assembly.to_cpu(tuple(state)), "history": vars(history)})
-    for old in stored(checkpoints, prepared.run, seed)[1 if finished else KEPT :]:
+    for old in stored(checkpoints, prepared.run, seed)[1 if finished else CHECKPOINTS :]:
         old.unlink(missing_ok=True)
 
 

@@ -100,7 +100,7 @@ def _clients(
     split: Mapping[str, float],
     group: np.ndarray | None,
 ) -> Partition:
-    """Clients on `nodes`; one global permutation of `kept` gives each node the same role in every client."""
+    """Clients on `nodes`; one global permutation of `component` gives each node the same role in every client."""
     shares = parse(split, 0.1, tested=True)
     role = np.full(len(dataset.x), -1)
     train, val, test = sizes(len(component), shares, dataset.name)
