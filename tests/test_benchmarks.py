@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 import benchmarks.__main__ as bench
 from benchmarks import contestant, growth, peers, raw, shares
 from benchmarks.workloads import WORKLOADS, images
-from fedweave.federation.engine import begin, one_round
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 
 ROOT = Path(__file__).resolve().parent.parent
 

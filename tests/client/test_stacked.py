@@ -18,11 +18,12 @@ from torch.utils._pytree import tree_map, tree_structure
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import SGD, Adam, Grouped
-from fedweave.federation.engine import begin, one_round
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop, choose_executor, describe
 from fedweave.federation.federation import Cohort
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
+from fedweave.federation.start import begin
 from fedweave.federation.subgraphs import stacked
 from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project

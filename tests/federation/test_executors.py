@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
-from fedweave.federation.engine import begin, evaluate, one_round
+from fedweave.federation.engine import evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
+from fedweave.federation.start import begin
 from fedweave.models.mlp import MLP
 from fedweave.tensors.trees import tree_leaves
 

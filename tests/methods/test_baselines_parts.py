@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from fedweave.client.solvers import SGD
 from fedweave.families import heads, penalties
 from fedweave.federation.collaboration import simplex
-from fedweave.federation.engine import begin, describe, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin, describe
 from fedweave.methods import cfl
 from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.tensors import dropout_keys, trees

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.families import penalties
-from fedweave.federation.engine import begin, one_round
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort
+from fedweave.federation.start import begin
 from fedweave.methods import fedcp
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params

@@ -6,11 +6,12 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings
+from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import tree_leaves

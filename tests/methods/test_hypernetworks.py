@@ -11,11 +11,12 @@ from torch import Tensor
 from fedweave.client.solvers import SGD, Adam, Grouped, owned, pull_back
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import begin, evaluate, onboard, one_round, run
+from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Start
 from fedweave.federation.records import Settings, State
+from fedweave.federation.start import begin, onboard
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree

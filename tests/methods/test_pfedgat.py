@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import Forecast
 from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.engine import begin, onboard, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin, onboard
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree

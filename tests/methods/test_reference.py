@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort, participants
+from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 

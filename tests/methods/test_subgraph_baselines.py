@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
 from fedweave.families import mending
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin
 from fedweave.models.gcn import ordered
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees

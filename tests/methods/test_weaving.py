@@ -10,10 +10,11 @@ from torch import Tensor
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
+from fedweave.federation.start import begin
 from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees

@@ -10,9 +10,10 @@ from fedweave.client.model_check import check_model
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt

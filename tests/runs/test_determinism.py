@@ -17,7 +17,7 @@ import torch
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.federation import engine, records
+from fedweave.federation import records, start
 from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs.repetition import History, PreparedRun
@@ -129,7 +129,7 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
     """
     made = prepared("digits-fedavg_ft")
     made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
-    history, state = History(), engine.begin(made.method, made.federation, 0, Loop())
+    history, state = History(), start.begin(made.method, made.federation, 0, Loop())
     for r, values in enumerate(rounds, start=1):
         scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
-from fedweave.federation.engine import begin, evaluate, one_round, run
+from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop, exact
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 from fedweave.tensors.trees import tree_leaves
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

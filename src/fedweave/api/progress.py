@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedweave.errors import Diverged
-from fedweave.federation.engine import Report
+from fedweave.federation.records import Report
 from fedweave.runs import assembly, repetition
 from fedweave.runs.parallel import share
 from fedweave.study.spec import Study

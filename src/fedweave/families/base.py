@@ -123,6 +123,9 @@ class ClientModels(Method):
         mixture = weave(weights, server["models"], [*self.task.layers.values()])
         return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return {}, own["mixture"]
+
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         return {
             "models": trees.put(server["models"], ids, uploads["model"]),

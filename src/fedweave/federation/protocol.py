@@ -105,6 +105,10 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
+    parameters: ClassVar[tuple[str, ...]] = ("model",)
+    # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.
+    public: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def init(self, start: Start) -> Server:
@@ -169,6 +173,14 @@ class Method(ABC):
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         """Outputs [B, ...] of a personalized model in evaluation mode."""
         return self.task.predict(model, data, rows)
+
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        """The parameters in a download, by name: (those for all clients, each client's own [P, ...]).
+
+        Uploads are measured from them. By default every tensor that is not nested in a part of the download.
+        """
+        tensors = [{n: value for n, value in tree.items() if isinstance(value, Tensor)} for tree in (shared, own)]
+        return tensors[0], tensors[1]
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         """(bytes down, bytes up) of a round over all participants."""

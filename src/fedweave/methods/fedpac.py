@@ -40,6 +40,7 @@ class FedPAC(Method):
     weighted: Annotated[bool, "prototypes weigh clients by their class counts"] = True
 
     label = "FedPAC"
+    parameters = ("model", "head")
     needs = frozenset({"classes"})
 
     @property
@@ -69,6 +70,9 @@ class FedPAC(Method):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return {name: server[name] for name in ("model", "prototypes", "known")}, trees.take(server["heads"], ids)
+
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return shared["model"], own
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
