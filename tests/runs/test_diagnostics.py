@@ -26,6 +26,7 @@ from fedweave.federation.engine import diagnose, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.runs import archive, federations, repetition
+from fedweave.runs import history as histories
 from fedweave.server_networks import GCNEncoder, build_sheaf
 from fedweave.server_networks.sheaf import reverse_of
 from fedweave.study import spec
@@ -191,9 +192,9 @@ def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
     made = prepared("fedaghn", {"name": "iid"}, rounds=12)
     layers = len(made.method.task.layers)
-    monkeypatch.setattr(repetition, "CELLS", 25 * layers * 4)
+    monkeypatch.setattr(histories, "CELLS", 25 * layers * 4)
     assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
-    monkeypatch.setattr(repetition, "CELLS", 1)
+    monkeypatch.setattr(histories, "CELLS", 1)
     assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
 
 

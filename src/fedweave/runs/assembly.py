@@ -191,7 +191,7 @@ def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     return task
 
 
-def settings(run: Run, seed: int) -> Settings:
+def settings(run: Run, seed: int = 0) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
     return Settings(
@@ -219,10 +219,10 @@ def device(name: str) -> str:
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 
-def executor(run: Run, method: Method) -> Executor:
-    """The executor of a run of `method`."""
+def executor(run: Run, method: Method, device: str) -> Executor:
+    """The executor of a run of `method` on `device`."""
     t = run.train
-    return choose_executor(t.executor, method.network, device(t.device), t.chunk, t.rounds * (t.steps or t.epochs))
+    return choose_executor(t.executor, method.network, device, t.chunk, t.rounds * (t.steps or t.epochs))
 
 
 def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
