@@ -230,7 +230,7 @@ BAD = [
     ("toy", "dirichlte", 5, {}, "did you mean 'dirichlet'"),
     ("toy", "dirichlet", 5, {}, "partition.beta: missing"),
     ("toy", "dirichlet", 5, {"beta": 0.1, "minimun": 3}, "did you mean 'minimum'"),
-    ("toy", "dirichlet", 5, {"beta": -1}, "partition.beta: -1 must be a number above 0"),
+    ("toy", "dirichlet", 5, {"beta": -1}, "partition.beta: -1 is out of range; it must be above 0"),
     ("toy", "dirichlet", 5, {"beta": "x"}, "partition.beta: 'x'"),
     ("toy", "dirichlet", 5, {"beta": float("nan")}, "partition.beta: nan"),
     ("toy", "iid", 0, {}, "partition.clients: 0"),

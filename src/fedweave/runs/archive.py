@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedweave.data.partitions.registry import TRAITS
 from fedweave.federation.executors import describe
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
@@ -90,8 +91,8 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
 
 def _sharing(prepared: PreparedRun) -> list[int] | None:
     """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
-    group = prepared.federation.group
-    return None if group is None or prepared.run.task.partition["name"] != "metis_overlap" else group.tolist()
+    group, traits = prepared.federation.group, TRAITS.get(prepared.run.task.partition["name"])
+    return group.tolist() if group is not None and traits and traits.shared_test else None
 
 
 def _identities(prepared: PreparedRun) -> dict[str, Any]:
