@@ -1,6 +1,4 @@
-"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, graphs, penalties."""
-
-from dataclasses import replace
+"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, penalties, reconstruction."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from naive import FED, SEED, ce, gradients, made, moved, network, ran, uploaded
 from torch import nn
 from torch.nn import functional as F
 
-from fedweave.client.solvers import SGD
 from fedweave.families import heads, penalties
 from fedweave.federation.collaboration import simplex
 from fedweave.federation.engine import one_round, run
@@ -19,7 +16,6 @@ from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
 from fedweave.federation.start import begin, describe
 from fedweave.methods import cfl
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
 from fedweave.tensors import dropout_keys, trees
 
 
@@ -230,39 +226,6 @@ def test_bisection_is_complete_linkage() -> None:
     assert part[0] != part[4]
 
 
-def test_fedcp_gate_splits_features() -> None:
-    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a
-    Gumbel-softmax.
-    """
-    method = made("fedcp")
-    state = begin(method, FED, SEED, Loop())
-    model = method.personalize(
-        method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0)
-    )
-    data, rows = viewers(FED, 0, 0).one(0), torch.arange(7)
-    plain = method.task.predict(model["model"], data, rows)
-    torch.testing.assert_close(
-        method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12
-    )
-    draws = dropout_keys.uniform(dropout_keys.key(3), (20000, 2)).clamp(min=2.0**-25).double()
-    scores = torch.tensor([1.0, 0.0]) + -(-draws.log()).log()
-    assert float((scores.argmax(1) == 0).double().mean()) == pytest.approx(1 / (1 + np.exp(-1.0)), abs=0.015)
-
-
-def test_fedcp_discrepancy() -> None:
-    """MMD² equals its double sum, is 0 for equal samples, and ignores padding."""
-    g = torch.Generator().manual_seed(0)
-    x, y = (3 * torch.randn(6, 4, generator=g, dtype=torch.float64) for _ in range(2))
-    kernel = lambda a, b: sum(np.exp(-float((a - b).square().sum()) / (2 * w)) for w in (10, 15, 20, 50))  # noqa: E731
-    expected = np.mean(
-        [[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)]
-    )
-    assert float(penalties.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
-    assert float(penalties.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
-    mask = torch.tensor([True] * 4 + [False] * 2)
-    torch.testing.assert_close(penalties.discrepancy(x, y, mask), penalties.discrepancy(x[:4], y[:4], None))
-
-
 def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
     """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
     for size in (3, 4):
@@ -272,30 +235,6 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
             sizes = [len(batch) for batch in method._batches(data)]
             assert {*sizes} == {size}
             assert len(sizes) == int(0.8 * int(data.size)) // size
-
-
-def test_fedcp_compares_features_of_the_same_image() -> None:
-    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ
-    adds nothing.
-    """
-    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
-    losses = []
-    for lam in (0.0, 5.0):
-        method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
-        state = begin(method, federation, SEED, Loop())
-        losses.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
-
-
-def test_fedcp_uploads_the_middle_of_both_heads() -> None:
-    """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
-    method, alone = made("fedcp"), FED.select(torch.tensor([1]))
-    before = begin(method, alone, SEED, Loop())
-    after, _, _ = one_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
-    for name in method.task.head:
-        middle = 0.5 * (after.clients[name][0] + before.server["model"][name])
-        torch.testing.assert_close(after.server["model"][name], middle)
-    assert not torch.equal(after.server["model"]["gate/weight"], before.server["model"]["gate/weight"])
 
 
 def test_unsquared_penalty_has_a_unit_gradient() -> None:
@@ -317,31 +256,6 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
     alone = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)])
     still = torch.autograd.grad(alone(at, torch.zeros(1), dropout_keys.key(0))[0], [*at.values()])
     assert not any(s.any() for s in still)
-
-
-def test_antisymmetric_graph() -> None:
-    """At most one direction per pair, no loops, and k entries per row."""
-    g = torch.Generator().manual_seed(0)
-    network = AntisymmetricGraph(*(torch.randn(8, 6, generator=g) for _ in range(2)))
-    weights = network().detach()
-    assert not (weights * weights.T).any()
-    assert (weights > 0).any()
-    sparse = sparsified(weights, 2)
-    assert ((sparse > 0).sum(1) <= 2).all()
-    torch.testing.assert_close(sparse.sum(1), weights.topk(2, 1).values.sum(1))
-
-
-def test_sfl_propagation() -> None:
-    """u = A³ Θ with A the ring plus loops, rows of sum 1."""
-    report, method = ran("sfl"), made("sfl")
-    a = torch.eye(5, dtype=torch.float64)
-    a[tiny.ring(5)[0], tiny.ring(5)[1]] = 1.0
-    a = a / 3
-    torch.testing.assert_close(method.weights(report.state.server, torch.arange(5))[0], a @ a @ a)
-    shared, own = method.download(report.state.server, torch.tensor([3, 1]))
-    stacked = trees.flat(report.state.server["models"])
-    torch.testing.assert_close(trees.flat(own["mixture"]), (a @ a @ a @ stacked)[[3, 1]])
-    torch.testing.assert_close(trees.flat(trees.broadcast(shared["common"], 1))[0], (a @ a @ a @ stacked).mean(0))
 
 
 def test_panacea_reconstruction() -> None:
