@@ -36,11 +36,10 @@ def test_per_fedavg(variant: str) -> None:
                 net = moved(net, d, -0.1)
             nets.append(net)
         g = average(nets, FED.sizes)
-    report = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta)
+    settings = {"variant": variant, "alpha": alpha, "delta": delta}
+    report = ran("perfedavg", rounds=2, **settings)
     same(g, report.state.server["model"])
-    whole = ran(
-        "perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta, training=Training(batch_size=0, epochs=1)
-    )
+    whole = ran("perfedavg", rounds=2, **settings, training=Training(batch_size=0, epochs=1))
     g.load_state_dict(whole.state.server["model"])
     for i in range(tiny.CLIENTS):
         adapted = moved(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
