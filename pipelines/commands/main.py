@@ -224,8 +224,8 @@ def _result(bench: Any, history: Any, seed: int, folder: Path, point: str) -> No
         s = summarise(selected(bench, history, split), task.higher_is_better)
         table.add_row(split, *(f"{v:.4g}{unit}" for v in s))
     out.print(table)
-    mib = sum(row.bytes_down + row.bytes_up for row in history.ledger) / 2**20
-    seconds = sum(row.seconds for row in history.ledger)
+    mib = sum(row[1] + row[2] for row in history.ledger) / 2**20
+    seconds = sum(row[3] for row in history.ledger)
     out.print(
         f"selected by {bench.run.evaluate.select} at point {point!r}; {mib:.1f} MiB sent, "
         f"{seconds:.1f} s; files in {folder}",

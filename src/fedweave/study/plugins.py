@@ -49,13 +49,13 @@ def load(uses: Iterable[Path | str] = ()) -> None:
 
 def installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name -> file, or folder of a package."""
-    packages = {}
+    found = {}
     for entry in sorted(entry_points(group=GROUP)):
         spec = find_spec(entry.module.partition(".")[0])
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
-            packages[entry.name] = origin.parent if origin.name == "__init__.py" else origin
-    return packages
+            found[entry.name] = origin.parent if origin.name == "__init__.py" else origin
+    return found
 
 
 def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
@@ -71,16 +71,16 @@ def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     given = list(uses.values()) if isinstance(uses, Mapping) else uses
     if not isinstance(given, list | tuple) or not all(isinstance(path, str) and path for path in given):
         raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
-    origins: dict[str, str] = {}
+    found: dict[str, str] = {}
     for path in given:
         place = (folder / path).resolve()
         _check_place(place, path, where)
         here = Path.cwd()
         name = place.stem if place.is_file() else place.name
         said = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
-        if origins.setdefault(name, said) != said:
-            raise BadInput(f"{where}: uses: {origins[name]} and {said} have one name; rename one of them")
-    return origins
+        if found.setdefault(name, said) != said:
+            raise BadInput(f"{where}: uses: {found[name]} and {said} have one name; rename one of them")
+    return found
 
 
 def _check_place(place: Path, said: str, where: str) -> None:
