@@ -18,19 +18,9 @@ from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.keyed import make_keyed
 from fedweave.tensors import dropout_keys, trees
+from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-class Functional(nn.Module):
-    """Two layers with functional dropout between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(F.dropout(F.relu(self.first(x)), 0.4, self.training))
 
 
 class Sequence(nn.Module):

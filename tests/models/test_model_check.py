@@ -10,19 +10,9 @@ from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
 from fedweave.models.adapter import adapt
+from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-class Functional(nn.Module):
-    """Two layers with functional dropout between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(F.dropout(F.relu(self.first(x)), 0.4, self.training))
 
 
 class Always(Functional):

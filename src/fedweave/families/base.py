@@ -54,8 +54,7 @@ class SplitClient(Method):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         fit = self.fit(model, trees.without(model, self.local_names), data)
-        upload = {"model": trees.without(fit.model, self.local_names), **self.feedback(model, own, data)}
-        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+        return self.split_update(fit, **self.feedback(model, own, data))
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**self.received(shared, own), **client}

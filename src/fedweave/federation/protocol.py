@@ -238,6 +238,11 @@ class Method(ABC):
             loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded
         )
 
+    def split_update(self, fit: Fit, **extra: Tree) -> Update:
+        """The update of a client that uploads the trained model, and `extra`, and keeps the tensors `local_names`."""
+        upload = {"model": trees.without(fit.model, self.local_names), **extra}
+        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+
 
 def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:
     """Parameters of a freshly built server-side module, a function of `seed`."""

@@ -61,12 +61,7 @@ class PFedGraph(ClientModels):
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
         loss = aligned(self.task.objective(data), own["direction"], strength)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
-        return Update(
-            {"model": trees.without(fit.model, self.local_names)},
-            trees.only(fit.model, self.local_names),
-            fit.model,
-            fit.loss,
-        )
+        return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **client}
