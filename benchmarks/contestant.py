@@ -13,9 +13,10 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.federation.engine import begin, evaluate, one_round
+from fedweave.federation.engine import evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 from fedweave.runs.parallel import keep_memory
 
 EXECUTORS: dict[str, Executor] = {

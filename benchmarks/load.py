@@ -48,7 +48,7 @@ def clients() -> None:
         prepared = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
         begun = time.perf_counter()
         history = repetition.perform(prepared, 0)
-        per_round, spent = np.median([row[3] for row in history.ledger]), time.perf_counter() - begun
+        per_round, spent = np.median([row.seconds for row in history.ledger]), time.perf_counter() - begun
         print_line(
             "clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation"
         )

@@ -121,7 +121,7 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
         "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
         "server": served(method),
         "evaluation": [(engine, "evaluate")],
-        "recording": [(repetition, "record"), (repetition, "_save")],
+        "recording": [(repetition, "record"), (repetition, "save")],
     }
 
 

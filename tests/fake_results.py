@@ -199,9 +199,9 @@ def _write_ablations(folder: Path, task: str) -> None:
                 "method": label,
                 "metric": "accuracy",
             }
-            found = {"settings": json.dumps(settings), "declared": int(place == 0), "metric": "accuracy"}
-            found["verdict"] = "worse" if place and mean < 78 else ""
-            rows.append({**about, **numbers, **found, **(tested if place else {})})
+            outcome = {"settings": json.dumps(settings), "declared": int(place == 0), "metric": "accuracy"}
+            outcome["verdict"] = "worse" if place and mean < 78 else ""
+            rows.append({**about, **numbers, **outcome, **(tested if place else {})})
         (folder / "ablations" / name).mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows, columns=list(ABLATION_COLUMNS)).to_csv(
             folder / "ablations" / name / "table.csv", index=False

@@ -76,7 +76,7 @@ def alive(pid: int) -> bool:
 
 def running(words: str, folder: Path) -> list[int]:
     """The processes in `folder` whose command line contains `words`."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         try:
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -86,10 +86,10 @@ def running(words: str, folder: Path) -> list[int]:
                 and (entry / "cwd").resolve() == folder.resolve()
                 and alive(int(entry.name))
             ):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @contextmanager

@@ -76,8 +76,8 @@ def test_every_package_has_a_layer() -> None:
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("[a-z]*.py")), ids=lambda p: p.stem)
 def test_a_method_is_one_leaf_file(path: Path) -> None:
-    """At most 130 lines, no other method imported: the file is its train stage's cache boundary."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 130
+    """At most 120 lines, no other method imported: the file is its train stage's cache boundary."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
     assert not [m for m in imported(path) if m.startswith("fedweave.methods")]
 
 
@@ -99,7 +99,10 @@ def test_methods_are_frozen_final_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_sizes(path: Path) -> None:
-    """Files of at most 300 lines, functions of at most 40 without their documentation."""
+    """Files of at most 300 lines, functions of at most 40 lines of code.
+
+    Docstrings do not count: shapes, units and errors belong into them, and nobody should save lines there.
+    """
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]

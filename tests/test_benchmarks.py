@@ -18,18 +18,19 @@ from packaging.utils import canonicalize_name
 import benchmarks.__main__ as bench
 from benchmarks import contestant, growth, peers, raw, shares
 from benchmarks.workloads import WORKLOADS, images
-from fedweave.federation.engine import begin, one_round
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pinned(file: str, package: str) -> str:
     """The version of `package` in a file of pins."""
-    found = re.search(rf"^{package}==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
-    assert found
-    return found[1]
+    match = re.search(rf"^{package}==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    assert match
+    return match[1]
 
 
 def test_peers_run_on_the_same_kernels() -> None:
@@ -69,14 +70,14 @@ def declared() -> set[str]:
 
 def needs(package: str) -> set[str]:
     """What an installed package cannot be imported without, itself included."""
-    found, waiting = set[str](), [package]
+    packages, waiting = set[str](), [package]
     while waiting:
         name = canonicalize_name(waiting.pop())
-        if name not in found:
-            found.add(name)
+        if name not in packages:
+            packages.add(name)
             requirements = map(Requirement, metadata.requires(name) or [])
             waiting += [r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})]
-    return found
+    return packages
 
 
 def test_the_peers_environment_holds_what_our_side_imports() -> None:
@@ -122,8 +123,8 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model, examples = peers.trained("mlp", weights, 0)
     torch.set_num_threads(threads)
     assert examples == 150
-    for expected, found in zip(after.server["model"].values(), model.state_dict().values(), strict=True):
-        torch.testing.assert_close(found, expected)
+    for expected, actual in zip(after.server["model"].values(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_seconds_are_those_of_every_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ die_with_parent()
 pathlib.Path("seen", "_".join([sys.argv[1], os.environ.get("CUDA_VISIBLE_DEVICES", "none"), str(os.getpid())])).touch()
 for word, code in (("fail", 1), ("refuse", 2)):
     if pathlib.Path(word).exists() and sys.argv[1] == "made-b.txt":
-        print("error: told to", word)
+        print("error: asked to", word)
         sys.exit(code)
 while pathlib.Path("hold").exists():
     pathlib.Path("pids", str(os.getpid())).touch()

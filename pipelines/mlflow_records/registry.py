@@ -10,7 +10,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
-from fedweave.pipelines.mlflow_records.writer import Sink
+from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
 
@@ -40,7 +40,7 @@ def log_model(run: Run, run_id: str) -> str | None:
     return str(logged.model_id)
 
 
-def name_best(sink: Sink, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
+def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
     """Log the models of each task's leader and point `<study>-<task>@best` to them; returns registered name -> version.
 
     Args:
@@ -50,33 +50,33 @@ def name_best(sink: Sink, tables: Tables, study: Study, logged: Mapping[str, str
     for task, part in tables.board.groupby("task", sort=False):
         leader = part.iloc[0]
         run_id = logged[leader["run"]]
-        model = _model_of(sink, run_id) or log_model(runs[leader["run"]], run_id)
+        model = _model_of(store, run_id) or log_model(runs[leader["run"]], run_id)
         if model is not None:
             text = verdicts.verdict(
                 part, verdicts.marked(part, tables.significance[tables.significance["task"] == task])
             )
             name = f"{study.name}-{task}".replace("/", "-").replace(":", "-")
-            named[name] = _point(sink, name, model, run_id, str(leader["method"]), text)
+            named[name] = _point(store, name, model, run_id, str(leader["method"]), text)
     return named
 
 
-def _model_of(sink: Sink, run_id: str) -> str | None:
-    models = sink.client.search_logged_models([sink.experiment], f"source_run_id = '{run_id}'", max_results=1)
+def _model_of(store: Store, run_id: str) -> str | None:
+    models = store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'", max_results=1)
     return str(models[0].model_id) if models else None
 
 
-def _point(sink: Sink, name: str, model: str, run_id: str, method: str, text: str) -> str:
+def _point(store: Store, name: str, model: str, run_id: str, method: str, text: str) -> str:
     """Point the alias of the registered model `name` at `model`, of which there is one version."""
     try:
-        sink.client.create_registered_model(name)
+        store.client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions = [v for v in sink.client.search_model_versions(f"name = '{name}'") if v.run_id == run_id]
+    versions = [v for v in store.client.search_model_versions(f"name = '{name}'") if v.run_id == run_id]
     version = (
-        versions[0] if versions else sink.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
+        versions[0] if versions else store.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
     )
-    sink.client.set_model_version_tag(name, version.version, "method", method)
-    sink.client.update_model_version(name, version.version, text)
-    sink.client.set_registered_model_alias(name, ALIAS, version.version)
+    store.client.set_model_version_tag(name, version.version, "method", method)
+    store.client.update_model_version(name, version.version, text)
+    store.client.set_registered_model_alias(name, ALIAS, version.version)
     return str(version.version)

@@ -1,4 +1,4 @@
-"""MLflow as a sink: what a results folder says, as runs to browse and compare.
+"""Results in MLflow: what a results folder says, as runs to browse and compare.
 
 A parent run per method and task with a child per seed, a parent per search with a child per trial, a parent per
 ablation with a child per variant. The files are the truth: the database may be deleted at any time, and `main` writes
@@ -28,7 +28,7 @@ from fedweave import plots, results
 from fedweave.data import load_dataset
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import registry, writer
-from fedweave.pipelines.mlflow_records.writer import Entry, Sink, metric
+from fedweave.pipelines.mlflow_records.writer import Entry, Store, metric
 from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.processes import stage
 from fedweave.report import extras
@@ -104,7 +104,7 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
     return _run(writer.connect(alone.name, uri), run, results.tables(alone))
 
 
-def _run(store: Sink, run: Run, tables: Tables) -> str:
+def _run(store: Store, run: Run, tables: Tables) -> str:
     mark = writer.digest(*(run.folder / name for name in ("run.json", "rounds.csv", "evaluations.parquet")))
     return writer.once(store, run.name, mark, partial(_method, run, tables), partial(_finish, store, run))
 
@@ -174,7 +174,7 @@ def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
         yield metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
 
 
-def _finish(store: Sink, run: Run, run_id: str) -> None:
+def _finish(store: Store, run: Run, run_id: str) -> None:
     """Everything that is no number: the data, the files, the graphs."""
     store.client.log_inputs(run_id, [_dataset(run)])
     for path in sorted(run.folder.iterdir()):
@@ -200,7 +200,7 @@ def _dataset(run: Run) -> DatasetInput:
     return DatasetInput(source_data._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
 
 
-def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
+def _log_graphs(store: Store, run_id: str, run: Run) -> None:
     """Who learned from whom: one picture for all layers, and one per layer and stored round, which MLflow shows as
     steps.
     """
@@ -224,7 +224,7 @@ def _log_graphs(store: Sink, run_id: str, run: Run) -> None:
             )
 
 
-def _search(store: Sink, study: Study, search: extras.Tuning) -> None:
+def _search(store: Store, study: Study, search: extras.Tuning) -> None:
     """A search: its best value and what mattered, a child for every trial."""
     run = next((run for run in study.runs if run.name == search.run), None)
     if run is None:
@@ -264,7 +264,7 @@ def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int
     )
 
 
-def _ablation(store: Sink, study: Study, name: str, table: pd.DataFrame) -> None:
+def _ablation(store: Store, study: Study, name: str, table: pd.DataFrame) -> None:
     """An ablation: a child for every variant, with its settings as parameters."""
     file = study.folder / "ablations" / name / "table.csv"
     at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)

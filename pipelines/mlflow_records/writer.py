@@ -37,7 +37,7 @@ With the filter above and several experiments chosen, the same list spans studie
 CHARTS = "&searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
 
 
-class Sink(NamedTuple):
+class Store(NamedTuple):
     """Where runs are written: a client, an experiment, the tags of code and data, and the runs that exist already."""
 
     client: MlflowClient
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
     children: Iterable["Entry"] = ()
 
 
-def connect(experiment: str, uri: str | None = None) -> Sink:
+def connect(experiment: str, uri: str | None = None) -> Store:
     """The experiment, made where it is not there yet.
 
     Args:
@@ -75,7 +75,7 @@ def connect(experiment: str, uri: str | None = None) -> Sink:
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
     client, experiment_id = MlflowClient(), mlflow.set_experiment(experiment).experiment_id
-    return Sink(client, experiment_id, provenance(), _known(client, experiment_id))
+    return Store(client, experiment_id, provenance(), _known(client, experiment_id))
 
 
 def _unhurried(connection: Any, _: Any) -> None:
@@ -121,7 +121,7 @@ def _known(client: MlflowClient, experiment: str) -> dict[str, list[mlflow.entit
 
 
 def once(
-    sink: Sink, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None
+    store: Store, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None
 ) -> str:
     """Exactly one run called `name`: the one with the digest `mark`, or a new one instead of all others; returns its
     id.
@@ -130,49 +130,49 @@ def once(
         make: what to log.
         finish: adds artifacts to the run with this id, before its digest makes it whole.
     """
-    stored = sink.runs.get(name, [])
+    stored = store.runs.get(name, [])
     same = [r for r in stored if r.data.tags.get(DIGEST) == mark and r.info.status == "FINISHED"]
     if same:
         run_id = str(same[0].info.run_id)
-        _delete(sink, [r for r in stored if run_id not in (r.info.run_id, r.data.tags.get(PARENT))])
+        _delete(store, [r for r in stored if run_id not in (r.info.run_id, r.data.tags.get(PARENT))])
         return run_id
-    _delete(sink, stored)
-    return _log(sink, make(), {RUN: name, **sink.provenance}, mark, finish)
+    _delete(store, stored)
+    return _log(store, make(), {RUN: name, **store.provenance}, mark, finish)
 
 
-def _delete(sink: Sink, runs: list[mlflow.entities.Run]) -> None:
+def _delete(store: Store, runs: list[mlflow.entities.Run]) -> None:
     for entry in runs:
         source = f"source_run_id = '{entry.info.run_id}'"
-        for model in sink.client.search_logged_models([sink.experiment], source):
-            sink.client.delete_logged_model(model.model_id)
-        sink.client.delete_run(entry.info.run_id)
+        for model in store.client.search_logged_models([store.experiment], source):
+            store.client.delete_logged_model(model.model_id)
+        store.client.delete_run(entry.info.run_id)
 
 
-def _log(sink: Sink, entry: Entry, tags: Mapping[str, str], mark: str, finish: Callable[[str], None]) -> str:
+def _log(store: Store, entry: Entry, tags: Mapping[str, str], mark: str, finish: Callable[[str], None]) -> str:
     """The run of `entry` with its children.
 
     A parent's digest is last, so that a half-logged run never counts as complete.
     """
     about = {**tags, **entry.tags, "kind": entry.kind}
-    run = str(sink.client.create_run(sink.experiment, entry.begun, about, entry.name).info.run_id)
-    _write(sink, run, entry.metrics, entry.params)
+    run = str(store.client.create_run(store.experiment, entry.begun, about, entry.name).info.run_id)
+    _write(store, run, entry.metrics, entry.params)
     finish(run)
     for child in entry.children:
-        _log(sink, child, {**tags, PARENT: run}, mark, lambda run: None)
+        _log(store, child, {**tags, PARENT: run}, mark, lambda run: None)
     if PARENT not in tags:
-        sink.client.set_tag(run, DIGEST, mark)
-    sink.client.set_terminated(run, "FINISHED", entry.ended)
+        store.client.set_tag(run, DIGEST, mark)
+    store.client.set_terminated(run, "FINISHED", entry.ended)
     return run
 
 
-def _write(sink: Sink, run: str, metrics: Iterable[Metric], params: Mapping[str, str]) -> None:
+def _write(store: Store, run: str, metrics: Iterable[Metric], params: Mapping[str, str]) -> None:
     """All numbers of a run, in as few calls as MLflow's limits allow."""
     finite = [metric for metric in metrics if math.isfinite(metric.value)]
     settings = [Param(name, value) for name, value in params.items()]
     for at in range(0, max(len(finite), 1), BATCH):
-        sink.client.log_batch(run, finite[at : at + BATCH], settings[:FEW] if not at else ())
+        store.client.log_batch(run, finite[at : at + BATCH], settings[:FEW] if not at else ())
     for at in range(FEW, len(settings), FEW):
-        sink.client.log_batch(run, params=settings[at : at + FEW])
+        store.client.log_batch(run, params=settings[at : at + FEW])
 
 
 def metric(name: str, value: float, step: int = 0, at: int = 0) -> Metric:
@@ -192,7 +192,7 @@ def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
+def describe(store: Store, metrics: Mapping[str, tuple[str, bool]]) -> None:
     """Describe in the experiment how to compare its runs; `metrics`: data set -> metric, and whether higher is
     better.
     """
@@ -200,7 +200,7 @@ def describe(sink: Sink, metrics: Mapping[str, tuple[str, bool]]) -> None:
     for dataset, (metric, higher) in metrics.items():
         chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")
         charts = CHARTS.format(filter=chosen, metric=metric, up=str(not higher).lower())
-        links.append(f"[{dataset}]({ui.page(sink.experiment)}{charts})")
+        links.append(f"[{dataset}]({ui.page(store.experiment)}{charts})")
     dataset, (metric, _) = next(iter(metrics.items()))
     about = ABOUT.format(links=", ".join(links), dataset=dataset, metric=metric)
-    sink.client.set_experiment_tag(sink.experiment, "mlflow.note.content", about)
+    store.client.set_experiment_tag(store.experiment, "mlflow.note.content", about)

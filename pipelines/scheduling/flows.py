@@ -1,7 +1,7 @@
 """The Prefect flows: DVC's graph, one task per stale stage, here or on the workers of a pool.
 
 DVC stays the ledger. A task runs `dvc repro -s STAGE`, so this route and a plain `dvc repro` write the same lock
-file, and either may go on where the other stopped. A stage that a worker elsewhere runs comes back as a ticket.
+file, and either may go on where the other stopped. A worker elsewhere gets a stage as a work order.
 """
 
 import argparse
@@ -203,23 +203,23 @@ def reproduce(
     return f"{len(stages)} stages brought up to date"
 
 
-@flow(name="stage", flow_run_name="{ticket.stage}")
-def perform(ticket: remote_stages.Ticket, retries: Annotated[int, Field(ge=0)] = 0) -> None:
-    """Run one stage for a flow on another host, which sends the ticket and commits the outputs.
+@flow(name="stage", flow_run_name="{work_order.stage}")
+def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(ge=0)] = 0) -> None:
+    """Run one stage for a flow on another host, which sends the work order and commits the outputs.
 
     Args:
-        ticket: what the flow `reproduce` says of the stage; not meant to be written by hand.
+        work_order: what the flow `reproduce` says of the stage; not meant to be written by hand.
         retries: how often it is tried again on this host, from its last checkpoint.
     """
     children = host.enter(visible()).children
     try:
-        with remote_stages.prepared(ticket) as command:
-            run_stage.with_options(retries=retries)(ticket.stage, True, command)
-        outputs = remote_stages.deliver(ticket)
+        with remote_stages.prepare(work_order) as command:
+            run_stage.with_options(retries=retries)(work_order.stage, True, command)
+        outputs = remote_stages.deliver(work_order)
     except BaseException:
         children.end()
         raise
-    create_table_artifact(outputs, key="outputs", description=f"what {ticket.stage} made, in the DVC remote")
+    create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
 def _server_runs() -> bool:

@@ -36,8 +36,8 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
         Lost: its worker ended in mid-run.
         RuntimeError: the stage failed.
     """
-    with remote_stages.issued(stage) as ticket:
-        parameters = {"ticket": asdict(ticket), "retries": retries}
+    with remote_stages.issue(stage) as work_order:
+        parameters = {"work_order": asdict(work_order), "retries": retries}
         run = cast(
             FlowRun, run_deployment(DEPLOYMENT, parameters=parameters, flow_run_name=stage, timeout=0, tags=[tag()])
         )
@@ -49,7 +49,7 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
             raise (Lost if run.state.is_crashed() else RuntimeError)(
                 f"{run.name}: {run.state.name}: {run.state.message}"
             )
-        remote_stages.accept(ticket, _made(run))
+        remote_stages.accept(work_order, _made(run))
 
 
 def recall(patience: float = 0.0) -> None:

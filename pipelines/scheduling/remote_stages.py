@@ -1,8 +1,8 @@
 """A stage that runs elsewhere: what its worker must know, and how its outputs reach the one folder that has dvc.lock.
 
-The writer issues a ticket for a stage; a worker on any host runs that stage and returns its outputs; the writer checks
-that and commits it. Files need no way where both see the same folder; from clone to clone they go through DVC's default
-remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
+The writer issues a work order for a stage. A worker on any host runs that stage and returns its outputs. The writer
+checks that and commits it. Where both see the same folder, no file is copied; from clone to clone, files go through
+DVC's default remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
 """
 
 import fcntl
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
 
-FOLDER = paths.STATE / "tickets"
+FOLDER = paths.STATE / "work-orders"
 TOKEN, MD5 = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}(\.dir)?")
 ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(@[A-Za-z0-9_][A-Za-z0-9_-]*)?")
 WRITER = threading.Lock()  # of a process's threads one at a time speaks to DVC; its own locks see to other processes
 
 
 @dataclass(frozen=True)
-class Ticket:
+class WorkOrder:
     """What a worker needs to run one stage.
 
     Attributes:
@@ -70,85 +70,88 @@ class Ticket:
             BadInput: other code, or a field that is not of its form.
         """
         if not TOKEN.fullmatch(self.token):
-            raise BadInput(f"ticket: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
+            raise BadInput(f"work order: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
         if not ADDRESS.fullmatch(self.stage):
-            raise BadInput(f"ticket: stage {shown(self.stage)} is not the name of a stage; let the flow issue it")
+            raise BadInput(f"work order: stage {shown(self.stage)} is not the name of a stage; let the flow issue it")
         if code_digest() != self.code:
             raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
         params = load_yaml(self.params)
         if not isinstance(params, dict):
-            raise BadInput("ticket: params: is not a mapping; let the flow issue it")
-        check_names(params, "ticket: params")  # they become words of commands and parts of paths
+            raise BadInput("work order: params: is not a mapping; let the flow issue it")
+        check_names(params, "work order: params")  # they become words of commands and parts of paths
 
 
 @contextmanager
-def issued(name: str) -> Iterator[Ticket]:
-    """A ticket for the stage `name`, valid inside the block; its inputs are pushed to the DVC remote, if one is set."""
+def issue(name: str) -> Iterator[WorkOrder]:
+    """A work order for the stage `name`, valid inside the block.
+
+    Its inputs are pushed to the DVC remote, if one is set.
+    """
     token = FOLDER / uuid4().hex
     write_atomic(token, name)
     try:
         with WRITER:
-            ticket = _write(name, token.name)
-        yield ticket
+            work_order = _write(name, token.name)
+        yield work_order
     finally:
         token.unlink(missing_ok=True)
 
 
-def _write(name: str, token: str) -> Ticket:
+def _write(name: str, token: str) -> WorkOrder:
     with _repo() as repo:
         stage = _stage(repo, name)
         inputs = _above(repo, stage)
         if repo.config["core"].get("remote"):
             _push(repo, inputs)
-        return Ticket(
+        return WorkOrder(
             name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(), _basis(stage), token,
         )  # fmt: skip
 
 
-def accept(ticket: Ticket, outputs: Sequence[Mapping[str, str]]) -> None:
-    """Commit a worker's results for `ticket`; `outputs` are fetched from the DVC remote, none from the same folder.
+def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:
+    """Commit a worker's results for `work_order`; `outputs` are fetched from the DVC remote, none from the same folder.
 
     Raises:
-        BadInput: the stage is no longer the one of the ticket, or an output is missing or is none of the stage.
+        BadInput: the stage is no longer the one of the work order, or an output is missing or is none of the stage.
     """
     with WRITER, _repo() as repo:
-        stage = _stage(repo, ticket.stage)
-        if _basis(stage) != ticket.basis:
+        stage = _stage(repo, work_order.stage)
+        if _basis(stage) != work_order.basis:
             raise BadInput(
-                f"{ticket.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
+                f"{work_order.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
             )
         _pull(repo, stage, outputs, stage.outs)
         lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
         if lost:
             raise BadInput(
-                f"{ticket.stage}: {lost[0]} did not arrive; "
+                f"{work_order.stage}: {lost[0]} did not arrive; "
                 "share the folder, or set a remote: dvc remote add -d NAME PLACE"
             )
-        repo.commit(ticket.stage, force=True)
+        repo.commit(work_order.stage, force=True)
 
 
 @contextmanager
-def prepared(ticket: Ticket) -> Iterator[list[str]]:
-    """The command for `ticket`, in a folder that stays ready for it as long as the block lasts.
+def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
+    """The command for `work_order`, in a folder that stays ready for it as long as the block lasts.
 
     Raises:
-        BadInput: this clone has other code than the writer, or cannot get the stage's inputs, or the ticket is not
+        BadInput: this clone has other code than the writer, or cannot get the stage's inputs, or the work order is not
             valid.
     """
-    ticket.check()
-    if ticket.here:
+    work_order.check()
+    if work_order.here:
         with _repo() as repo:
-            stage = _stage(repo, ticket.stage)
+            stage = _stage(repo, work_order.stage)
             command, outputs = str(stage.cmd), _outputs(stage)
         for path in outputs:
             _remove(path)
         yield ["/bin/sh", "-c", command]
         return
-    with _params(ticket.params):
+    with _params(work_order.params):
         with _repo() as repo:
-            stage = _stage(repo, ticket.stage)
-            _pull(repo, stage, ticket.inputs, _above(repo, stage))
-        yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", ticket.stage]
+            stage = _stage(repo, work_order.stage)
+            _pull(repo, stage, work_order.inputs, _above(repo, stage))
+        yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", work_order.stage]
 
 
 def _outputs(stage: Any) -> list[Path]:
@@ -172,12 +175,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def deliver(ticket: Ticket) -> list[dict[str, str]]:
-    """Push the outputs of `ticket` to the DVC remote and list them; the writer's own folder needs no push."""
-    if ticket.here:
+def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
+    """Push the outputs of `work_order` to the DVC remote and list them; the writer's own folder needs no push."""
+    if work_order.here:
         return []
     with _repo() as repo:
-        outs = list(_stage(repo, ticket.stage).outs)
+        outs = list(_stage(repo, work_order.stage).outs)
         _push(repo, outs)
         return [_entry(out) for out in outs]
 
@@ -186,12 +189,12 @@ def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
     uses = plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values() if PARAMS.is_file() else ()
     places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *(Path(path).resolve() for path in uses)]
-    found = {"dvc.yaml": Path("dvc.yaml")}
+    files = {"dvc.yaml": Path("dvc.yaml")}
     for place in places:
         inside = place.rglob("*") if place.is_dir() else (place,)
-        found |= {str(file.relative_to(place.parent)): file for file in inside if "__pycache__" not in file.parts}
+        files |= {str(file.relative_to(place.parent)): file for file in inside if "__pycache__" not in file.parts}
     content = hashlib.sha256()
-    for name, file in sorted(found.items()):
+    for name, file in sorted(files.items()):
         content.update(name.encode() + file.read_bytes() if file.is_file() else b"")
     return content.hexdigest()[:16]
 

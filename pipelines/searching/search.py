@@ -240,7 +240,7 @@ def _best(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optun
     best: float | None = None
     for report in repetition.repeat(prepared, seed):
         if report.scores:
-            value = float(report.scores[assembly.point(prepared.run)]["val"].nanmean())
+            value = float(report.scores[prepared.point]["val"].nanmean())
             if not math.isfinite(value):
                 raise optuna.TrialPruned
             best = value if best is None else better(best, value)

@@ -97,10 +97,9 @@ def _of_training(
     prepared: repetition.PreparedRun, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
 ) -> Outcome:
     values = np.stack([archive.selected(prepared, history) for history in histories.values()])
-    down, up, seconds = np.mean(
-        [np.sum([row[1:4] for row in history.ledger], axis=0) for history in histories.values()], axis=0
-    )
-    return Outcome(settings, values, float(down + up), float(seconds))
+    rows = [row for history in histories.values() for row in history.ledger]
+    sent = sum(row.bytes_down + row.bytes_up for row in rows) / len(histories)
+    return Outcome(settings, values, sent, sum(row.seconds for row in rows) / len(histories))
 
 
 def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:

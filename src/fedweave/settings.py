@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, shown
 
@@ -33,55 +33,51 @@ class Bound(ABC):
 
 
 @dataclass(frozen=True)
-class AtLeast(Bound):
-    """No number below `low`."""
+class OneSided(Bound):
+    """A bound on one side."""
 
-    low: float
+    limit: float
 
-    def admits(self, value: float) -> bool:
-        return value >= self.low
-
-    def __str__(self) -> str:
-        return f"at least {_plain(self.low)}"
-
-
-@dataclass(frozen=True)
-class Above(Bound):
-    """`low` itself is not admitted either."""
-
-    low: float
-
-    def admits(self, value: float) -> bool:
-        return value > self.low
+    words: ClassVar[str]
 
     def __str__(self) -> str:
-        return f"above {_plain(self.low)}"
+        return f"{self.words} {_plain(self.limit)}"
 
 
-@dataclass(frozen=True)
-class AtMost(Bound):
-    """No number above `high`."""
+class AtLeast(OneSided):
+    """No number below the limit."""
 
-    high: float
-
-    def admits(self, value: float) -> bool:
-        return value <= self.high
-
-    def __str__(self) -> str:
-        return f"at most {_plain(self.high)}"
-
-
-@dataclass(frozen=True)
-class Below(Bound):
-    """`high` itself is not admitted either."""
-
-    high: float
+    words = "at least"
 
     def admits(self, value: float) -> bool:
-        return value < self.high
+        return value >= self.limit
 
-    def __str__(self) -> str:
-        return f"below {_plain(self.high)}"
+
+class Above(OneSided):
+    """The limit itself is not admitted either."""
+
+    words = "above"
+
+    def admits(self, value: float) -> bool:
+        return value > self.limit
+
+
+class AtMost(OneSided):
+    """No number above the limit."""
+
+    words = "at most"
+
+    def admits(self, value: float) -> bool:
+        return value <= self.limit
+
+
+class Below(OneSided):
+    """The limit itself is not admitted either."""
+
+    words = "below"
+
+    def admits(self, value: float) -> bool:
+        return value < self.limit
 
 
 @dataclass(frozen=True)
@@ -107,21 +103,7 @@ class Space(ABC):
 
 
 @dataclass(frozen=True)
-class LogSpace(Space):
-    """Numbers from `low` to `high`, both included, spread by magnitude."""
-
-    low: float
-    high: float
-
-    def entry(self) -> dict[str, Any]:
-        return {"low": float(self.low), "high": float(self.high), "log": True}
-
-    def __str__(self) -> str:
-        return f"{_plain(self.low)} to {_plain(self.high)}, by magnitude"
-
-
-@dataclass(frozen=True)
-class LinearSpace(Space):
+class Interval(Space):
     """Numbers from `low` to `high`, both included."""
 
     low: float
@@ -134,18 +116,25 @@ class LinearSpace(Space):
         return f"{_plain(self.low)} to {_plain(self.high)}"
 
 
-@dataclass(frozen=True)
-class IntegerSpace(Space):
-    """Whole numbers from `low` to `high`, both included."""
+class LogSpace(Interval):
+    """Numbers from `low` to `high`, both included, spread by magnitude."""
 
-    low: int
-    high: int
+    def entry(self) -> dict[str, Any]:
+        return {**super().entry(), "log": True}
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, by magnitude"
+
+
+class LinearSpace(Interval):
+    """Numbers from `low` to `high`, both included, spread evenly."""
+
+
+class IntegerSpace(Interval):
+    """Whole numbers from `low` to `high`, both included."""
 
     def entry(self) -> dict[str, Any]:
         return {"low": self.low, "high": self.high}
-
-    def __str__(self) -> str:
-        return f"{self.low} to {self.high}"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ def crops(image: np.ndarray) -> dict[tuple[int, int, bool], np.ndarray]:
     """Every crop of the image padded by reflection, by its place, and mirrored or not."""
     padded = np.pad(image, ((0, 0), (MOST, MOST), (MOST, MOST)), mode="reflect")
     height, width = image.shape[1:]
-    found = {}
+    images = {}
     for y, x in product(range(2 * MOST + 1), repeat=2):
         crop = padded[:, y : y + height, x : x + width]
-        found |= {(y, x, False): crop, (y, x, True): crop[:, :, ::-1]}
-    return found
+        images |= {(y, x, False): crop, (y, x, True): crop[:, :, ::-1]}
+    return images
 
 
 def test_every_image_is_one_of_its_crops_and_all_are_equally_likely() -> None:

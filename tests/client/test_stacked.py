@@ -18,16 +18,17 @@ from torch.utils._pytree import tree_map, tree_structure
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import SGD, Adam, Grouped
-from fedweave.federation.engine import begin, one_round
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop, choose_executor, describe
 from fedweave.federation.federation import Cohort
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
+from fedweave.federation.start import begin
 from fedweave.federation.subgraphs import stacked
 from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project
 from fedweave.tensors import compiled, dropout_keys, trees
-from fedweave.tensors.closures import VOLATILE, lift
+from fedweave.tensors.closures import VOLATILE, capture
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ def test_everybody_s_graphs_are_read_where_they_lie() -> None:
         assert torch.equal(few[f"own/{name}"], array[1:3])
 
 
-def test_lifted_closures_compute_the_same() -> None:
-    """Every captured tensor is found once; rebuilt over other tensors, the function is the one made from them."""
+def test_captured_closures_compute_the_same() -> None:
+    """Every captured tensor is listed once; rebuilt over other tensors, the function is the one made from them."""
     a, b, c, x = (torch.randn(3) for _ in range(4))
-    lifted = lift(closure(Bag(a, {"b": b}, 1), 2.0, c))
-    assert sorted(map(id, lifted.tensors)) == sorted(map(id, (a, b, c)))
-    other = {id(t): torch.randn(3) for t in lifted.tensors}
+    captured = capture(closure(Bag(a, {"b": b}, 1), 2.0, c))
+    assert sorted(map(id, captured.tensors)) == sorted(map(id, (a, b, c)))
+    other = {id(t): torch.randn(3) for t in captured.tensors}
     expected = closure(Bag(other[id(a)], {"b": other[id(b)]}, 9), 2.0, other[id(c)])
-    assert torch.equal(lifted.rebuild([other[id(t)] for t in lifted.tensors])(x), expected(x))
+    assert torch.equal(captured.rebuild([other[id(t)] for t in captured.tensors])(x), expected(x))
 
 
 def test_forms_tell_functions_apart() -> None:
@@ -71,13 +72,13 @@ def test_forms_tell_functions_apart() -> None:
     ones = torch.ones(3)
 
     def form(scale: float, turn: int, names: tuple[str, ...] = ("b",)) -> object:
-        return lift(closure(Bag(ones, dict.fromkeys(names, ones), turn), scale, ones)).form
+        return capture(closure(Bag(ones, dict.fromkeys(names, ones), turn), scale, ones)).form
 
     assert form(2.0, 1) == form(2.0, 5)
     assert hash(form(2.0, 1)) == hash(form(2.0, 5))
     assert form(2.0, 1) != form(3.0, 1)
     assert form(2.0, 1) != form(2.0, 1, ("b", "c"))
-    assert lift(lambda x: x + 1).form != lift(lambda x: x + 2).form
+    assert capture(lambda x: x + 1).form != capture(lambda x: x + 2).form
 
 
 def test_volatile_fields_cannot_be_read() -> None:
@@ -86,9 +87,9 @@ def test_volatile_fields_cannot_be_read() -> None:
     def looks(bag: Bag) -> Callable[[], Tensor]:
         return lambda: bag.a * (2.0 if bag.turn else 1.0)
 
-    lifted = lift(looks(Bag(torch.ones(2), {}, 3)))
+    captured = capture(looks(Bag(torch.ones(2), {}, 3)))
     with pytest.raises(TypeError, match="volatile"):
-        lifted.rebuild(lifted.tensors)()
+        captured.rebuild(captured.tensors)()
 
 
 SOLVERS = {
@@ -162,9 +163,9 @@ def test_trees_are_mapped_as_by_pytree() -> None:
         "z": Fit({"w": torch.ones(1)}, (), torch.ones(())),
     }
     b = trees.tree_map(lambda t: 3 * t, a)
-    found, expected = trees.tree_map(torch.sub, a, b), tree_map(torch.sub, a, b)
-    assert tree_structure(found) == tree_structure(expected) == tree_structure(a)
-    assert all(map(torch.equal, trees.tree_leaves(found), trees.tree_leaves(expected)))
+    actual, expected = trees.tree_map(torch.sub, a, b), tree_map(torch.sub, a, b)
+    assert tree_structure(actual) == tree_structure(expected) == tree_structure(a)
+    assert all(map(torch.equal, trees.tree_leaves(actual), trees.tree_leaves(expected)))
     for other in ({**a, "more": torch.ones(1)}, {**a, "y": (torch.zeros(1),)}):
         with pytest.raises(ValueError):  # noqa: PT011 (two messages: names, or lengths)
             trees.tree_map(torch.sub, a, other)
@@ -177,20 +178,20 @@ def test_stacking_copies_only_what_changed() -> None:
     whole = {"a": torch.randn(4, 3), "b": torch.randn(4, 2)}
     rows = [trees.at(whole, i) for i in range(4)]
     fresh = [{"a": row["a"], "b": 2 * row["b"]} for row in rows]
-    kept = trees.stack([{**row, "again": row["b"]} for row in fresh])
-    assert kept["a"] is whole["a"]
-    assert kept["b"] is kept["again"]
-    torch.testing.assert_close(kept["b"], 2 * whole["b"], rtol=0, atol=0)
+    copied = trees.stack([{**row, "again": row["b"]} for row in fresh])
+    assert copied["a"] is whole["a"]
+    assert copied["b"] is copied["again"]
+    torch.testing.assert_close(copied["b"], 2 * whole["b"], rtol=0, atol=0)
     for other in (
         rows[::-1],
         rows[:3],
         [*rows[:3], fresh[3]],
         [{"a": row["b"], "b": row["b"].flip(0)} for row in rows],
     ):
-        found = trees.stack(other)
+        actual = trees.stack(other)
         for name in ("a", "b"):
-            assert (found[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
-            assert torch.equal(found[name], torch.stack([row[name] for row in other]))
+            assert (actual[name] is whole[name]) == (other[-1] is fresh[3] and name == "a")
+            assert torch.equal(actual[name], torch.stack([row[name] for row in other]))
 
 
 def test_a_square_that_is_turned_round_is_a_copy() -> None:
@@ -210,10 +211,10 @@ def test_large_results_are_let_go_one_by_one() -> None:
         return {"first": fresh, "again": fresh, "number": number}
 
     numbers = torch.arange(float(tiny.CLIENTS))
-    found = Loop().each(one, (numbers,), everybody)
-    assert found["first"] is found["again"]
-    assert found["number"] is numbers
-    assert torch.equal(found["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
+    actual = Loop().each(one, (numbers,), everybody)
+    assert actual["first"] is actual["again"]
+    assert actual["number"] is numbers
+    assert torch.equal(actual["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
 
 
 def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None:
@@ -226,8 +227,8 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
         for i, f in enumerate(fresh)
     ]
     results[0]["d"] = fresh[0]
-    found = trees.stack(trees.settled(iter(results), 4))
-    for name, rows in found.items():
+    actual = trees.stack(trees.settled(iter(results), 4))
+    for name, rows in actual.items():
         expected = torch.stack([result[name] for result in results])
         assert rows.dtype == expected.dtype
         assert torch.equal(rows, expected)
@@ -265,8 +266,8 @@ def test_sparse_features_are_the_dense_ones() -> None:
     through = torch.randn(3, 11, 5, dtype=torch.float64)
     sparse = vmap(lambda places, values, w: project(Cells(places, values, 11), w))(own["cells"], own["values"], weight)
     torch.testing.assert_close(sparse, own["x"] @ weight)
-    found, expected = (torch.autograd.grad((out * through).sum(), weight)[0] for out in (sparse, own["x"] @ weight))
-    torch.testing.assert_close(found, expected)
+    actual, expected = (torch.autograd.grad((out * through).sum(), weight)[0] for out in (sparse, own["x"] @ weight))
+    torch.testing.assert_close(actual, expected)
     for i, x in enumerate(xs):
         cells = Cells(own["cells"][i][:, : extents["cells"][i]], own["values"][i][: extents["values"][i]], len(x))
         torch.testing.assert_close(project(cells, weight[i]), torch.from_numpy(x) @ weight[i])

@@ -228,7 +228,7 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
     made = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
     history = repetition.perform(prepared(made, "graph", executor=executor), 0)
     assert np.isfinite(history.scores["post/test"]).all()
-    assert np.isfinite([row[4] for row in history.ledger]).all()
+    assert np.isfinite([row.train_loss for row in history.ledger]).all()
 
 
 def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     assert load_tensors(newest)["state"] == (5, {}, {})
     finished = repetition.perform(made, 0, tmp_path)
     assert finished.scores == whole.scores
-    for name, model in whole.kept["models"].items():
-        assert torch.equal(finished.kept["models"][name], model)
+    for name, model in whole.snapshot["models"].items():
+        assert torch.equal(finished.snapshot["models"][name], model)
     newest.write_bytes(b"")
     refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
     checkpoint_files.forget(tmp_path, made.run)

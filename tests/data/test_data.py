@@ -46,15 +46,15 @@ def has_statistics(nodes: int, edges: int, whole: float, ten: float, means: list
     """A check of FedSheafHN, tables 4, 5: largest component, clustering, edges of 10, 20, 30, 50 clients."""
 
     def run(dataset: Dataset) -> None:
-        kept = largest_component(dataset.links, len(dataset.x))
-        inside = induced(dataset.links, kept, len(dataset.x))
-        assert (len(kept), inside.shape[1]) == (nodes, edges)
-        assert clustering(inside, len(kept)) == pytest.approx(whole, abs=6e-4)
+        largest = largest_component(dataset.links, len(dataset.x))
+        inside = induced(dataset.links, largest, len(dataset.x))
+        assert (len(largest), inside.shape[1]) == (nodes, edges)
+        assert clustering(inside, len(largest)) == pytest.approx(whole, abs=6e-4)
         rules = (("metis", 10), ("metis", 20), ("metis_overlap", 30), ("metis_overlap", 50))
         for (rule, clients), mean in zip(rules, means, strict=True):
-            found = data.summary(dataset, data.partition(dataset, rule, clients, 123))
-            assert found["edges"]["mean"] == pytest.approx(mean, rel=0.05), (rule, clients)
-            assert clients != 10 or found["clustering"] == pytest.approx(ten, abs=0.008)
+            summary = data.summary(dataset, data.partition(dataset, rule, clients, 123))
+            assert summary["edges"]["mean"] == pytest.approx(mean, rel=0.05), (rule, clients)
+            assert clients != 10 or summary["clustering"] == pytest.approx(ten, abs=0.008)
 
     return run
 

@@ -84,15 +84,17 @@ def test_scaling_knows_nothing_of_later_rows(name: str, shoulder: Dataset, incom
     dataset = {"shoulder": shoulder, "us-income": income}[name]
     rule = {"split": SPLIT} if name == "shoulder" else {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT}
     made = data.partition(dataset, "natural", len(dataset.names), 0, **rule)
-    kept = np.concatenate(made.train) if name == "shoulder" else slice(None), slice(None)
+    training = np.concatenate(made.train) if name == "shoulder" else slice(None), slice(None)
     x = dataset.x.copy()
     if name == "shoulder":
-        x[np.setdiff1d(np.arange(len(x)), kept[0])] *= 100
+        x[np.setdiff1d(np.arange(len(x)), training[0])] *= 100
     else:
         trained = int(max(made.train[0])) + 10
         x[:, trained:] *= 100
-        kept = slice(None), slice(trained)
-    before, after = (data.normalise(d, made, "standard")[kept] for d in (dataset, Dataset(**{**vars(dataset), "x": x})))
+        training = slice(None), slice(trained)
+    before, after = (
+        data.normalise(d, made, "standard")[training] for d in (dataset, Dataset(**{**vars(dataset), "x": x}))
+    )
     assert np.array_equal(before, after)
 
 

@@ -198,8 +198,8 @@ def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatc
     monkeypatch.setitem(CATALOGUE, "toy", (first, second))
     put(tmp_path / "mirror", b"copy", "Toy/copy")
     put(tmp_path / "mirror", b"labels", "Toy/labels")
-    found = data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
-    assert [path.name for path in found] == ["copy", "labels"]
+    files = data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert [path.name for path in files] == ["copy", "labels"]
     damaged = put(tmp_path / "root", b"damaged", "Toy/original")  # a loader would read this one
     with pytest.raises(BadInput, match="original: damaged"):
         require("toy", tmp_path / "root")

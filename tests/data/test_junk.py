@@ -130,13 +130,13 @@ def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     refused(lambda: reproduction.main("quick"), "'quick' is unknown", "choices")
     board = Path("results/paper/table/leaderboard.csv")
-    kept = reproduction.TABLES / "paper" / "table.csv"
-    for file in (board, kept):
+    table = reproduction.TABLES / "paper" / "table.csv"
+    for file in (board, table):
         file.parent.mkdir(parents=True)
         file.write_text("hello\n")
     refused(lambda: reproduction.take("paper/table"), f"{board}: damaged", "dvc repro evaluate")
-    refused(lambda: reproduction.table("paper/table"), f"{kept}: damaged", "git restore")
-    assert kept.read_text() == "hello\n"
+    refused(lambda: reproduction.table("paper/table"), f"{table}: damaged", "git restore")
+    assert table.read_text() == "hello\n"
 
 
 @pytest.mark.parametrize("way", ["junk", "cut"])

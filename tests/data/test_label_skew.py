@@ -1,12 +1,15 @@
-"""Label skews: tables of counts have the sums and the law they claim."""
+"""Label skews: tables of counts have the sums and the law they claim; options of all rules are described."""
 
 from contextlib import nullcontext, suppress
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedweave import data
+from fedweave.data.partitions import registry
 from fedweave.data.partitions.label_skew import (
     Census,
     clusters,
@@ -18,8 +21,10 @@ from fedweave.data.partitions.label_skew import (
     shards,
     some_classes,
 )
+from fedweave.data.partitions.options import check_option
 from fedweave.data.partitions.quotas import allotted, evenly, hands, proportional
 from fedweave.errors import BadInput
+from fedweave.settings import REQUIRED
 from fedweave.tensors.random_streams import stream
 
 
@@ -179,3 +184,12 @@ def test_grouped_classes_stay_mostly_at_home() -> None:
     assert np.array_equal(np.sort(home, axis=0), np.repeat([[40]] * 4 + [[840]], 10, axis=1))
     assert ((home > 500).sum(1) == 2).all()
     assert deal.counts.sum(1).tolist() == [500] * 20
+
+
+@pytest.mark.parametrize("name", data.PARTITIONS)
+def test_options_are_described(name: str) -> None:
+    """Each has a meaning, and its default is of its type and in its bounds."""
+    for option in registry.settings(name):
+        assert option.meaning, option.name
+        if option.default is not REQUIRED:
+            check_option(option, option.default, option.name)

@@ -149,5 +149,5 @@ def test_weather(tmp_path: Path) -> None:
     months = weather.temperatures(tmp_path / "noaa")
     assert (list(months), months[1].shape, months[1][0], months[1][-1]) == ([1], (288,), 1996.0, 2020.1)
     (tmp_path / "map").write_text("AL GA\nDC MD\nMD VA\n")
-    found = weather.borders(tmp_path / "map", ["AL", "GA", "MD", "VA"])
-    assert found.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    borders = weather.borders(tmp_path / "map", ["AL", "GA", "MD", "VA"])
+    assert borders.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]

@@ -131,8 +131,8 @@ def test_stratified_option_and_carved_validation() -> None:
 
 def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
     made = data.partition(graph, "metis", 10, 123)
-    kept = largest_component(graph.links, len(graph.x))
-    assert np.array_equal(np.sort(np.concatenate(made.nodes)), kept)
+    largest = largest_component(graph.links, len(graph.x))
+    assert np.array_equal(np.sort(np.concatenate(made.nodes)), largest)
     sizes = np.array([len(n) for n in made.nodes])
     assert sizes.max() <= 1.1 * sizes.mean()
     inside = sum(e.shape[1] for e in made.edges)
@@ -142,8 +142,8 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
         np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)])
         for rows in (made.train, made.val, made.test)
     ]
-    assert np.array_equal(np.sort(np.concatenate(roles)), kept)
-    assert [round(len(r) / len(kept), 3) for r in roles] == [0.4, 0.3, 0.3]
+    assert np.array_equal(np.sort(np.concatenate(roles)), largest)
+    assert [round(len(r) / len(largest), 3) for r in roles] == [0.4, 0.3, 0.3]
 
 
 def test_largest_component_and_shares_of_nodes() -> None:
@@ -206,9 +206,9 @@ def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> N
     data.save_dataset(tmp_path / "features", dataset)
     made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
     data.save_partition(tmp_path / "p.npz", made)
-    found = data.load_partition(tmp_path / "p.npz")
-    assert (found.names, found.group_names, found.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
-    data.describe(tmp_path, dataset, found)
+    loaded = data.load_partition(tmp_path / "p.npz")
+    assert (loaded.names, loaded.group_names, loaded.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
+    data.describe(tmp_path, dataset, loaded)
     assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == [
         "right",
         "left",
@@ -230,7 +230,7 @@ BAD = [
     ("toy", "dirichlte", 5, {}, "did you mean 'dirichlet'"),
     ("toy", "dirichlet", 5, {}, "partition.beta: missing"),
     ("toy", "dirichlet", 5, {"beta": 0.1, "minimun": 3}, "did you mean 'minimum'"),
-    ("toy", "dirichlet", 5, {"beta": -1}, "partition.beta: -1 must be a number above 0"),
+    ("toy", "dirichlet", 5, {"beta": -1}, "partition.beta: -1 is out of range; it must be above 0"),
     ("toy", "dirichlet", 5, {"beta": "x"}, "partition.beta: 'x'"),
     ("toy", "dirichlet", 5, {"beta": float("nan")}, "partition.beta: nan"),
     ("toy", "iid", 0, {}, "partition.clients: 0"),

@@ -20,8 +20,8 @@ def test_nearest_neighbours_against_scikit_learn() -> None:
     from sklearn.neighbors import NearestNeighbors
 
     points = stream(3).integers(0, 17, size=(80, 12)).astype(float)
-    found = nearest(points, 4)
-    distance = np.linalg.norm(points[found[0]] - points[found[1]], axis=1).reshape(80, 4)
+    edges = nearest(points, 4)
+    distance = np.linalg.norm(points[edges[0]] - points[edges[1]], axis=1).reshape(80, 4)
     known = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(points)[0][:, 1:]
     assert np.allclose(np.sort(distance, axis=1), known)
     assert nearest(np.zeros((4, 2)), 2).tolist() == [[0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 2, 0, 1, 0, 1]]
@@ -38,9 +38,9 @@ def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
     content = {"a": np.arange(6.0).reshape(2, 3), "b": [1, "x", (2.5, None, np.float32(3))], "c": 1 << 70}
     for protocol in range(6):
         (tmp_path / "good").write_bytes(pickle.dumps(content, protocol))
-        found = read_arrays(tmp_path / "good")
-        assert np.array_equal(found["a"], content["a"])
-        assert (found["b"], found["c"]) == (content["b"], content["c"])
+        loaded = read_arrays(tmp_path / "good")
+        assert np.array_equal(loaded["a"], content["a"])
+        assert (loaded["b"], loaded["c"]) == (content["b"], content["c"])
     for bad in (
         pickle.dumps(Code()),
         pickle.dumps(Path("x")),
@@ -62,11 +62,11 @@ def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:
     for name in ("digits", "digits-graph"):
         dataset = data.load(name, "unused")
         data.save_dataset(tmp_path / name, dataset)
-        found = data.load_dataset(tmp_path / name)
-        assert np.array_equal(found.x, dataset.x)
-        assert isinstance(found.x, np.memmap)
-        assert (found.kind, found.classes, found.names, found.note) == (dataset.kind, 10, (), "")
-        assert found.edges is None or np.array_equal(found.edges, dataset.edges)
+        loaded = data.load_dataset(tmp_path / name)
+        assert np.array_equal(loaded.x, dataset.x)
+        assert isinstance(loaded.x, np.memmap)
+        assert (loaded.kind, loaded.classes, loaded.names, loaded.note) == (dataset.kind, 10, (), "")
+        assert loaded.edges is None or np.array_equal(loaded.edges, dataset.edges)
     whole = (tmp_path / "digits" / "x.npy").read_bytes()
     for damage in (whole[:-7], b"", b"text"):
         (tmp_path / "digits" / "x.npy").write_bytes(damage)
@@ -91,12 +91,12 @@ def test_partitions_survive_and_are_described(
     dataset = data.load(name, "unused")
     made = data.partition(dataset, rule, clients, 1, **options)
     data.save_partition(tmp_path / "p.npz", made)
-    found = data.load_partition(tmp_path / "p.npz")
+    loaded = data.load_partition(tmp_path / "p.npz")
     for key in ("train", "val", "test", "nodes", "edges"):
-        before, after = getattr(made, key) or (), getattr(found, key) or ()
+        before, after = getattr(made, key) or (), getattr(loaded, key) or ()
         assert len(before) == len(after)
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(before, after, strict=True))
-    assert (made.group is None) == (found.group is None)
+    assert (made.group is None) == (loaded.group is None)
     out = data.describe(tmp_path, dataset, made)
     assert out["clients"] == clients
     table = (tmp_path / "labels.csv").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""Executors and memory: a chunk that does not fit is halved, told once, kept, and changes nothing but the number of
-clients at once.
+"""Executors and memory: a chunk that does not fit is halved with one warning, which is remembered. It changes nothing
+but the number of clients at once.
 """
 
 import warnings
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
-from fedweave.federation.engine import begin, evaluate, one_round
+from fedweave.federation.engine import evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
+from fedweave.federation.start import begin
 from fedweave.models.mlp import MLP
 from fedweave.tensors.trees import tree_leaves
 
@@ -90,12 +91,12 @@ def test_full_memory_changes_nothing_but_the_chunk(executor: Batched, clients: i
     room["clients"] = clients
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = rounds(executor)
-    for a, b in zip(expected, found, strict=True):
+        actual = rounds(executor)
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12, equal_nan=True)
 
 
-def test_shrinking_is_told_once_and_remembered() -> None:
+def test_shrinking_warns_once_and_is_remembered() -> None:
     """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with
     two.
     """
@@ -103,9 +104,9 @@ def test_shrinking_is_told_once_and_remembered() -> None:
     room["clients"] = 2
     with pytest.warns(
         UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; going on with 2 at once$"
-    ) as told:
+    ) as warned:
         rounds(executor, 3)
-    assert [str(w.message) for w in told if "at once" in str(w.message)] == [str(told[0].message)]
+    assert [str(w.message) for w in warned if "at once" in str(w.message)] == [str(warned[0].message)]
     assert room["refused"] == 1
     assert describe(executor) == "batched, 2 clients at once"
     assert executor == Batched()

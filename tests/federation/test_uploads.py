@@ -12,12 +12,13 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import begin, one_round, run, train
+from fedweave.federation.engine import one_round, run, train
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
+from fedweave.federation.start import begin
 from fedweave.federation.uploads import UploadPath, deliver, finite_rows, reference
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, federations
@@ -104,7 +105,7 @@ def test_what_was_sent_is_known(name: str) -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates = train(method, state, who, Loop())
-    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     assert trees.nbytes(known) == trees.nbytes(updates.upload)
     if name not in ("fedfomo", "fedpub", "local"):  # these start from more than they are sent
         for sent, back in zip(
@@ -124,7 +125,7 @@ def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
         state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
     shared, own, updates = train(method, state, who, Loop())
-    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     for name, part in known.items():
         if name == "model":
             torch.testing.assert_close(part, updates.upload[name])
@@ -138,8 +139,10 @@ def test_numbers_of_steps_are_public() -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates = train(method, state, who, Loop())
-    known = lambda: reference(updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = deliver(updates.upload, updates.client, known, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0))).uploads
+    known = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
+    sent = deliver(
+        updates.upload, updates.client, known, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0)), method.public
+    ).uploads
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not same(sent["model"], updates.upload["model"])
@@ -165,9 +168,9 @@ def test_robust_centres_against_the_textbook() -> None:
             (Robust(rule="trimmed", trim=1 / count), lambda v: trim_mean(v, 1.01 / len(v), axis=0)),
             (Robust(rule="trimmed", trim=0.0), lambda v: v.mean(0)),
         ):
-            found = rule.apply(sent, known)["model"]
+            actual = rule.apply(sent, known)["model"]
             for name, value in sent["model"].items():
-                assert np.allclose(found[name].numpy(), truth(value.numpy())[None], atol=1e-6)
+                assert np.allclose(actual[name].numpy(), truth(value.numpy())[None], atol=1e-6)
 
 
 def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
@@ -200,7 +203,7 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates = train(method, state, who, Loop())
-    known = reference(updates.upload, shared, own, lambda: method.task.init(2002))
+    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     ids = torch.arange(5)
     flips = attacked(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
     noise = attacked(federation, "noise", 0.5).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
@@ -266,7 +269,7 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
         ("privacy", {"clip": 1.0, "noise": 1.0, "delta": 2}, ["train.privacy.delta", "2"]),
     ],
 )
-def test_impossible_wires_are_refused(path: str, value: dict, words: list[str]) -> None:
+def test_impossible_upload_paths_are_refused(path: str, value: dict, words: list[str]) -> None:
     """In one line that names the key, the value and the way out."""
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": "fedamp"}}

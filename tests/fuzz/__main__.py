@@ -25,7 +25,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _told(outcome: Outcome) -> Outcome:
+def _print_finding(outcome: Outcome) -> Outcome:
     """Save and print a finding."""
     if outcome.finding:
         path = outcome.save(FINDINGS)
@@ -43,7 +43,7 @@ def main() -> int:
     def work() -> None:
         while (left := end - time.monotonic()) > 0:
             target, seed = next(turns)
-            totals[target].append(_told(attack(target, seed, min(piece, left))))
+            totals[target].append(_print_finding(attack(target, seed, min(piece, left))))
 
     with ThreadPoolExecutor(wanted.jobs) as pool:
         for job in [pool.submit(work) for _ in range(wanted.jobs)]:
@@ -56,8 +56,8 @@ def _report(totals: dict[str, list[Outcome]]) -> int:
     for target, outcomes in sorted(totals.items()):
         count, refused = sum(o.count for o in outcomes), sum(o.refused for o in outcomes)
         pace = count / max(sum(o.seconds for o in outcomes), 1e-9)
-        found = sum(bool(o.finding) for o in outcomes)
-        print(f"{target:16}{count:12,}{pace:10,.0f}{refused / max(count, 1):10.0%}{found:10}")
+        findings = sum(bool(o.finding) for o in outcomes)
+        print(f"{target:16}{count:12,}{pace:10,.0f}{refused / max(count, 1):10.0%}{findings:10}")
     print(f"{'':16}{sum(o.count for outcomes in totals.values() for o in outcomes):12,}")
     return int(any(o.finding for outcomes in totals.values() for o in outcomes))
 

@@ -63,10 +63,10 @@ def examine(target: Target, path: Path, raw: bytes) -> bool:
     return False
 
 
-def inputs(target: Target, kept: list[bytes], seed: int) -> Iterator[bytes]:
+def inputs(target: Target, saved: list[bytes], seed: int) -> Iterator[bytes]:
     """The files that were findings once, then damaged ones without end."""
     random, corpus = Random(seed), target.corpus()
-    yield from (*corpus, *kept)
+    yield from (*corpus, *saved)
     while True:
         yield target.mutate(random, corpus)
 
@@ -75,12 +75,12 @@ def main(name: str, seed: int, count: int, seconds: float, folder: Path, corpus:
     """Read up to `count` inputs in up to `seconds`; returns an exit code."""
     faulthandler.enable()
     target, journal = TARGETS[name], Journal(folder / "journal")
-    kept = [file.read_bytes() for file in sorted(corpus.glob(f"{name}-*"))]
+    saved = [file.read_bytes() for file in sorted(corpus.glob(f"{name}-*"))]
     for raw in target.corpus():  # imports what it needs, before memory counts
         examine(target, folder / f"input{target.suffix}", raw)
     limit_memory()
     before, end = peak(), time.monotonic() + seconds
-    for raw in inputs(target, kept, seed):
+    for raw in inputs(target, saved, seed):
         if journal.begun >= count or time.monotonic() >= end:
             return 0
         journal.begin(raw)

@@ -1,6 +1,4 @@
-"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, graphs, penalties."""
-
-from dataclasses import replace
+"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, penalties, reconstruction."""
 
 import numpy as np
 import pytest
@@ -10,15 +8,14 @@ from naive import FED, SEED, ce, gradients, made, moved, network, ran, uploaded
 from torch import nn
 from torch.nn import functional as F
 
-from fedweave.client.solvers import SGD
 from fedweave.families import heads, penalties
 from fedweave.federation.collaboration import simplex
-from fedweave.federation.engine import begin, describe, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
-from fedweave.methods import cfl, fedcp
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.federation.start import begin, describe
+from fedweave.methods import cfl
 from fedweave.tensors import dropout_keys, trees
 
 
@@ -28,7 +25,7 @@ def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
     n = len(q)
     on_simplex = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones(n)}
-    found = minimize(
+    solution = minimize(
         lambda x: x @ p @ x + q @ x,
         np.full(n, 1 / n),
         jac=lambda x: 2 * p @ x + q,
@@ -37,7 +34,7 @@ def minimum(p: np.ndarray, q: np.ndarray) -> np.ndarray:
         constraints=on_simplex,
         options={"ftol": 1e-15, "maxiter": 500},
     )
-    return found.x
+    return solution.x
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,14 +65,14 @@ def test_fedpac_statistics_and_prototypes() -> None:
     for i in range(tiny.CLIENTS):
         rows = FED.train[i][FED.train[i] >= 0]
         z, y = net.features(FED.shared["x"][rows]).detach(), FED.shared["y"][rows]
-        found = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
+        statistics = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
         m, v = len(rows), 0.0
         for c in range(3):
             p, zc = float((y == c).double().mean()), z[y == c]
             if len(zc):
-                torch.testing.assert_close(found["h"][c], p * zc.mean(0))
+                torch.testing.assert_close(statistics["h"][c], p * zc.mean(0))
                 v += p * float(zc.square().sum(1).mean()) - p**2 * float(zc.mean(0).square().sum())
-        assert float(found["variance"]) == pytest.approx(v / m)
+        assert float(statistics["variance"]) == pytest.approx(v / m)
     _, _, updates = uploaded(method, before)
     for i in range(tiny.CLIENTS):
         total += updates["counts"][i][:, None] * updates["means"][i]
@@ -93,9 +90,9 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
         FED.shared["y"][FED.train[0][:5]],
     )
     for known in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
-        shared = {"prototypes": protos, "known": known}
         params = {n: p.detach().requires_grad_() for n, p in net.named_parameters()}
-        ours = method._losses(shared, data)(params, rows, dropout_keys.key(0), None).mean()
+        losses = heads.aligned_losses(method.task, data, protos, known, method.lam)
+        ours = losses(params, rows, dropout_keys.key(0), None).mean()
         z = torch.func.functional_call(net, params, (FED.shared["x"][rows],))
         features = method.task.call(params, FED.shared["x"][rows], "features")
         theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * known[y][:, None]).mean()
@@ -115,13 +112,13 @@ def test_pfedgraph_program() -> None:
     learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
     seen = server["seen"].nonzero()[:, 0]
     n = (FED.sizes[seen] / FED.sizes[seen].sum()).double().numpy()
-    found = method.weights(server, ids)[0]
-    assert not found[:, ~server["seen"]].any()
+    weights = method.weights(server, ids)[0]
+    assert not weights[:, ~server["seen"]].any()
     for i in seen.tolist():
         d = -F.cosine_similarity(learnt[i][None], learnt[seen]).numpy()
         d[d < -0.9] = -1.0
-        np.testing.assert_allclose(found[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
-    torch.testing.assert_close(simplex(found), found)
+        np.testing.assert_allclose(weights[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
+    torch.testing.assert_close(simplex(weights), weights)
 
 
 def test_fedfomo_weights() -> None:
@@ -196,8 +193,8 @@ def test_cfl_splits_where_updates_oppose() -> None:
         torch.testing.assert_close(trees.flat(after["models"])[group], expected.expand(len(group), -1))
     for blocked in ({"eps1": 0.0}, {"eps2": 10.0}, {"min_size": 5}, {"first_split": 1}):
         same_settings = {"eps1": 0.5, "eps2": 0.5, "min_size": 2, "first_split": 0, **blocked}
-        kept = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
-        assert not kept["labels"].any()
+        server_after = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
+        assert not server_after["labels"].any()
     weights = method.collaboration(after)[0]
     assert float(weights[0, 2]) == pytest.approx(1 / 3)
     assert float(weights[0, 1]) == 0.0
@@ -229,39 +226,6 @@ def test_bisection_is_complete_linkage() -> None:
     assert part[0] != part[4]
 
 
-def test_fedcp_gate_splits_features() -> None:
-    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a
-    Gumbel-softmax.
-    """
-    method = made("fedcp")
-    state = begin(method, FED, SEED, Loop())
-    model = method.personalize(
-        method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0)
-    )
-    data, rows = viewers(FED, 0, 0).one(0), torch.arange(7)
-    plain = method.task.predict(model["model"], data, rows)
-    torch.testing.assert_close(
-        method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12
-    )
-    draws = dropout_keys.uniform(dropout_keys.key(3), (20000, 2)).clamp(min=2.0**-25).double()
-    scores = torch.tensor([1.0, 0.0]) + -(-draws.log()).log()
-    assert float((scores.argmax(1) == 0).double().mean()) == pytest.approx(1 / (1 + np.exp(-1.0)), abs=0.015)
-
-
-def test_fedcp_discrepancy() -> None:
-    """MMD² equals its double sum, is 0 for equal samples, and ignores padding."""
-    g = torch.Generator().manual_seed(0)
-    x, y = (3 * torch.randn(6, 4, generator=g, dtype=torch.float64) for _ in range(2))
-    kernel = lambda a, b: sum(np.exp(-float((a - b).square().sum()) / (2 * w)) for w in (10, 15, 20, 50))  # noqa: E731
-    expected = np.mean(
-        [[kernel(x[i], x[j]) + kernel(y[i], y[j]) - 2 * kernel(x[i], y[j]) for j in range(6)] for i in range(6)]
-    )
-    assert float(fedcp.discrepancy(x, y, None)) == pytest.approx(expected, rel=1e-9)
-    assert float(fedcp.discrepancy(x, x, None)) == pytest.approx(0.0, abs=1e-12)
-    mask = torch.tensor([True] * 4 + [False] * 2)
-    torch.testing.assert_close(fedcp.discrepancy(x, y, mask), fedcp.discrepancy(x[:4], y[:4], None))
-
-
 def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
     """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
     for size in (3, 4):
@@ -271,30 +235,6 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
             sizes = [len(batch) for batch in method._batches(data)]
             assert {*sizes} == {size}
             assert len(sizes) == int(0.8 * int(data.size)) // size
-
-
-def test_fedcp_compares_features_of_the_same_image() -> None:
-    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ
-    adds nothing.
-    """
-    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
-    found = []
-    for lam in (0.0, 5.0):
-        method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
-        state = begin(method, federation, SEED, Loop())
-        found.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
-
-
-def test_fedcp_uploads_the_middle_of_both_heads() -> None:
-    """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
-    method, alone = made("fedcp"), FED.select(torch.tensor([1]))
-    before = begin(method, alone, SEED, Loop())
-    after, _, _ = one_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
-    for name in method.task.head:
-        middle = 0.5 * (after.clients[name][0] + before.server["model"][name])
-        torch.testing.assert_close(after.server["model"][name], middle)
-    assert not torch.equal(after.server["model"]["gate/weight"], before.server["model"]["gate/weight"])
 
 
 def test_unsquared_penalty_has_a_unit_gradient() -> None:
@@ -316,31 +256,6 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
     alone = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)])
     still = torch.autograd.grad(alone(at, torch.zeros(1), dropout_keys.key(0))[0], [*at.values()])
     assert not any(s.any() for s in still)
-
-
-def test_antisymmetric_graph() -> None:
-    """At most one direction per pair, no loops, and k entries per row."""
-    g = torch.Generator().manual_seed(0)
-    network = AntisymmetricGraph(*(torch.randn(8, 6, generator=g) for _ in range(2)))
-    weights = network().detach()
-    assert not (weights * weights.T).any()
-    assert (weights > 0).any()
-    sparse = sparsified(weights, 2)
-    assert ((sparse > 0).sum(1) <= 2).all()
-    torch.testing.assert_close(sparse.sum(1), weights.topk(2, 1).values.sum(1))
-
-
-def test_sfl_propagation() -> None:
-    """u = A³ Θ with A the ring plus loops, rows of sum 1."""
-    report, method = ran("sfl"), made("sfl")
-    a = torch.eye(5, dtype=torch.float64)
-    a[tiny.ring(5)[0], tiny.ring(5)[1]] = 1.0
-    a = a / 3
-    torch.testing.assert_close(method.weights(report.state.server, torch.arange(5))[0], a @ a @ a)
-    shared, own = method.download(report.state.server, torch.tensor([3, 1]))
-    stacked = trees.flat(report.state.server["models"])
-    torch.testing.assert_close(trees.flat(own["mixture"]), (a @ a @ a @ stacked)[[3, 1]])
-    torch.testing.assert_close(trees.flat(trees.broadcast(shared["common"], 1))[0], (a @ a @ a @ stacked).mean(0))
 
 
 def test_panacea_reconstruction() -> None:

@@ -9,10 +9,12 @@ from naive import FED, SEED, average, batches, ce, copies, gradients, made, move
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import begin, one_round
+from fedweave.families import penalties
+from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort
+from fedweave.federation.start import begin
 from fedweave.methods import fedcp
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params
@@ -34,11 +36,10 @@ def test_per_fedavg(variant: str) -> None:
                 net = moved(net, d, -0.1)
             nets.append(net)
         g = average(nets, FED.sizes)
-    report = ran("perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta)
+    settings = {"variant": variant, "alpha": alpha, "delta": delta}
+    report = ran("perfedavg", rounds=2, **settings)
     same(g, report.state.server["model"])
-    whole = ran(
-        "perfedavg", rounds=2, variant=variant, alpha=alpha, delta=delta, training=Training(batch_size=0, epochs=1)
-    )
+    whole = ran("perfedavg", rounds=2, **settings, training=Training(batch_size=0, epochs=1))
     g.load_state_dict(whole.state.server["model"])
     for i in range(tiny.CLIENTS):
         adapted = moved(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
@@ -262,7 +263,7 @@ def test_fedcp() -> None:
                 .log()
             ).log()
             s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) + noise, 1)
-            mmd = fedcp.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
+            mmd = penalties.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
             loss = F.cross_entropy(net.fc(z * s[:, 0]) + frozen.fc(z * s[:, 1]), FED.shared["y"][rows]) + 0.7 * mmd
             optimizer.zero_grad()
             frozen.zero_grad()

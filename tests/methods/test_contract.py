@@ -6,11 +6,12 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings
+from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import tree_leaves
@@ -87,16 +88,16 @@ def test_newcomers_join(name: str, kind: str) -> None:
     contract.newcomers_join(*objects(name, kind))
 
 
+def first_kind(name: str) -> str:
+    """The simplest of rows, images and nodes that suits a method."""
+    tasks = {"rows": tiny.rows_task(), "images": tiny.rows_task("small_cnn"), "nodes": tiny.nodes_task()}
+    return next(kind for kind, task in tasks.items() if tiny.suits(name, task))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_one_client_is_a_federation(name: str) -> None:
     """With nobody to learn from, every method trains, scores and stays finite."""
-    kind = (
-        "rows"
-        if tiny.suits(name, tiny.rows_task())
-        else "images"
-        if tiny.suits(name, tiny.rows_task("small_cnn"))
-        else "nodes"
-    )
+    kind = first_kind(name)
     method, federation = objects(name, kind)
     *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
     assert report.dropped == ()
@@ -118,13 +119,7 @@ def test_newcomers_join_the_last_stage(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_learns_a_separable_toy(name: str) -> None:
     """After training, clients beat the chance level of their most frequent class by a wide margin."""
-    kind = (
-        "rows"
-        if tiny.suits(name, tiny.rows_task())
-        else "images"
-        if tiny.suits(name, tiny.rows_task("small_cnn"))
-        else "nodes"
-    )
+    kind = first_kind(name)
     method, federation = objects(name, kind)
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=1000)
     scores = last(method, federation, settings, Batched())[1][method.point]
@@ -133,7 +128,7 @@ def test_learns_a_separable_toy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_wire_is_counted(name: str) -> None:
+def test_traffic_is_counted(name: str) -> None:
     """The ledger is positive for whoever communicates, and never more than a few models a client."""
     kind = next(k for n, k in PAIRS if n == name)
     method, federation = objects(name, kind)

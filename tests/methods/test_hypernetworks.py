@@ -1,7 +1,6 @@
 """pFedHN, GHN, SHN and FedSheafHN: models generated from clients' vectors."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import tiny
@@ -11,16 +10,16 @@ from torch import Tensor
 from fedweave.client.solvers import SGD, Adam, Grouped, owned, pull_back
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import begin, evaluate, onboard, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Start
-from fedweave.federation.records import Settings, State
-from fedweave.methods import METHODS
+from fedweave.federation.records import Settings
+from fedweave.federation.start import onboard
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
+from tests.generated_models import EVERYBODY, GENERATED, fixture
 
-EVERYBODY = torch.arange(tiny.CLIENTS)
 # Hypernetworks, without what would move their target.
 STEADY: dict[str, dict] = {
     "pfedhn": {},
@@ -28,20 +27,6 @@ STEADY: dict[str, dict] = {
     "shn": {},
     "fedsheafhn": {"dropout": 0.0, "lr_phi": 0.002, "lr_theta": 0.002},
 }
-GENERATED = {
-    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
-    for name, cls in METHODS.items()
-    if issubclass(cls, GeneratedModels)
-}
-
-
-def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Federation, State]:
-    """The method of the last stage and the state after some rounds of every stage."""
-    kind = GENERATED[name]
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **overrides)
-    *_, report = run(method, federation, Settings(rounds=rounds, seed=2), Loop())
-    return report.method, federation, report.state
 
 
 def start_of(method: GeneratedModels, federation: Federation, enrolled: Tree | None = None) -> Start:
@@ -58,14 +43,14 @@ def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
     start = method.generate(server["phi"], server["fixed"], ids)
     c = {n: torch.randn(v.shape, generator=g, dtype=v.dtype) for n, v in start.items()}
     d = trees.tree_map(lambda v: torch.randn(v.shape, generator=g, dtype=v.dtype), server["phi"])
-    found, _ = pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda _: c)
+    gradient, _ = pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda _: c)
 
     def value(step: float) -> Tensor:
         moved = trees.tree_map(lambda v, w: v + step * w, server["phi"], d)
         return sum((c[n] * v).sum() for n, v in method.generate(moved, server["fixed"], ids).items())
 
     expected = (value(1e-6) - value(-1e-6)) / 2e-6
-    inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(found), trees.tree_leaves(d), strict=True))
+    inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(d), strict=True))
     torch.testing.assert_close(inner, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -237,83 +222,3 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     after, report, _ = one_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
     assert report.loss == report.loss
     assert method.collaboration(after.server).shape[1:] == (5, 5)
-
-
-def test_fedsheafhn_learns_from_what_clients_did() -> None:
-    """Δω̃ ≠ 0 after a round, the classifier never reaches the server, and attention starts as the identity."""
-    method, federation, _ = fixture("fedsheafhn")
-    state = begin(method, federation, 0, Loop())
-    assert torch.equal(state.server["phi"]["attention.matrix"], torch.eye(5, dtype=torch.float64))
-    after, _, post = one_round(method, state, federation, Settings(rounds=9), Loop())
-    sent = method.download(state.server, EVERYBODY)[1]
-    assert sent.keys().isdisjoint(method.task.head)
-    for i in range(federation.clients):
-        assert (trees.flat(sent)[i] - trees.flat(trees.only(post, sent))[i]).abs().max() > 1e-3
-    for name in method.task.head:
-        assert torch.equal(after.clients["model"][name], post[name])
-    assert (after.clients["moments"]["t"] == 2).all()
-    assert not torch.equal(after.server["phi"]["attention.matrix"], state.server["phi"]["attention.matrix"])
-
-
-def test_fedsheafhn_without_server_learning() -> None:
-    """The control equals a learning rate of 0, and leaves every network as it was."""
-    _, _, control = fixture("fedsheafhn", rounds=3, server_learning=False)
-    method, federation, zero = fixture("fedsheafhn", rounds=3, lr_theta=0.0, lr_phi=0.0)
-    fresh = begin(method, federation, 2, Loop()).server["phi"]
-    for name, value in fresh.items():
-        assert torch.equal(control.server["phi"][name], value)
-        assert torch.equal(zero.server["phi"][name], value)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(trees.tree_leaves(control.clients), trees.tree_leaves(zero.clients), strict=True)
-    )
-
-
-def test_fedsheafhn_refreshes_embeddings() -> None:
-    """Embeddings come up, and are counted, in every `refresh`-th round only; a static one never changes."""
-    method, federation, _ = fixture("fedsheafhn")
-    reports = list(run(method, federation, Settings(rounds=5, seed=2), Loop()))
-    d = reports[0].state.server["fixed"]["x"].shape[1]
-    up = [r.bytes_up - reports[0].bytes_down for r in reports]
-    assert up == [0, 0, 4 * tiny.CLIENTS * d, 0, 4 * tiny.CLIENTS * d]
-    held = [r.state.server["fixed"]["x"] for r in reports]
-    assert [not torch.equal(a, b) for a, b in pairwise(held)] == [False, True, False, True]
-    static = list(run(replace(method, refresh=0), federation, Settings(rounds=4, seed=2), Loop()))
-    assert torch.equal(static[0].state.server["fixed"]["x"], static[-1].state.server["fixed"]["x"])
-
-
-def test_fedsheafhn_newcomers() -> None:
-    """A newcomer attends to itself and changes others through the encoder only: not at all without one."""
-    for gnn in ("none", "sheaf"):
-        task, federation = tiny.nodes_task(), tiny.nodes_federation()
-        method = tiny.method("fedsheafhn", task, "nodes", gnn=gnn, dropout=0.0, solver=SGD(lr=0.1))
-        present, who = federation.select(torch.arange(3)), torch.arange(3)
-        state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
-        joined = onboard(method, state, federation, 2, 1, Loop())
-        matrix = joined.server["phi"]["attention.matrix"]
-        assert torch.equal(matrix[:3, :3], state.server["phi"]["attention.matrix"])
-        assert torch.equal(matrix[3:], torch.eye(5, dtype=matrix.dtype)[3:])
-        before, after = (trees.flat(method.download(s.server, who)[1]) for s in (state, joined))
-        assert torch.allclose(before, after, rtol=0, atol=1e-12) == (gnn == "none")
-        scores, _ = evaluate(method, joined, federation, Settings(rounds=1), Loop())
-        assert scores["pre"]["test"].shape == (5,)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"gnn": "gcn"},
-        {"gnn": "gat"},
-        {"attention": "dot"},
-        {"attention": "none"},
-        {"embedding": "onehot", "gnn": "none", "attention": "none", "refresh": 0},
-    ],
-)
-def test_fedsheafhn_ablations(overrides: dict) -> None:
-    """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
-    overrides = {"width": 16, **overrides}
-    method, _, state = fixture("fedsheafhn", **overrides)
-    assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
-    assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
-    if "embedding" in overrides:
-        assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import Forecast
 from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.engine import begin, onboard, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin, onboard
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -85,9 +86,9 @@ def pulled(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tree:
 def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
     """What comes up from the clients gives the gradient that one process would compute."""
     method, federation, state = fixture(kind=kind, **overrides)
-    found = pulled(method, state, sent(method, federation, state)["gradient"])
+    actual = pulled(method, state, sent(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state).items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
     weights = method.collaboration(state.server)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
@@ -140,7 +141,7 @@ def test_delta_feedback() -> None:
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)
 
 
-def test_wire() -> None:
+def test_traffic() -> None:
     """A model down, with two more per probe; up the model and, by kind of feedback, scalars and a gradient."""
     p = sum(value.numel() for value in tiny.rows_task().template.parameters())
     expected = {"client_grad": (p, 2 * p + 1), "simulated": (p, p + 1), "delta": (p, p), "spsa": (7 * p, p + 6)}
@@ -243,9 +244,9 @@ def test_test_feedback_weighs_a_shared_test_set() -> None:
     method = tiny.method("pfedgat", tiny.rows_task(), "rows", gat_split="test")
     state = begin(method, federation, 0, Loop())
     state, _, _ = one_round(method, state, federation, SETTINGS, Loop())
-    found = pulled(method, state, sent(method, federation, state)["gradient"])
+    actual = pulled(method, state, sent(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state, "test").items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
 
 
 def test_many_probes_find_the_gradient() -> None:

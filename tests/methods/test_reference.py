@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort, participants
+from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 
@@ -247,12 +248,12 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     )
     assert not any(buffer in alone.server["model"] for buffer in task.buffers)
     assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})
-    kept = tree_flatten_with_path(alone.clients)[0]
+    states = tree_flatten_with_path(alone.clients)[0]
     for buffer in {*task.buffers} & {*together.server["model"]}:
         # A method that keeps a personal model besides has its statistics as well.
         means = [
             trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer]
-            for path, leaf in kept
+            for path, leaf in states
             if path[-1].key == buffer
         ]
         assert any(torch.allclose(together.server["model"][buffer], mean, rtol=1e-12, atol=1e-12) for mean in means)

@@ -200,12 +200,12 @@ class Mine(SplitClient, GlobalModel):
 def load(path: Path, monkeypatch: pytest.MonkeyPatch, text: str = PLUGIN) -> ModuleType:
     """Write a file with a method and import it; the table is restored after the test."""
     path.write_text(text)
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, path.stem, module)
     monkeypatch.setitem(METHODS, "mine", METHODS.get("mine"))
     METHODS.pop("mine") if METHODS["mine"] is None else None
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

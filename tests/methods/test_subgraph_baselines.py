@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
 from fedweave.families import mending
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin
 from fedweave.models.gcn import ordered
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees
@@ -100,11 +101,11 @@ def test_impaired_subgraph() -> None:
     """
     for i in range(tiny.CLIENTS):
         data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
-        hidden, kept, missing, lost = mending.impair(data, 0.5, 3, dropout_keys.key(7, i))
+        hidden, visible, missing, lost = mending.impair(data, 0.5, 3, dropout_keys.key(7, i))
         rows = data.val[data.val >= 0]
         assert int(hidden.sum()) == len(rows) // 2 == int(hidden[rows].sum())
         left = torch.zeros_like(dense)
-        left[data.arrays["edges"][1][kept], data.arrays["edges"][0][kept]] = True
+        left[data.arrays["edges"][1][visible], data.arrays["edges"][0][visible]] = True
         assert torch.equal(left, dense & ~hidden & ~hidden[:, None])
         for v in (~hidden).nonzero()[:, 0].tolist():
             gone = (dense[v] & hidden).nonzero()[:, 0].tolist()
@@ -171,7 +172,7 @@ def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
     x, dense = NODES.own["x"][0][:12], adjacency(0)
     edges = ordered(dense.nonzero().T.flip(0))
     made_, live = torch.randn(12, 2, 7, generator=g, dtype=torch.float64), torch.rand(12, 2, generator=g) < 0.5
-    found = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
+    actual = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
     where = live.nonzero()
     a = torch.zeros(12 + len(where), 12 + len(where), dtype=torch.float64)
     a[:12, :12] = dense.double()
@@ -183,7 +184,7 @@ def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
         near, own = conv.weight.chunk(2, 1)
         h = mean @ near + conv.bias + h @ own
         h = h if last else F.relu(h)
-    torch.testing.assert_close(found, h[:12])
+    torch.testing.assert_close(actual, h[:12])
 
 
 def test_neighbours_are_generated_only_where_some_are_missing() -> None:

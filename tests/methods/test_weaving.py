@@ -10,10 +10,11 @@ from torch import Tensor
 from fedweave.client.solvers import pull_back
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import begin, one_round, run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
+from fedweave.federation.start import begin
 from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees
@@ -68,7 +69,7 @@ def test_fedaghn_gradient_is_the_closed_form() -> None:
     method, _, state = fixture("fedaghn")
     fixed, phi = state.server["fixed"], state.server["phi"]
     delta = noise(fixed["models"])
-    found = gradient(method, state.server, delta)
+    actual = gradient(method, state.server, delta)
     others = ~torch.eye(tiny.CLIENTS, dtype=torch.bool)
     for layer, (theta, d) in enumerate(zip(per_layer(method, fixed["models"]), per_layer(method, delta), strict=True)):
         p, q, c = phi["p"][:, layer, None], phi["q"][:, layer, None], fixed["cosines"][layer]
@@ -76,8 +77,8 @@ def test_fedaghn_gradient_is_the_closed_form() -> None:
         s = weights / weights.sum(1, keepdim=True)
         by_p = (theta - s @ theta) / (1 + p) ** 2
         by_q = (s * (c - (s * c).sum(1, keepdim=True))) @ theta / (1 + p)
-        torch.testing.assert_close(found["p"][:, layer], (by_p * d).sum(1), rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(found["q"][:, layer], (by_q * d).sum(1), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(actual["p"][:, layer], (by_p * d).sum(1), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(actual["q"][:, layer], (by_q * d).sum(1), rtol=1e-9, atol=1e-12)
 
 
 def test_fedaghn_sign() -> None:
@@ -123,11 +124,11 @@ def test_pfedla_gradient_is_the_closed_form() -> None:
     models = state.server["fixed"]["models"]
     cotangent, alpha = noise(models), method.collaboration(state.server)
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
-    found = gradient(method, state.server, cotangent)["network"]["heads.bias"].unflatten(1, (-1, tiny.CLIENTS))
+    actual = gradient(method, state.server, cotangent)["network"]["heads.bias"].unflatten(1, (-1, tiny.CLIENTS))
     for layer, (theta, d) in enumerate(zip(per_layer(method, models), per_layer(method, cotangent), strict=True)):
         mixed = alpha[layer] @ theta
         expected = alpha[layer] * (d @ theta.T - (d * mixed).sum(1, keepdim=True))
-        torch.testing.assert_close(found[:, layer], expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(actual[:, layer], expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"relu_norm": True}, {"tied": True}])
@@ -195,7 +196,7 @@ def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
         ((3, 32, 32), True, ("fc1", "conv2", "fc3"), 379.81),
     ],
 )
-def test_heurpfedla_wire_is_the_papers(
+def test_heurpfedla_traffic_is_the_papers(
     shape: tuple[int, ...], norm: bool, retained: tuple[str, ...], mib: float
 ) -> None:
     """The paper's communication table, 750 client rounds of its EMNIST and CIFAR-10 models."""

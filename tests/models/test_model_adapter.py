@@ -9,28 +9,18 @@ from torch import nn
 from fedweave.client.model_check import check_model
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
-from fedweave.errors import BadInput
-from fedweave.federation.engine import Settings, run
+from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.keyed import make_keyed
 from fedweave.tensors import dropout_keys, trees
+from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-class Functional(nn.Module):
-    """Two layers with functional dropout between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(F.dropout(F.relu(self.first(x)), 0.4, self.training))
 
 
 class Sequence(nn.Module):
@@ -151,9 +141,9 @@ def test_recurrent_layers_are_torchs(kind: type[nn.RNNBase], options: dict) -> N
     x = torch.rand(4, 2, 3)
     expected, states = own(x)
     make_keyed(own, "layer")
-    found, found_states = own(x)
-    torch.testing.assert_close(found, expected)
-    for mine, theirs in zip(trees.tree_leaves(found_states), trees.tree_leaves(states), strict=True):
+    actual, actual_states = own(x)
+    torch.testing.assert_close(actual, expected)
+    for mine, theirs in zip(trees.tree_leaves(actual_states), trees.tree_leaves(states), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
@@ -223,126 +213,3 @@ def test_code_hash() -> None:
             return self.second(F.dropout(F.gelu(self.first(x)), 0.4, self.training))
 
     assert code(Other) != code(Functional)
-
-
-class Always(Functional):
-    """Dropout that never ends."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(F.dropout(self.first(x), 0.5))
-
-
-class Noise(Functional):
-    """Randomness without a key."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x) + (torch.randn(len(x), 8) if self.training else 0))
-
-
-class Branching(Functional):
-    """Control flow that depends on the data."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x) if x.sum() > 0 else self.first(-x))
-
-
-class Unused(Functional):
-    """A layer that does nothing."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.first(x)[:, :CLASSES]
-
-
-class Mixing(Functional):
-    """Statistics over the batch by hand."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        return self.second(h - h.mean(0))
-
-
-class Squeezed(Functional):
-    """No batch axis for a batch of one."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x).squeeze())
-
-
-class Pair(Functional):
-    """Two outputs."""
-
-    def forward(self, x: torch.Tensor) -> tuple:
-        return super().forward(x), x
-
-
-class Tied(Functional):
-    """One parameter under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.third = nn.Linear(6, 8)
-        self.third.weight = self.first.weight
-
-
-REFUSED = [
-    (Always, "is random in evaluation; use nn.Dropout"),
-    (Noise, "draws random numbers that no key controls"),
-    (Branching, "its control flow depends on the data"),
-    (Unused, "no gradient reaches second.weight and 1 more"),
-    (Mixing, "gives a row other outputs when other rows stand beside it"),
-    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep the first axis"),
-    (Pair, "gives a tuple; return the outputs alone"),
-    (Tied, "first.weight and third.weight are one parameter"),
-    (nn.Flatten, "has no parameters to train"),
-    (
-        lambda shape, outputs: nn.Linear(6, outputs + 1),
-        "gives outputs of shape [4, 4] for a batch of 4 where [4, 3] is needed",
-    ),
-    (lambda shape, outputs: nn.Linear(5, outputs), "fails on inputs of shape [2, 6]"),
-    (lambda shape: nn.Linear(6, 3), "takes neither (shape, outputs) nor nothing"),
-    (lambda shape, outputs: "mlp", "gives str, not an nn.Module"),
-    (
-        lambda shape, outputs: nn.Sequential(nn.Linear(6, outputs), nn.RReLU()),
-        "RReLU draws random numbers that no key controls",
-    ),
-    (
-        lambda shape, outputs: nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, outputs)),
-        "momentum=None is not supported",
-    ),
-    (5, "is no name, module or callable"),
-]
-
-
-@pytest.mark.parametrize(("model", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
-def test_refused(model: object, message: str) -> None:
-    """One line that names the model, what is wrong and the way out."""
-
-    def build() -> None:
-        adapter = adapt(model, (6,), CLASSES)
-        check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name)
-
-    with pytest.raises(BadInput) as caught:
-        build()
-    text = str(caught.value)
-    assert text.startswith("model: ")
-    assert message in text
-    assert "\n" not in text
-    assert ";" in text
-
-
-def test_control_flow_may_depend_on_data_for_one_client_at_a_time() -> None:
-    """With the executor `loop` nothing is stacked, and nothing speaks against it."""
-    adapter = adapt(Branching, (6,), CLASSES)
-    check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name, stacked=False)
-
-
-def test_a_head_that_is_not_the_end() -> None:
-    """Methods that split the model are refused in one line; others train it."""
-    model = lambda shape, outputs: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, outputs), nn.LogSoftmax(-1))  # noqa: E731
-    task = RowClassification(adapt(model, (6,), CLASSES))
-    with pytest.raises(BadInput, match="applies the head '1' alone"):
-        task.call(task.init(0), torch.rand(2, 5), "classify")
-    with pytest.raises(
-        BadInput, match="head: 'nowhere' is no layer of Functional with parameters; choices: first, second"
-    ):
-        adapt(Functional, (6,), CLASSES, head="nowhere")

@@ -11,6 +11,7 @@ from fedweave.models import MODELS, build, gcn_norm, layers, parameter_count
 from fedweave.models.base import BatchNorm, ClientModel
 from fedweave.models.gcn import propagate
 from fedweave.models.gru import GRUCell
+from fedweave.models.registry import capabilities
 from fedweave.tensors import dropout_keys
 
 CLIENTS, ROWS = 3, 4
@@ -107,6 +108,16 @@ def test_layer_names_are_stable() -> None:
     assert len(resnet) == 41
     assert "layer2.0.downsample.1" in resnet
     assert layers(build("gcn", (6,), 2))["gcn1"] == ("gcn1.weight", "gcn1.bias")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_declares_is_what_it_has(name: str) -> None:
+    """BatchNorm layers, by default and as an option says."""
+    shape, options = SMALL[name]
+    choices = [{**options, "batch_norm": has} for has in (True, False)] if "batch_norm" in options else [options]
+    for given in choices:
+        layers_ = [*build(name, shape, 2, **given).modules()]
+        assert ("batch_norm" in capabilities(name, given)) == any(isinstance(m, BatchNorm) for m in layers_)
 
 
 @pytest.mark.parametrize("name", MODELS)

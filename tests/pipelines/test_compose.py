@@ -137,11 +137,11 @@ def test_variables_are_ones_that_the_programs_read() -> None:
 
 def _names(model: Any) -> list[str]:
     """Every environment variable of Prefect's settings."""
-    found = [f"{model.model_config.get('env_prefix', '')}{name}" for name in model.model_fields]
+    names = [f"{model.model_config.get('env_prefix', '')}{name}" for name in model.model_fields]
     for field in model.model_fields.values():
-        found += [choice for choice in getattr(field.validation_alias, "choices", ()) if isinstance(choice, str)]
-        found += _names(field.annotation) if hasattr(field.annotation, "model_fields") else []
-    return found
+        names += [choice for choice in getattr(field.validation_alias, "choices", ()) if isinstance(choice, str)]
+        names += _names(field.annotation) if hasattr(field.annotation, "model_fields") else []
+    return names
 
 
 def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:

@@ -53,12 +53,12 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     study = assembly.load()
     live, _ = dashboard.Mirror(study)._ended(RUN)
     shutil.rmtree(paths.STATE)
-    kept, maximize = dashboard.Mirror(study)._ended(RUN)
+    trials, maximize = dashboard.Mirror(study)._ended(RUN)
     assert maximize
-    assert [(t.params, t.values, t.intermediate_values) for t in kept] == [
+    assert [(t.params, t.values, t.intermediate_values) for t in trials] == [
         (t.params, t.values, t.intermediate_values) for t in live
     ]
-    assert {t.state for t in kept} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
 def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,13 +76,13 @@ def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.
         while True:
             try:
                 with urlopen(f"http://{dashboard.HOST}:{port}/api/studies", timeout=5) as answer:
-                    found = json.load(answer)
+                    content = json.load(answer)
                 break
             except OSError:
                 assert server.poll() is None
                 assert time.monotonic() < end
                 time.sleep(0.1)
-        assert [study["study_name"] for study in found["study_summaries"]] == [RUN]
+        assert [study["study_name"] for study in content["study_summaries"]] == [RUN]
         with pytest.raises(BadInput, match=f"--port {port + 1}"):
             dashboard.main(port)
     finally:

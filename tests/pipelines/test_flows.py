@@ -75,7 +75,7 @@ def test_leaving_the_block_ends_the_whole_process_group() -> None:
     assert until(lambda: not any(map(alive, pids)))
 
 
-def test_whoever_was_told_to_end_starts_nothing_more() -> None:
+def test_ended_children_start_nothing_more() -> None:
     children = Children()
     with children.child([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         children.end()
@@ -131,7 +131,7 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     Path("fail").touch()
-    with pytest.raises(RuntimeError, match=r"1 of 4 stages failed, 1 did not run: .*told to fail"):
+    with pytest.raises(RuntimeError, match=r"1 of 4 stages failed, 1 did not run: .*asked to fail"):
         flow(parallel=2, retries=0)
     assert Path("made-a.txt").exists()
     assert not Path("joined.txt").exists()
@@ -145,7 +145,7 @@ def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     Path("refuse").touch()
-    with pytest.raises(RuntimeError, match=r"1 of 1 stages failed.*told to refuse"):
+    with pytest.raises(RuntimeError, match=r"1 of 1 stages failed.*asked to refuse"):
         flow(targets=["make@b"], retries=5)
     assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
 

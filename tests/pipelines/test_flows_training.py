@@ -33,11 +33,11 @@ def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: s
     said = log.read_text()
     assert "Retry 1/1" in said
     assert [said.count(f"round {number}/60") for number in (20, 40, 60)] == [1, 1, 1]
-    kept = tmp_path / "kept"
-    shutil.copytree(results, kept)
+    first = tmp_path / "kept"
+    shutil.copytree(results, first)
     project.python("dvc", "repro", "-s", "-f", f"train@{RUN}")
-    assert (results / "evaluations.parquet").read_bytes() == (kept / "evaluations.parquet").read_bytes()
-    models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, kept)]
+    assert (results / "evaluations.parquet").read_bytes() == (first / "evaluations.parquet").read_bytes()
+    models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, first)]
     torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
 
 

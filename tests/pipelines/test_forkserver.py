@@ -47,14 +47,14 @@ def marked(mark: str) -> dict[int, str]:
     """The processes, and their command lines, that were started with `mark` in their environment; those that have ended
     do not count.
     """
-    found = {}
+    commands = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-    return found
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
         (project.folder / "params.yaml").write_text(params())
 
 
-def test_a_second_run_is_told_to_wait(project: Project) -> None:
+def test_a_second_run_names_the_active_process(project: Project) -> None:
     """One line with the number of the process that is active; nothing is to be deleted."""
     program = """import fcntl, time
 f = open(".fedweave/repro.lock", "w")

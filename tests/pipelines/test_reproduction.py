@@ -12,7 +12,7 @@ from fedweave.results import published
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
-KEPT = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
+STORED = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
 
 
 def row(method: str, mean: float, std: float, printed: float | None = None, spread: float | None = None) -> dict:
@@ -47,14 +47,14 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     pages = {path: path.read_text(encoding="utf-8") for path in (reproduction.PAGE, *reproduction.METHODS.glob("*.md"))}
     assert {path: reproduction.filled(text) for path, text in pages.items()} == pages
-    blocks = {(found[2], found[3]): path for path, text in pages.items() for found in reproduction.BLOCK.finditer(text)}
-    studies = {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in KEPT}
+    blocks = {(match[2], match[3]): path for path, text in pages.items() for match in reproduction.BLOCK.finditer(text)}
+    studies = {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in STORED}
     assert {name for kind, name in blocks if kind == "study"} == studies
     own = {name: METHODS[name].label for name in ("fedaghn", "pfedgat", "pfedla", "heurpfedla", "shn", "fedsheafhn")}
     assert {path.stem: name for (kind, name), path in blocks.items() if kind == "method"} == own
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_printed_numbers_are_the_papers(path: Path) -> None:
     rows = pd.read_csv(path)
     paper, table = rows["study"].iloc[0].split("/")
@@ -88,8 +88,8 @@ def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
     reproduction.take("paper/table")
     pd.DataFrame([row("A", 82.0, 0.1, 79.0, 0.4)]).to_csv(folder / "results/paper/table/leaderboard.csv", index=False)
     reproduction.take("paper/table")
-    kept = pd.read_csv(folder / reproduction.TABLES / "paper/table.csv").set_index("method")["mean"]
-    assert kept.to_dict() == {"A": 82.0, "B": 81.0, "C [mine]": 70.0}
+    stored = pd.read_csv(folder / reproduction.TABLES / "paper/table.csv").set_index("method")["mean"]
+    assert stored.to_dict() == {"A": 82.0, "B": 81.0, "C [mine]": 70.0}
     with pytest.raises(BadInput, match="fedweave study use paper/other"):
         reproduction.take("paper/other")
     with pytest.raises(BadInput, match="reproduction paper/other"):

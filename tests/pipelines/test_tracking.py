@@ -1,61 +1,23 @@
-"""MLflow as a sink, against a real store: what is logged, that it is logged once, and that models come back."""
+"""Results in MLflow, against a real store: what is logged, that it is logged once, and that models come back."""
 
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import fake_results
 import mlflow
-import numpy as np
-import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
 from fedweave.pipelines.mlflow_records import tracking, writer
-from fedweave.runs import serving
-from tests import trained
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.mlflow_store import fresh
 
 # One worker for all of it, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
+
 SKILL = {"Local": -6.0, "FedAGHN": 0.0}
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store whose tables are made, to copy: making them takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of an empty store; the current folder is its own."""
-    monkeypatch.chdir(tmp_path)
-    yield fresh(template, "one")
-    mlflow.set_tracking_uri(None)
-
-
-def fresh(template: Path, name: str) -> str:
-    """Another empty store in the current folder.
-
-    MLflow keeps one connection per address, so no two tests may share one.
-    """
-    path = shutil.copy(template, Path.cwd() / f"{name}.db")
-    return f"sqlite:///{path}"
 
 
 def small(folder: Path, **options: Any) -> Path:
@@ -176,7 +138,7 @@ def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_varia
         kind: [run for run in runs if run.data.tags["kind"] == kind]
         for kind in ("tuning", "trial", "ablation", "variant")
     }
-    assert {kind: len(found) for kind, found in kinds.items()} == {
+    assert {kind: len(entries) for kind, entries in kinds.items()} == {
         "tuning": 2,
         "trial": 2 * 5,
         "ablation": 4,
@@ -207,14 +169,14 @@ def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) 
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("toy")
     assert "tags.kind = 'method' AND tags.dataset = 'blobs'" in experiment.tags["mlflow.note.content"]
-    found = client.search_runs(
+    runs = client.search_runs(
         [experiment.experiment_id],
         "tags.kind = 'method' AND tags.dataset = 'blobs'",
         order_by=["metrics.accuracy DESC"],
     )
     board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
-    assert [run.info.run_name for run in found] == board["run"].tolist()
-    assert [run.data.metrics["rank"] for run in found] == [1, 2]
+    assert [run.info.run_name for run in runs] == board["run"].tolist()
+    assert [run.data.metrics["rank"] for run in runs] == [1, 2]
 
 
 def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
@@ -231,114 +193,3 @@ def test_layers_are_stepped_through_one_by_one(store: str, tmp_path: Path) -> No
     names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
     for layer in ("conv1", "fc2", "all layers"):
         assert sum(layer.replace(" ", "%20") in name or layer in name for name in names) >= 2
-
-
-def test_the_leaders_models_are_registered_and_answer_for_every_client(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
-    tracking.log_study(folder, store)
-    ids = tracking.log_study(folder, store)
-    client = MlflowClient(store)
-    (version,) = client.search_model_versions("name = 'toy-blobs'")
-    board = results.tables(results.load_study(folder)).board
-    assert client.get_model_version_by_alias("toy-blobs", "best").version == version.version
-    assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
-    assert version.description
-    experiment = client.get_experiment_by_name("toy").experiment_id
-    for model in client.search_logged_models([experiment]):
-        served = mlflow.pyfunc.load_model(model.model_uri)
-        example = served.input_example
-        assert served.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
-        (tmp_path / model.name).mkdir()
-        serving.pack(folder / "runs" / model.name, tmp_path / model.name)
-        alone = serving.load(tmp_path / model.name)
-        assert np.array_equal(served.predict(example), alone.answer(example))
-        assert np.array_equal(served.predict(example, {"client": 2, "seed": 1}), alone.answer(example, 2, 1))
-
-
-def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
-    tracking.log_study(folder, store)
-    client = MlflowClient(store)
-    before = client.get_model_version_by_alias("toy-blobs", "best").tags["method"]
-    leader = results.tables(results.load_study(folder)).board["run"].iloc[0]
-    file = folder / "runs" / leader / "evaluations.parquet"
-    table = pd.read_parquet(file)
-    table.assign(value=-1.0).to_parquet(file, index=False)
-    tracking.log_study(folder, store)
-    assert client.get_model_version_by_alias("toy-blobs", "best").tags["method"] != before
-    assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
-
-
-def test_the_best_model_is_served_over_http(store: str, tmp_path: Path) -> None:
-    """`mlflow models serve` on the alias, and an answer for one client."""
-    folder = trained.train("images", {"local": {}})
-    tracking.log_study(folder, store)
-    serving.pack(folder / "runs" / "blobs-local", tmp_path)
-    x = trained.dataset("images").x[:3]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "models",
-        "serve",
-        "-m",
-        "models:/toy-blobs@best",
-        "--env-manager",
-        "local",
-    ]
-    env = {**os.environ, "MLFLOW_TRACKING_URI": store}
-    server = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], env=env, start_new_session=True)
-    body = json.dumps({"inputs": x.tolist(), "params": {"client": 2, "seed": 1}}).encode()
-    asked = Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
-    try:
-        end = time.monotonic() + 90
-        while True:
-            try:
-                with urlopen(asked, timeout=10) as answer:
-                    said = json.load(answer)["predictions"]
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.2)
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-    assert np.allclose(said, serving.load(tmp_path).answer(x, 2, 1), atol=1e-6)
-
-
-def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database deleted, `fedweave log`: the same runs, metrics, parameters, tags and aliases, of every study."""
-    monkeypatch.chdir(tmp_path)
-    trained.train("images", {"local": {}})
-    fake_results.write_study(
-        tmp_path / "results" / "paper" / "table1", methods={"FedAGHN": 0.0}, seeds=(0,), clients=4, rounds=2, trials=4
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-
-    def content(name: str) -> dict[tuple[str, str], Any]:
-        uri = fresh(template, name)
-        command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "log"]
-        subprocess.run(command, env={**env, "MLFLOW_TRACKING_URI": uri}, check=True, capture_output=True)
-        client = MlflowClient(uri)
-        assert client.get_model_version_by_alias("toy-blobs", "best").version in (1, "1")
-        own = ("fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
-        found = {
-            (experiment.name, run.info.run_name): (
-                run.data.metrics,
-                run.data.params,
-                {k: run.data.tags.get(k) for k in own},
-            )
-            for experiment in client.search_experiments()
-            for run in client.search_runs([experiment.experiment_id])
-        }
-        Path(f"{name}.db").unlink()
-        return found
-
-    first, second = content("one"), content("two")
-    assert first == second
-    assert {study for study, _ in first} == {"toy", "table1"}
-    assert len(first) == (1 + 2) + (1 + 1 + 1 + 4 + 4 + 13)

@@ -38,11 +38,11 @@ def test_every_printed_row_loads() -> None:
 def test_printed_values_are_kept_as_printed(
     paper: str, table: str, dataset: str, setting: str, method: str, mean: float
 ) -> None:
-    found = published.lookup(
+    number = published.lookup(
         published.reference({"paper": paper, "table": table}, dataset, setting), method, "accuracy"
     )
-    assert found is not None
-    assert found.mean == mean
+    assert number is not None
+    assert number.mean == mean
 
 
 def test_units_labels_and_budgets_of_the_printed_columns() -> None:

@@ -48,13 +48,13 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
             (folder / "report.html").read_text(),
         )
 
-    stale, told, page = said()
+    stale, text, page = said()
     assert stale == []
-    assert "other settings" not in told + page
+    assert "other settings" not in text + page
     write_params(methods={"fedprox": {"mu": 0.5}})
-    stale, told, page = said()
+    stale, text, page = said()
     assert stale == [RUN]
-    assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro" in told
+    assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro" in text
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page
     write_params(seeds=[0, 1])
     assert leaderboard.stale(results.load_study(folder)) == [RUN, OTHER]

@@ -26,10 +26,10 @@ def test_signed_rank_is_the_exact_test_over_all_sign_flips() -> None:
 
 def test_signed_rank_on_means_over_seeds_equals_scipy() -> None:
     first, second = RNG.normal(0.3, 1, size=(3, 40)), RNG.normal(size=(3, 40))
-    (found,) = statistics.against({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
-    assert found.p == pytest.approx(wilcoxon(first.mean(0), second.mean(0)).pvalue, rel=1e-12)
-    assert found.p == found.p_adjusted
-    assert found.difference == pytest.approx((first - second).mean())
+    (test,) = statistics.against({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
+    assert test.p == pytest.approx(wilcoxon(first.mean(0), second.mean(0)).pvalue, rel=1e-12)
+    assert test.p == test.p_adjusted
+    assert test.difference == pytest.approx((first - second).mean())
 
 
 def test_equal_scores_give_one_and_nan_gives_nan() -> None:
@@ -48,8 +48,8 @@ def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = {"leader": np.zeros((1, len(differences)))} | {
         f"m{k}": -column[None] for k, column in enumerate(differences.T)
     }
-    found = statistics.against(values, [("leader", name) for name in values if name != "leader"], True)
-    return np.array([c.p for c in found]), np.array([c.p_adjusted for c in found])
+    tests = statistics.against(values, [("leader", name) for name in values if name != "leader"], True)
+    return np.array([c.p for c in tests]), np.array([c.p_adjusted for c in tests])
 
 
 def test_step_down_is_the_maximum_over_all_sign_flips() -> None:
@@ -106,17 +106,17 @@ def test_a_diverged_method_is_no_test() -> None:
 def test_better_only_where_the_test_says_so() -> None:
     base = RNG.normal(70, 8, size=(3, 12))
     values = {"good": base + 3, "plain": base, "twin": base + RNG.normal(0, 0.5, size=base.shape)}
-    found = {(c.method, c.other): c for c in statistics.all_pairs(values, higher_is_better=True)}
-    assert found["good", "plain"].better == "good"
-    assert found["plain", "twin"].better == ""
-    assert found["good", "plain"].low > 0
+    pairs = {(c.method, c.other): c for c in statistics.all_pairs(values, higher_is_better=True)}
+    assert pairs["good", "plain"].better == "good"
+    assert pairs["plain", "twin"].better == ""
+    assert pairs["good", "plain"].low > 0
     assert statistics.against(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
-    led = statistics.of_leader(list(found.values()), statistics.leader(values, True))
+    led = statistics.of_leader(list(pairs.values()), statistics.leader(values, True))
     assert [(c.method, c.other, c.better) for c in led] == [("good", "plain", "good"), ("good", "twin", "good")]
-    turned = statistics.of_leader(list(found.values()), "plain")[0]
+    turned = statistics.of_leader(list(pairs.values()), "plain")[0]
     assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
-    assert turned.difference == -found["good", "plain"].difference
-    assert (turned.low, turned.high) == (-found["good", "plain"].high, -found["good", "plain"].low)
+    assert turned.difference == -pairs["good", "plain"].difference
+    assert (turned.low, turned.high) == (-pairs["good", "plain"].high, -pairs["good", "plain"].low)
 
 
 def test_the_best_of_equals_is_not_better() -> None:
@@ -135,19 +135,19 @@ def test_the_best_of_equals_is_not_better() -> None:
 def test_nobody_is_better_against_the_ranks() -> None:
     """Worse for ninety clients by a little and better for ten by much: the test is certain, and of the opposite."""
     gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
-    (found,) = statistics.against({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
-    assert found.p < 1e-6 < found.low
-    assert found.better == ""
+    (test,) = statistics.against({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
+    assert test.p < 1e-6 < test.low
+    assert test.better == ""
 
 
 def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice() -> None:
     """Every client gains on average, but only because of a seed; the interval over seeds holds zero."""
     base = RNG.normal(70, 1, size=(2, 30))
     other = base + np.array([[9.0], [-2.0]]) + RNG.normal(0, 0.1, size=(2, 30))
-    (found,) = statistics.against({"a": other, "b": base}, [("a", "b")], True)
-    assert found.p_adjusted < 1e-6
-    assert found.low < 0 < found.high
-    assert found.better == ""
+    (test,) = statistics.against({"a": other, "b": base}, [("a", "b")], True)
+    assert test.p_adjusted < 1e-6
+    assert test.low < 0 < test.high
+    assert test.better == ""
 
 
 def test_too_few_clients_can_never_be_significant() -> None:
@@ -194,8 +194,8 @@ def test_ranks_share_ties_and_follow_the_direction() -> None:
 @pytest.mark.parametrize(("methods", "q"), [(3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (10, 3.164)])
 def test_nemenyi_critical_values_of_the_table(methods: int, q: float) -> None:
     """Table 5(a) of Demsar (2006)."""
-    found = statistics.ranking([str(m) for m in range(methods)], RNG.normal(size=(14, methods)), [True] * 14)
-    assert found.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
+    ranking = statistics.ranking([str(m) for m in range(methods)], RNG.normal(size=(14, methods)), [True] * 14)
+    assert ranking.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
 
 
 def test_the_tests_written_out_equal_scipys() -> None:
@@ -222,21 +222,21 @@ def test_seeds_are_tested_beside_clients_and_corrected() -> None:
     base = RNG.normal(70, 8, size=(4, 12))
     noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
     pairs = statistics.all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
-    found = {(c.method, c.other): c for c in pairs}
-    assert found["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
-    assert found["b", "c"].p_seeds > 0.1
-    assert found["b", "c"].better == "c"
+    by_pair = {(c.method, c.other): c for c in pairs}
+    assert by_pair["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
+    assert by_pair["b", "c"].p_seeds > 0.1
+    assert by_pair["b", "c"].better == "c"
     np.testing.assert_allclose([c.p_seeds_adjusted for c in pairs], statistics.holm([c.p_seeds for c in pairs]))
     assert np.isnan(statistics.all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
 
 
 def test_friedman_by_its_formula() -> None:
     scores = RNG.normal(size=(9, 4)) + np.arange(4) * 0.5
-    found = statistics.ranking(list("abcd"), scores, [True] * 9)
-    statistic = 12 * 9 / (4 * 5) * (np.sum(found.ranks**2) - 4 * 25 / 4)
+    ranking = statistics.ranking(list("abcd"), scores, [True] * 9)
+    statistic = 12 * 9 / (4 * 5) * (np.sum(ranking.ranks**2) - 4 * 25 / 4)
     from scipy.stats import chi2
 
-    assert found.p == pytest.approx(chi2.sf(statistic, 3))
+    assert ranking.p == pytest.approx(chi2.sf(statistic, 3))
     with pytest.raises(BadInput, match="2 x 3 finite cells"):
         statistics.ranking(["a", "b"], scores[:, :2], [True] * 9)
 

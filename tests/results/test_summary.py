@@ -17,11 +17,12 @@ from fedweave import report, results
 from fedweave.errors import BadInput
 from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
-from fedweave.results import marks, statistics
-from fedweave.runs import selection
+from fedweave.results import marks
 from tests.fake_results import ARMS, write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -3.0, "FedAMP": -4.0, "FedAGHN": 0.0}
+
+
 RNG = np.random.default_rng(4)
 
 
@@ -48,120 +49,18 @@ def lines(folder: Path) -> dict[str, str]:
     return {line.topic: line.text for line in summary(study, results.tables(study))}
 
 
-def test_the_family_of_controls_has_every_test_once() -> None:
-    values = {name: RNG.normal(size=(2, 9)) for name in ("a", "Local", "b", "FedAvg-FT")}
-    found = [(c.method, c.other) for c in statistics.to_controls(values, marks.CONTROLS, True)]
-    expected = [("a", "Local"), ("b", "Local"), ("FedAvg-FT", "Local"), ("a", "FedAvg-FT"), ("b", "FedAvg-FT")]
-    assert sorted(found) == sorted(expected)
-    assert statistics.to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
-
-
-def test_the_family_of_controls_keeps_its_error() -> None:
-    """Six methods and two controls that do not differ: any wrong "better" in a twentieth of studies at most."""
-    wrong = 0
-    for _ in range(60):
-        scores = RNG.normal(size=12) + RNG.normal(size=(8, 1, 12))
-        values = dict(zip(("Local", "FedAvg-FT", *"abcdef"), scores, strict=True))
-        wrong += any(c.better for c in statistics.to_controls(values, marks.CONTROLS, True))
-    assert wrong <= 8  # 0.05 of 60 is 3, and three standard errors
-
-
-def test_a_smaller_family_corrects_less() -> None:
-    values = {
-        name: RNG.normal(0.4 * place, 1, size=(2, 10)) for place, name in enumerate(("Local", "FedAvg-FT", *"abcdefgh"))
-    }
-    every = {(c.method, c.other): c.p_adjusted for c in statistics.all_pairs(values, True)}
-    for c in statistics.to_controls(values, marks.CONTROLS, True):
-        pair = (c.method, c.other) if (c.method, c.other) in every else (c.other, c.method)
-        assert c.p <= c.p_adjusted <= every[pair]
-
-
-def test_undecided_is_neither_better_nor_equal() -> None:
-    """A clear gain among many pairs: the interval leaves out zero, the correction over all pairs does not let it
-    pass.
-    """
-    base = RNG.normal(70, 5, size=(1, 6))
-    values = {f"m{i}": base + RNG.normal(0, 2, size=(1, 6)) for i in range(12)}
-    pairs = statistics.all_pairs(values, True)
-    assert any(c.undecided for c in pairs)
-    for c in pairs:
-        apart = c.low * c.high > 0
-        assert c.undecided == (apart and not c.better)
-        assert not (c.better and c.undecided)
-
-
 def test_every_method_has_one_mark(made: results.Tables) -> None:
     """Marks partition the methods, and the tables agree with the tests that they come from."""
     board = made.board
-    found = marks.marked(board, made.significance)
-    assert {*found} == {*board["method"]}
-    assert {*found.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
-    assert sum(mark in ("best", "lead") for mark in found.values()) == 1
-    assert board["mark"].tolist() == [found[method] for method in board["method"]]
+    marking = marks.marked(board, made.significance)
+    assert {*marking} == {*board["method"]}
+    assert {*marking.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
+    assert sum(mark in ("best", "lead") for mark in marking.values()) == 1
+    assert board["mark"].tolist() == [marking[method] for method in board["method"]]
     led = made.significance[made.significance["family"] == "leader"]
     for test in led.to_dict("records"):
         expected = "behind" if test["better"] else "undecided" if test["low"] * test["high"] > 0 else "tied"
-        assert found[test["other"]] == expected
-
-
-def test_against_a_control_from_either_side() -> None:
-    columns = ["family", "method", "other", "difference", "low", "high", "p_adjusted", "better", "undecided"]
-    row = ["controls", "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.01, "FedAvg-FT", False]
-    tests = pd.DataFrame([row, ["pairs", *row[1:]]], columns=columns)
-    assert marks.outcome(marks.to_control(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
-    turned = marks.to_control(tests, "FedAvg-FT")["Local"]
-    assert (turned["difference"], turned["low"], turned["high"]) == (-3.0, -5.0, -1.0)
-    assert marks.outcome(turned, "Local") == "worse"
-    assert marks.outcome({**row_of(tests), "p_adjusted": np.nan}, "Local") == ""
-    assert marks.outcome({**row_of(tests), "better": "", "undecided": True}, "Local") == "undecided"
-    assert marks.outcome({**row_of(tests), "better": ""}, "Local") == "same"
-
-
-def row_of(tests: pd.DataFrame) -> dict[str, object]:
-    """The first row."""
-    return tests.to_dict("records")[0]
-
-
-def test_auc_of_planted_groups_and_of_none() -> None:
-    group = np.arange(12) % 3
-    planted = np.where(group[:, None] == group, 0.2, 0.01)
-    assert selection.group_auc(planted, group) == 1.0
-    assert selection.group_auc(-planted, group) == 0.0
-    assert selection.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
-    own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
-    assert selection.group_auc(own, group) == 1.0
-    assert (
-        selection.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
-    )  # learners may differ in how much they take
-    drawn = [selection.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
-    assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
-    assert np.isnan(selection.group_auc(planted, np.zeros(12)))
-    assert np.isnan(selection.group_auc(planted, np.arange(12)))
-    assert np.isnan(selection.group_auc(np.full((12, 12), np.nan), group))
-
-
-def test_auc_against_counting() -> None:
-    group, weights = RNG.integers(0, 3, 9), RNG.integers(0, 4, (9, 9)).astype(float)
-    rows = []
-    for i in range(9):
-        inside = [weights[i, j] for j in range(9) if j != i and group[j] == group[i]]
-        outside = [weights[i, j] for j in range(9) if group[j] != group[i]]
-        if inside and outside:
-            rows.append(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
-    assert selection.group_auc(weights, group) == pytest.approx(np.mean(rows))
-
-
-def test_identical_rows_do_not_vary() -> None:
-    mixture = RNG.dirichlet(np.ones(10))
-    assert selection.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
-    assert selection.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
-        0.0, abs=1e-12
-    )
-    group = np.arange(10) % 2
-    planted = np.where(group[:, None] == group, 0.2, 0.0)
-    assert selection.row_variation(planted) > 0.9
-    assert selection.row_variation(7 * planted) == pytest.approx(selection.row_variation(planted))
-    assert np.isnan(selection.row_variation(np.eye(10)))
+        assert marking[test["other"]] == expected
 
 
 def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tables) -> None:
@@ -177,23 +76,23 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tabl
 
 
 def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tables) -> None:
-    found, board = lines(folder), made.board
-    assert [*found] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
+    summary, board = lines(folder), made.board
+    assert [*summary] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
     row = board.iloc[0]
-    assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in found["Who leads"]
+    assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in summary["Who leads"]
     best = board[board["method"] != "Local"].iloc[0]
-    assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in found["Against Local"]
+    assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in summary["Against Local"]
     better = (board["vs_local"] == "better").sum()
     assert (
         f"{better} of 4 methods {'is' if better == 1 else 'are'} significantly better than Local"
-        in found["Against Local"]
+        in summary["Against Local"]
     )
-    named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", found["Convergence"])}
+    named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", summary["Convergence"])}
     assert named == {*results.unfinished(board)["method"]}
     auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
-    assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in found["True groups"]
-    assert found["Tuning"] == "Untuned: every run has its declared values."
+    assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
+    assert summary["Tuning"] == "Untuned: every run has its declared values."
 
 
 def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
@@ -225,13 +124,13 @@ def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
     changes = []
     for file in copy.glob("tuned/*/trials/*.json"):
-        found = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
-        changes.append(max(value for value in found if value is not None) - found[0])
-    told = lines(copy)["Tuning"]
-    assert told.startswith(
+        values = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
+        changes.append(max(value for value in values if value is not None) - values[0])
+    tuning = lines(copy)["Tuning"]
+    assert tuning.startswith(
         "20 trials each for 2 of 2 runs; the best trial changed the validation score of the declared values"
     )
-    assert told.endswith(f"by a median of {np.median(changes):+.1f} points.")
+    assert tuning.endswith(f"by a median of {np.median(changes):+.1f} points.")
 
 
 @pytest.mark.parametrize(("best", "late"), [((6, 6, 2), True), ((6, 2, 2), False), ((3, 3, 3), False)])

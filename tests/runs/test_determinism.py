@@ -17,7 +17,7 @@ import torch
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.federation import engine, records
+from fedweave.federation import records, start
 from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs.repetition import History, PreparedRun
@@ -65,7 +65,7 @@ def digest(history: History) -> str:
             history.scores,
             history.diagnostics,
             history.graphs,
-            history.kept,
+            history.snapshot,
             [row[:3] + row[4:] for row in history.ledger],
         )
     ):
@@ -75,7 +75,7 @@ def digest(history: History) -> str:
 
 def assert_near(a: History, b: History) -> None:
     """Kept models within the tolerance of their scale."""
-    for x, y in zip(tree_leaves(a.kept["models"]), tree_leaves(b.kept["models"]), strict=True):
+    for x, y in zip(tree_leaves(a.snapshot["models"]), tree_leaves(b.snapshot["models"]), strict=True):
         assert (x - y).abs().max() <= TOLERANCE * y.abs().max().clamp(min=1.0)
 
 
@@ -104,7 +104,7 @@ NAN = float("nan")
 def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
     """After the last round: for every client the model of the round that `metrics.select` chooses."""
     *_, (history, expected) = recorded(rule, rounds)
-    np.testing.assert_array_equal(history.kept["models"]["w"][:, 0], expected)
+    np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
 
 
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
@@ -119,8 +119,8 @@ def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) ->
     values[:, :absent] = np.nan  # who has no validation rows
     rounds = [row.tolist() if r >= 60 else row[:-1].tolist() for r, row in enumerate(values)]
     for history, expected in recorded(rule, rounds):
-        np.testing.assert_array_equal(history.kept["models"]["w"][:, 0], expected)
-        assert len(history.kept["rows"]) <= 2 * len(expected)
+        np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
+        assert len(history.snapshot["rows"]) <= 2 * len(expected)
 
 
 def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
@@ -129,7 +129,7 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
     """
     made = prepared("digits-fedavg_ft")
     made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
-    history, state = History(), engine.begin(made.method, made.federation, 0, Loop())
+    history, state = History(), start.begin(made.method, made.federation, 0, Loop())
     for r, values in enumerate(rounds, start=1):
         scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
@@ -177,8 +177,8 @@ def test_executors_stay_within_the_tolerance(key: str) -> None:
     for chunk in (0, 3):
         other = repetition.perform(prepared(key, executor="batched", chunk=chunk), 0)
         assert_near(other, one)
-        found, wanted = (archive.selected(prepared(key), history) for history in (other, one))
-        assert np.abs(found - wanted).max() <= 100 / 20  # one test row of the smallest client
+        actual, wanted = (archive.selected(prepared(key), history) for history in (other, one))
+        assert np.abs(actual - wanted).max() <= 100 / 20  # one test row of the smallest client
 
 
 PROGRAM = """

@@ -20,9 +20,9 @@ def leaves(name: str, kind: str, device: str, executor: Loop | Batched) -> list[
     *_, report = run(
         tiny.method(name, task, kind), federation.to(device), Settings(rounds=2, seed=4, participation=0.8), executor
     )
-    found = tree_leaves((report.state, report.scores))
-    assert {leaf.device.type for leaf in found if isinstance(leaf, torch.Tensor)} <= {device}
-    return [leaf.cpu() for leaf in found if isinstance(leaf, torch.Tensor)]
+    tensors = tree_leaves((report.state, report.scores))
+    assert {leaf.device.type for leaf in tensors if isinstance(leaf, torch.Tensor)} <= {device}
+    return [leaf.cpu() for leaf in tensors if isinstance(leaf, torch.Tensor)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -30,7 +30,7 @@ def leaves(name: str, kind: str, device: str, executor: Loop | Batched) -> list[
 def test_same_run_on_every_device(name: str, kind: str, device: str) -> None:
     """Loop on the CPU is the reference; on a GPU clients are batched."""
     expected = leaves(name, kind, "cpu", Loop())
-    found = leaves(name, kind, device, Loop() if device == "cpu" else Batched())
+    actual = leaves(name, kind, device, Loop() if device == "cpu" else Batched())
     tolerance = 0.0 if device == "cpu" else 1e-7
-    for a, b in zip(expected, found, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)

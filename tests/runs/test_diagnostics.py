@@ -26,6 +26,7 @@ from fedweave.federation.engine import diagnose, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.runs import archive, federations, repetition
+from fedweave.runs import history as histories
 from fedweave.server_networks import GCNEncoder, build_sheaf
 from fedweave.server_networks.sheaf import reverse_of
 from fedweave.study import spec
@@ -179,11 +180,11 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
         "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups"
     }  # fmt: skip
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
-    with np.load(tmp_path / "collaboration-0.npz") as kept:
-        assert kept["rounds"].tolist() == [3, 4, 5]
-        assert kept["group"].tolist() == [0, 1, 2, 3, 4]
-    with np.load(tmp_path / "portrait-0.npz") as kept:
-        assert (int(kept["round"]), len(kept["vectors"])) == (5, 5)
+    with np.load(tmp_path / "collaboration-0.npz") as stored:
+        assert stored["rounds"].tolist() == [3, 4, 5]
+        assert stored["group"].tolist() == [0, 1, 2, 3, 4]
+    with np.load(tmp_path / "portrait-0.npz") as stored:
+        assert (int(stored["round"]), len(stored["vectors"])) == (5, 5)
     assert not json.loads((tmp_path / "run.json").read_text())["leaks"]
 
 
@@ -191,9 +192,9 @@ def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
     made = prepared("fedaghn", {"name": "iid"}, rounds=12)
     layers = len(made.method.task.layers)
-    monkeypatch.setattr(repetition, "CELLS", 25 * layers * 4)
+    monkeypatch.setattr(histories, "CELLS", 25 * layers * 4)
     assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
-    monkeypatch.setattr(repetition, "CELLS", 1)
+    monkeypatch.setattr(histories, "CELLS", 1)
     assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
 
 

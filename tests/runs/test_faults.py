@@ -89,13 +89,13 @@ def ended(child: int) -> int:
 
 def orphans(session: int) -> list[str]:
     """Processes of a session that still run."""
-    found = []
+    names = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = entry.read_text().rpartition(")")[2].split()
             if int(fields[3]) == session and fields[0] != "Z":
-                found.append(entry.parent.name)
-    return found
+                names.append(entry.parent.name)
+    return names
 
 
 def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
         "rounds": rounds.to_csv(),
         "evaluations": pd.read_parquet(folder / "evaluations.parquet").to_csv(float_format="%.17g"),
         "diagnostics": (folder / "diagnostics.csv").read_bytes(),
-        "models": {f"{s}/{n}": v.numpy().tobytes() for s, kept in models.items() for n, v in kept["models"].items()},
-        "picked": {seed: kept["round"] for seed, kept in models.items()},
+        "models": {f"{s}/{n}": v.numpy().tobytes() for s, m in models.items() for n, v in m["models"].items()},
+        "picked": {seed: m["round"] for seed, m in models.items()},
     }
 
 

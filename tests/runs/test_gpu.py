@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
-from fedweave.federation.engine import begin, evaluate, one_round, run
+from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop, exact
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 from fedweave.tensors.trees import tree_leaves
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -48,9 +49,9 @@ def trained(work: Workload, executor: Executor, device: str = DEVICE) -> list[Te
     return [leaf.cpu() for leaf in tree_leaves((state, scores)) if isinstance(leaf, Tensor)]
 
 
-def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+def close(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
     """Equal up to rounding, leaf by leaf."""
-    for a, b in zip(expected, found, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -59,12 +60,12 @@ def test_executors_agree(kind: str) -> None:
     """Ragged clients, one of them away, in double precision: loop, batched and chunks of two give the same."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method, there = tiny.method(METHODS[kind], task, kind), federation.to(DEVICE)
-    found = []
+    results = []
     for executor in (Loop(), Batched(), Batched(2)):
         *_, report = run(method, there, Settings(rounds=2, seed=4, participation=0.8), executor)
-        found.append([leaf.cpu() for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, Tensor)])
-    close(found[1], found[0], 1e-9)
-    close(found[2], found[0], 1e-9)
+        results.append([leaf.cpu() for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, Tensor)])
+    close(results[1], results[0], 1e-9)
+    close(results[2], results[0], 1e-9)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -97,9 +98,9 @@ def test_rounded_products(how: str) -> None:
     expected = trained(work, Batched())
     exact(DEVICE, how == "tf32")
     half = replace(work, task=replace(work.task, products=torch.bfloat16 if how == "bfloat16" else None))
-    found = trained(half, Batched())
-    assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], found[:-4], strict=True))
-    close(found[:-4], expected[:-4], 2e-2)
+    actual = trained(half, Batched())
+    assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], actual[:-4], strict=True))
+    close(actual[:-4], expected[:-4], 2e-2)
 
 
 def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
@@ -119,8 +120,8 @@ def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
     torch.cuda.set_per_process_memory_fraction((peaks[2] + peaks[8]) / 2 / whole)
     try:
         with pytest.warns(UserWarning, match="8 clients at once do not fit"):
-            found = trained(work, executor)
+            actual = trained(work, executor)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert executor.fitted[0] < 8
-    close(found, results[2], 1e-3)
+    close(actual, results[2], 1e-3)

@@ -36,7 +36,7 @@ def touched_anew(keep: bool) -> float:
     return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this setting")
 def test_large_tensors_reuse_the_memory_of_those_before_them() -> None:
     assert touched_anew(keep=True) < 64 < touched_anew(keep=False)
 

@@ -24,13 +24,13 @@ CASES = {
 def stored(run: Path, seed: int) -> pd.Series:
     """The test scores of the clients in the round whose models are kept."""
     point = json.loads((run / "run.json").read_text())["point"]
-    kept = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
+    round = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
     table = (
         pd.read_parquet(run / "evaluations.parquet")
         .set_index(["seed", "round", "point", "split", "client"])["value"]
         .sort_index()
     )
-    return table.loc[seed, kept, point, "test"]
+    return table.loc[seed, round, point, "test"]
 
 
 @pytest.mark.parametrize("kind", CASES)

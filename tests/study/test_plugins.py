@@ -9,7 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import data
-from fedweave.data.partitions.registry import KINDS
+from fedweave.data.partitions.registry import TRAITS
 from fedweave.data.registry import DATASETS
 from fedweave.errors import BadInput
 from fedweave.federation.registry import METHODS
@@ -61,7 +61,7 @@ def halves(dataset, clients, seed):
 @pytest.fixture(autouse=True)
 def tables(tmp_path: Path) -> Iterator[None]:
     """The tables are afterwards what they were, and no plug-in stays imported."""
-    before = [(table, dict(table)) for table in (METHODS, MODELS, DATASETS, data.PARTITIONS, KINDS)]
+    before = [(table, dict(table)) for table in (METHODS, MODELS, DATASETS, data.PARTITIONS, TRAITS)]
     path = list(sys.path)
     yield
     for table, entries in before:

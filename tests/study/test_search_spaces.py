@@ -87,5 +87,5 @@ def test_a_fraction_as_step_makes_a_range_of_fractions() -> None:
     """Whatever its ends look like."""
     content = altered("tune", {"trials": 1, "spaces": {"ditto": {"lam": {"low": 1, "high": 2, "step": 0.5}}}})
     study = spec.parse({**content, "methods": {"ditto": {"lam": 1}}})
-    found = search.distributions(study, "digits-ditto")["lam"]
-    assert (found.low, found.high, found.step) == (1.0, 2.0, 0.5)
+    space = search.distributions(study, "digits-ditto")["lam"]
+    assert (space.low, space.high, space.step) == (1.0, 2.0, 0.5)

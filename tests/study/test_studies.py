@@ -186,8 +186,8 @@ def test_a_study_turns_a_range_into_choices(tmp_path: Path) -> None:
     """Nothing of the range is left; a range that is only moved keeps the rest."""
     spaces = "tune: {trials: 1, spaces: {fedprox: {mu: {choices: [0.1]}, train.lr: {high: 0.1}}}}\n"
     folder = written(tmp_path, f"{spaces}tasks: {{digits: {{methods: [fedprox]}}}}\n")
-    found = catalogue.expand("mine", folder)["tune"]["spaces"]["fedprox"]
-    assert found == {"mu": {"choices": [0.1]}, "train.lr": {"low": 0.003, "high": 0.1, "log": True}}
+    spaces = catalogue.expand("mine", folder)["tune"]["spaces"]["fedprox"]
+    assert spaces == {"mu": {"choices": [0.1]}, "train.lr": {"low": 0.003, "high": 0.1, "log": True}}
 
 
 def test_figures_draw_from_the_runs_of_their_tables() -> None:

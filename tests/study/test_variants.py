@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
-    found = variants.expand({"run": "r", "grid": {"train.epochs": [1, 2], "p": ["trained", "absent"]}}, "x")
-    assert found == {
+    settings = variants.expand({"run": "r", "grid": {"train.epochs": [1, 2], "p": ["trained", "absent"]}}, "x")
+    assert settings == {
         "run": "r",
         "variants": {
             "epochs = 1, p = trained": {"train.epochs": 1, "p": "trained"},
@@ -26,7 +26,7 @@ def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
             "epochs = 2, p = absent": {"train.epochs": 2, "p": "absent"},
         },
     }
-    assert variants.expand(found, "x") == found
+    assert variants.expand(settings, "x") == settings
 
 
 @pytest.mark.parametrize(

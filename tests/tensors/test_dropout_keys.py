@@ -29,14 +29,14 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
 
 def test_neighbours_are_dropped_independently() -> None:
     """Four elements share a hash; none of their pairs may move together."""
-    kept = (
+    mask = (
         (dropout_keys.dropout(torch.ones(200_000, dtype=torch.float64), 0.5, dropout_keys.key(11)) > 0)
         .reshape(-1, 4)
         .double()
         .numpy()
     )
-    correlation = np.corrcoef(kept.T) - np.eye(4)
-    assert np.abs(correlation).max() < 4 / np.sqrt(len(kept))
+    correlation = np.corrcoef(mask.T) - np.eye(4)
+    assert np.abs(correlation).max() < 4 / np.sqrt(len(mask))
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4)])

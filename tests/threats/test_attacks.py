@@ -39,7 +39,7 @@ def assert_equal(a: object, b: object) -> None:
         assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
 
 
-def told(name: str, report: Report) -> Tensor:
+def uploaded(name: str, report: Report) -> Tensor:
     """The embeddings that the server holds."""
     return report.state.server["fixed"]["x" if name == "fedsheafhn" else "embeddings"]
 
@@ -55,34 +55,35 @@ def test_nobody_lying_is_the_clean_run(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["constant", "gaussian"])
 def test_liars_replace_embeddings_and_nothing_else(name: str, kind: str) -> None:
-    """What liars tell is a number or noise; in the first round everybody else, and every model, is as without an
+    """What attackers upload is a number or noise; in the first round everybody else, and every model, is as without an
     attack.
     """
     lying = federation(kind)
     clean, attacked = (reports(name, clients)[0] for clients in (tiny.nodes_federation(), lying))
-    rows, honest = told(name, attacked), told(name, clean)
+    rows, honest = uploaded(name, attacked), uploaded(name, clean)
     assert torch.equal(rows[~lying.attack.attackers], honest[~lying.attack.attackers])
     assert lying.attack.attackers.sum() == 2
     for row in rows[lying.attack.attackers]:
         assert (row == row[0]).all() == (kind == "constant")
     assert not torch.equal(rows[lying.attack.attackers], honest[lying.attack.attackers])
-    if name == "fedpub":  # its first mixture is made before anybody has told anything
+    if name == "fedpub":  # its first mixture is made before anybody has uploaded an embedding
         assert_equal(attacked.models["post"], clean.models["post"])
 
 
-def test_the_wire_does_not_notice() -> None:
+def test_an_attack_changes_no_traffic() -> None:
     """A lie is as long as the truth."""
     for name in METHODS:
         both = (reports(name, clients) for clients in (tiny.nodes_federation(), federation()))
-        clean, attacked = ([(r.bytes_down, r.bytes_up) for r in found] for found in both)
+        clean, attacked = ([(r.bytes_down, r.bytes_up) for r in one] for one in both)
         assert clean == attacked
 
 
-def test_every_told_embedding_is_replaced() -> None:
+def test_every_uploaded_embedding_is_replaced() -> None:
     """On joining and in every refresh; a lie is drawn anew each time."""
     lying = federation()
     held = [
-        told("fedsheafhn", r)[lying.attack.attackers] for r in reports("fedsheafhn", lying, Settings(rounds=5, seed=2))
+        uploaded("fedsheafhn", r)[lying.attack.attackers]
+        for r in reports("fedsheafhn", lying, Settings(rounds=5, seed=2))
     ]
     changed = [not torch.equal(a, b) for a, b in pairwise(held)]
     assert changed == [False, True, False, True]
@@ -128,8 +129,8 @@ def test_executors_and_newcomers_know_the_liars() -> None:
         if isinstance(a, Tensor):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
     for r in (0, -1):
-        present = len(told("fedsheafhn", clean[r]))
-        replaced = (told("fedsheafhn", ends[0][r]) != told("fedsheafhn", clean[r])).any(1)
+        present = len(uploaded("fedsheafhn", clean[r]))
+        replaced = (uploaded("fedsheafhn", ends[0][r]) != uploaded("fedsheafhn", clean[r])).any(1)
         assert torch.equal(replaced, lying.attack.attackers[:present])
     assert lying.attack.attackers[3:].any()
     assert not lying.attack.attackers[3:].all()

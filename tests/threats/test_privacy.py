@@ -33,13 +33,13 @@ def divergence(mu: float, value: float) -> float:
 )
 def test_epsilon_is_exact(noise: float, releases: int, delta: float) -> None:
     """It is where the integral of the privacy loss meets δ, and lies below what Rényi accounting gives."""
-    found = epsilon(noise, releases, delta)
+    bound = epsilon(noise, releases, delta)
     mu = math.sqrt(releases) / noise
-    assert divergence(mu, found) == pytest.approx(delta, rel=1e-3)
+    assert divergence(mu, bound) == pytest.approx(delta, rel=1e-3)
     orders = np.linspace(1.01, 500, 200_000)
     renyi = orders * mu**2 / 2 + np.log((orders - 1) / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    assert 0 < found <= renyi.min()
-    assert found > 0.8 * renyi.min()
+    assert 0 < bound <= renyi.min()
+    assert bound > 0.8 * renyi.min()
 
 
 def test_epsilon_knows_its_limits() -> None:
@@ -53,22 +53,24 @@ def test_epsilon_knows_its_limits() -> None:
 
 def test_noise_has_its_law_and_updates_their_bound() -> None:
     """Clipped around what was sent; z C √parts for two parts; another client, round or seed draws anew."""
-    ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "told": torch.zeros(50, 30)}
+    ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "embedding": torch.zeros(50, 30)}
     far = trees.tree_map(lambda t: t + 100.0, still)
     private = Privacy(clip=2.0, noise=1.5)
     sent = private.protect(far, still, ids, 3, 7)
     quiet = replace(private, noise=0.0).protect(far, still, ids, 3, 7)
-    for part in (quiet["model"]["w"], quiet["told"]):
+    for part in (quiet["model"]["w"], quiet["embedding"]):
         assert torch.allclose(part.norm(dim=1), torch.full((50,), 2.0), atol=1e-5)
-    noise = torch.cat([(sent["model"]["w"] - quiet["model"]["w"]).flatten(), (sent["told"] - quiet["told"]).flatten()])
+    noise = torch.cat(
+        [(sent["model"]["w"] - quiet["model"]["w"]).flatten(), (sent["embedding"] - quiet["embedding"]).flatten()]
+    )
     assert noise.std() == pytest.approx(1.5 * 2.0 * math.sqrt(2), rel=0.02)
     assert abs(noise.mean()) < 0.1
-    rest = [private.protect(far, still, ids, *key)["told"] for key in ((3, 7), (3, 8), (4, 7))]
-    assert torch.equal(rest[0], sent["told"])
+    rest = [private.protect(far, still, ids, *key)["embedding"] for key in ((3, 7), (3, 8), (4, 7))]
+    assert torch.equal(rest[0], sent["embedding"])
     assert not torch.equal(rest[0], rest[1])
     assert not torch.equal(rest[0], rest[2])
     some = private.protect(trees.take(far, ids[8:10]), trees.take(still, ids[8:10]), ids[8:10], 3, 7)
-    assert torch.equal(some["told"], sent["told"][8:10])
+    assert torch.equal(some["embedding"], sent["embedding"][8:10])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -288,11 +288,11 @@ class Federation:
         """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
         if self.dataset.y is None or self.partition.test_weight is not None:
             return None
-        found = []
+        accuracies = []
         for i in range(len(self)):
             guess = np.bincount(self._labels(i, "train")).argmax()
-            found.append(100.0 * float((self._labels(i, "test") == guess).mean()))
-        return np.array(found)
+            accuracies.append(100.0 * float((self._labels(i, "test") == guess).mean()))
+        return np.array(accuracies)
 
     def _labels(self, client: int, part: str) -> np.ndarray:
         rows = getattr(self.partition, part)[client]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedweave.errors import Diverged
-from fedweave.federation.engine import Report
-from fedweave.runs import assembly, repetition
+from fedweave.federation.records import Report
+from fedweave.runs import repetition
 from fedweave.runs.parallel import share
 from fedweave.study.spec import Study
 
@@ -75,7 +75,7 @@ class Bar:
 
 def reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[int, Report], Progress]:
     """Makes a small record of every round, which may cross processes."""
-    point, rounds = assembly.point(prepared.run), prepared.rounds
+    point, rounds = prepared.point, prepared.rounds
 
     def made(seed: int, report: Report) -> Progress:
         val = report.scores[point]["val"].cpu().numpy() if report.scores else None

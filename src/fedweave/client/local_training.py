@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from fedweave.client.solvers import Loss, Solver, masked_mean, owned, value_and_grad
 from fedweave.tensors import compiled, trees
 from fedweave.tensors import dropout_keys as keys
-from fedweave.tensors.closures import Rebuild, lift
+from fedweave.tensors.closures import Rebuild, capture
 from fedweave.tensors.trees import Params, Tree, mapped
 
 _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
@@ -148,12 +148,12 @@ def _stacked(
     state: Tree | None,
     masked: bool,
 ) -> tuple[Params, Tree, Params, Tensor]:
-    lifted = lift(loss)
+    captured = capture(loss)
     state = solver.init(params) if state is None else state
     if not steps:
         return params, state, rest, torch.zeros((), device=step_keys.device)
-    inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, lifted.tensors))
-    outputs = _Unmapped.apply(_Job(lifted.form, lifted.rebuild, solver, masked, spec), *inputs)
+    inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, captured.tensors))
+    outputs = _Unmapped.apply(_Job(captured.form, captured.rebuild, solver, masked, spec), *inputs)
     return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
 
 

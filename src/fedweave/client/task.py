@@ -133,6 +133,9 @@ class Task(ABC):
         return frozenset({"batch_norm"} if self.norms else ())
 
     @abstractmethod
+    def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
+        """What the model reads for `rows`; a key makes it a training batch."""
+
     def forward(
         self,
         model: Params,
@@ -142,7 +145,8 @@ class Task(ABC):
         mask: Tensor | None = None,
         method: str = "forward",
     ) -> Tensor:
-        """Outputs [B, ...] for `rows`; a key makes it a training pass."""
+        """Outputs [B, ...] for `rows`; a key makes it a training pass, in which `mask` [B] marks real rows."""
+        return self.call(model, self.batch(data, rows, key), method, key=key, mask=mask)
 
     @abstractmethod
     def targets(self, data: ClientData, rows: Tensor) -> Tensor:
@@ -200,18 +204,9 @@ class RowClassification(Classification):
 
     augment: int = 0
 
-    def forward(
-        self,
-        model: Params,
-        data: ClientData,
-        rows: Tensor,
-        key: Tensor | None = None,
-        mask: Tensor | None = None,
-        method: str = "forward",
-    ) -> Tensor:
+    def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
         x = data.arrays["x"]
-        batch = x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
-        return self.call(model, batch, method, key=key, mask=mask)
+        return x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
 
 
 class NodeClassification(Classification):
@@ -222,10 +217,13 @@ class NodeClassification(Classification):
         return super().capabilities | {"subgraphs"}
 
     def inputs(self, data: ClientData) -> tuple[Tensor | Cells, Tensor, Tensor]:
-        """(x [V, F] or its cells, edges [3, E], weight [E])."""
+        """The whole subgraph: (x [V, F] or its cells, edges [3, E], weight [E])."""
         a = data.arrays
         x = Cells(a["cells"], a["values"], len(a["x"])) if "cells" in a else a["x"]
         return x, a["edges"], a["weight"]
+
+    def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
+        return self.inputs(data)
 
     def forward(
         self,
@@ -236,7 +234,8 @@ class NodeClassification(Classification):
         mask: Tensor | None = None,
         method: str = "forward",
     ) -> Tensor:
-        return self.call(model, self.inputs(data), method, key=key)[rows]
+        # The model sees all nodes, so a mask of `rows` says nothing to it.
+        return super().forward(model, data, rows, key, None, method)[rows]
 
     def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         with torch.no_grad():
@@ -265,21 +264,13 @@ class Forecast(Task):
     metric = "mse"
     higher_is_better = False
 
-    def forward(
-        self,
-        model: Params,
-        data: ClientData,
-        rows: Tensor,
-        key: Tensor | None = None,
-        mask: Tensor | None = None,
-        method: str = "forward",
-    ) -> Tensor:
+    def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
         series, time = data.arrays["x"], data.arrays["time"]
         span = torch.arange(self.window + self.horizon, device=rows.device)
         values = series.reshape(-1)[rows[:, None] + span[: self.window]]
         hours = time[(rows % series.shape[1])[:, None] + span]
         padded = F.pad(values, (0, self.horizon))
-        return self.call(model, torch.stack([padded, hours], dim=-1), method, key=key)
+        return torch.stack([padded, hours], dim=-1)
 
     def targets(self, data: ClientData, rows: Tensor) -> Tensor:
         span = torch.arange(self.window, self.window + self.horizon, device=rows.device)

@@ -32,7 +32,7 @@ class SplitClient(Method):
         return ()
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         """All names that stay: private parameters and BatchNorm buffers."""
         return (*self.private, *self.statistics)
 
@@ -53,9 +53,8 @@ class SplitClient(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
-        fit = self.fit(model, trees.without(model, self.kept), data)
-        upload = {"model": trees.without(fit.model, self.kept), **self.feedback(model, own, data)}
-        return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
+        fit = self.fit(model, trees.without(model, self.local_names), data)
+        return self.split_update(fit, **self.feedback(model, own, data))
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**self.received(shared, own), **client}
@@ -75,7 +74,7 @@ class GlobalModel(Method):
         return mean
 
     def init(self, start: Start) -> Server:
-        return {"model": {**trees.without(start.model, self.kept), **self.extras(start)}}
+        return {"model": {**trees.without(start.model, self.local_names), **self.extras(start)}}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
@@ -109,7 +108,7 @@ class ClientModels(Method):
         return {}, {}
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
+        models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)
         return {
             "models": models,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -122,6 +121,9 @@ class ClientModels(Method):
         shared, own = self.extra_downloads(server, weights, ids)
         mixture = weave(weights, server["models"], [*self.task.layers.values()])
         return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
+
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return {}, own["mixture"]
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         return {

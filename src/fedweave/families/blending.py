@@ -52,7 +52,7 @@ class Blending(GlobalModel):
         model, weights, started = self._blend(shared, client, data)
         fit = self.fit(model, data)
         return Update(
-            {"model": trees.without(fit.model, self.kept)},
+            {"model": trees.without(fit.model, self.local_names)},
             {"model": fit.model, "weights": weights, "started": started},
             fit.model,
             fit.loss,

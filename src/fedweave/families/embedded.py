@@ -1,17 +1,52 @@
-"""A family of clients whose data is a subgraph, and who tell the server a vector that describes it."""
+"""Shared code of methods in which a vector describes a client's subgraph to the server."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import Grouped
 from fedweave.client.task import NodeClassification
+from fedweave.errors import BadInput
 from fedweave.federation.protocol import ClientState, Method, Update
+from fedweave.models.gcn import gcn_norm
 from fedweave.settings import Epochs, Rounds
 from fedweave.tensors import trees
+from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
+
+
+def random_blocks(seed: int, blocks: int, size: int, density: float, features: int, dtype: torch.dtype) -> Tree:
+    """A random graph of `blocks` of `size` nodes: edges within a block only, features N(0, 1).
+
+    Args:
+        density: share of a block's possible edges that exist.
+
+    Returns:
+        {"x": [V, features], "edges": [3, E], "weight": [E]}, as a GCN reads them.
+    """
+    g, n = stream(seed), blocks * size
+    pairs = np.stack(np.triu_indices(n, 1))
+    exists = (g.random(pairs.shape[1]) < density) & (pairs[0] // size == pairs[1] // size)
+    chosen = torch.from_numpy(pairs[:, exists])
+    edges, weight = gcn_norm(torch.cat([chosen, chosen.flip(0)], 1), n, dtype)
+    return {"x": torch.from_numpy(g.standard_normal((n, features))).to(dtype), "edges": edges, "weight": weight}
+
+
+def unit_vectors(first: int, count: int, size: int) -> Tensor:
+    """Rows `first` to `first + count` of the identity matrix [count, size].
+
+    Raises:
+        BadInput: the matrix has fewer rows.
+    """
+    if first + count > size:
+        raise BadInput(
+            f"embedding: 'onehot' has vectors of length {size} and none for client {size + 1}; let fewer join"
+        )
+    return torch.eye(first + count, size)[first:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +67,7 @@ class EmbeddedClient(Method):
     embeds = True
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         return (*self.task.head, *self.task.buffers)
 
     @property
@@ -45,7 +80,10 @@ class EmbeddedClient(Method):
         }
 
     def join(self, model: Params) -> ClientState:
-        return {"model": trees.only(model, self.kept), "moments": self.solver.init(trees.only(model, self.task.head))}
+        return {
+            "model": trees.only(model, self.local_names),
+            "moments": self.solver.init(trees.only(model, self.task.head)),
+        }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
@@ -55,9 +93,12 @@ class EmbeddedClient(Method):
         )
         moments = {**solver.init(trees.only(model, self.task.params)), "head": client["moments"]}
         fit = self.descend(model, data, solver=solver, state=moments)
-        upload = {"model": trees.without(fit.model, self.kept), **self._news(fit.model, data)}
+        upload = {"model": trees.without(fit.model, self.local_names), **self._news(fit.model, data)}
         return Update(
-            upload, {"model": trees.only(fit.model, self.kept), "moments": fit.state["head"]}, fit.model, fit.loss
+            upload,
+            {"model": trees.only(fit.model, self.local_names), "moments": fit.state["head"]},
+            fit.model,
+            fit.loss,
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.task import Task
+from fedweave.client.task import RowLosses, Task
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -43,6 +43,22 @@ def class_statistics(task: Task, model: Params, data: ClientData) -> Tree:
     means, power = labels.T @ z / filled[:, None], labels.T @ z.square().sum(1) / filled
     variance = ((p * power).sum() - (p.square() * means.square().sum(1)).sum()) / counts.sum()
     return {"counts": counts, "means": means, "h": p[:, None] * means, "variance": variance}
+
+
+def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, known: Tensor, weight: float) -> RowLosses:
+    """The task's loss of a row + weight · mean((z − μ_y)²), if the class y has a prototype.
+
+    Args:
+        prototypes: μ [C, D].
+        known: bool [C], which classes have one.
+    """
+
+    def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        z, y = task.forward(model, data, rows, key, mask, method="features"), task.targets(data, rows)
+        distance = (z - prototypes[y]).square().mean(-1) * known[y]
+        return task.row_loss(task.call(model, z, "classify"), y) + weight * distance
+
+    return losses
 
 
 def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:

@@ -120,7 +120,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
         return initialised(self._network(size), start.seed + 1, next(iter(start.model.values())).dtype)
 
     def _network(self, size: int) -> Callable[[], nn.Module]:
-        shapes = trees.without(self.task.shapes(), self.kept)
+        shapes = trees.without(self.task.shapes(), self.local_names)
         return lambda: TargetHypernetwork(size, shapes, width=self.width, hidden=self.hidden)
 
 

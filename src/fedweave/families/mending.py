@@ -31,13 +31,13 @@ class Impaired(NamedTuple):
 
     Attributes:
         hidden: [V].
-        kept: [E] edges between visible nodes.
+        edges: [E] the edges between visible nodes.
         missing: [V] how many hidden neighbours a visible node has.
         lost: [V, S] which they are; slots beyond `missing` hold anything.
     """
 
     hidden: Tensor
-    kept: Tensor
+    edges: Tensor
     missing: Tensor
     lost: Tensor
 
@@ -223,9 +223,9 @@ class Mending(Method):
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             degree, slots = self.generate(
-                part(model, "generator"), data, graph.kept, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4)
+                part(model, "generator"), data, graph.edges, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4)
             )
-            logits = self.classify(part(model, "classifier"), data, graph.kept, slots, dropout_keys.fold(key, 5))
+            logits = self.classify(part(model, "classifier"), data, graph.edges, slots, dropout_keys.fold(key, 5))
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
             errors = greedy(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]

@@ -51,10 +51,12 @@ class LearnedMixtures(SplitClient, GeneratedModels):
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
         alpha = self.weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
-        return among_heard(alpha, ids, fixed["unheard"]) if "unheard" in fixed else alpha
+        return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        return self.learnables(start), {"models": trees.broadcast(trees.without(start.model, self.kept), start.clients)}
+        return self.learnables(start), {
+            "models": trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+        }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         alpha, layers = self.alpha(phi, fixed, ids), [*self.task.layers.values()]
@@ -67,28 +69,29 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        flags = {"unheard": fixed["unheard"].index_fill(0, ids, False)} if "unheard" in fixed else {}
+        waiting = fixed.get("without_upload")
+        flags = {} if waiting is None else {"without_upload": waiting.index_fill(0, ids, False)}
         return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **flags}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        fresh = trees.broadcast(trees.without(start.model, self.kept), newcomers)
+        fresh = trees.broadcast(trees.without(start.model, self.local_names), newcomers)
         models = trees.concat([fixed["models"], fresh])
-        unheard = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
-        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, "unheard": unheard}
+        without_upload = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
+        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, "without_upload": without_upload}
 
     def collaboration(self, server: Server) -> Tensor:
         like = next(iter(server["fixed"]["models"].values()))
         return self.alpha(server["phi"], server["fixed"], torch.arange(len(like), device=like.device))
 
 
-def among_heard(alpha: Tensor, ids: Tensor, unheard: Tensor) -> Tensor:
-    """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet (`unheard` [N]).
+def among_uploaded(alpha: Tensor, ids: Tensor, without_upload: Tensor) -> Tensor:
+    """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet (`without_upload` [N]).
 
     Such a newcomer itself starts with the common initial model.
     """
-    itself = (ids[:, None] == torch.arange(len(unheard), device=ids.device)).to(alpha)
-    mixture = row_shares(alpha.masked_fill(unheard, 0.0))
-    alone = unheard[ids][:, None] | ~mixture.any(-1, keepdim=True)
+    itself = (ids[:, None] == torch.arange(len(without_upload), device=ids.device)).to(alpha)
+    mixture = row_shares(alpha.masked_fill(without_upload, 0.0))
+    alone = without_upload[ids][:, None] | ~mixture.any(-1, keepdim=True)
     return torch.where(alone, itself, mixture)
 
 

@@ -1,4 +1,4 @@
-"""Penalties in local training: proximity to the received model, and modifiers of the loss."""
+"""Penalties in local training: proximity to the received model, modifiers of the loss, distance of two samples."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from fedweave.settings import LogSpace, Weight
 from fedweave.tensors.trees import Params
 
 BLUNT = 1e-4  # distances below this count as rounding
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels of `discrepancy`, as in the code of FedCP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +62,15 @@ def aligned(loss: Loss, direction: Params, weight: Tensor | float) -> Loss:
         return value + weight * inner / (length(model[name] for name in direction) * size).clamp(min=1e-12), buffers
 
     return turned
+
+
+def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+    """Squared maximum mean discrepancy of two samples [B, D] under a sum of Gaussian kernels exp(−‖·‖² / 2a)."""
+    share = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)
+    share = share / share.sum().clamp(min=1)
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.T
+        return share @ sum(torch.exp(-0.5 * squared / width) for width in BANDWIDTHS) @ share
+
+    return kernel(x, x) + kernel(y, y) - 2.0 * kernel(x, y)

@@ -39,6 +39,8 @@ class ValidatedMixtures(LearnedMixtures):
     probes: Annotated[Size, "random directions u ∈ {−1, 1}^|φ| a round, of spsa"] = 1
     perturbation: Annotated[Positive, "c, size of the perturbation, of spsa"] = 0.01
 
+    public = ("steps",)
+
     @property
     def leaks(self) -> bool:
         return self.gat_split == "test"

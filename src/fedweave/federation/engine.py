@@ -1,64 +1,28 @@
-"""The one driver of all methods: start, one round, evaluation, newcomers, and a generator of reports.
+"""The one driver of all methods: one round, its evaluation, and a generator of reports.
 
 It knows the protocol, the executors and the schedule, never a method.
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import trimmed
+from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
-from fedweave.federation.protocol import ClientState, Method, Server, Stage, Start
+from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.records import Downloads, Report, Settings, State
-from fedweave.federation.schedule import INITIAL, SERVER, attendance, cohort, participants, viewers
-from fedweave.federation.stages import enrolments, stage_at
-from fedweave.federation.uploads import PLAIN, UploadPath, deliver, deliver_enrolment, finite_rows, reference
+from fedweave.federation.schedule import cohort, participants, viewers
+from fedweave.federation.start import begin, hand_over, initial_model, onboard
+from fedweave.federation.timeline import Timeline
+from fedweave.federation.uploads import deliver, finite_rows, reference
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Params, Tree
-
-
-def describe(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
-) -> Start:
-    """What the server knows before round 0: the common initial model and the clients' enrolment."""
-    model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(federation.clients), seed, executor, upload_path)
-    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
-
-
-def _initial(method: Method, federation: Federation, seed: int) -> Params:
-    device = federation.ids.device
-    return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
-
-
-def _enrol(
-    method: Method,
-    model: Params,
-    federation: Federation,
-    positions: Tensor,
-    seed: int,
-    executor: Executor,
-    upload_path: UploadPath,
-) -> Tree:
-    # Enrolment precedes round 0; its minibatches are those of "round −1", shifted because streams are non-negative.
-    who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, 2**31 - 1)
-    return deliver_enrolment(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, upload_path)
-
-
-def begin(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
-) -> State:
-    """The state before round 0."""
-    start = describe(method, federation, seed, executor, upload_path)
-    server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
-    return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
+from fedweave.tensors.trees import Tree
 
 
 def train(
@@ -98,10 +62,10 @@ def one_round(
     shared, own, updates = train(method, state, who, executor, downloads)
 
     def base() -> Tree:
-        return reference(updates.upload, shared, own, lambda: _initial(method, federation, settings.seed))
+        return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
 
     ids, private = positions.to(federation.ids.device), (updates.loss, updates.client)
-    uploads, rows = deliver(updates.upload, private, base, who, settings.seed, settings.upload_path)
+    uploads, rows = deliver(updates.upload, private, base, who, settings.seed, settings.upload_path, method.public)
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
@@ -174,43 +138,6 @@ def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, 
     return {name: float(value) for name, value in named.items()}
 
 
-def onboard(
-    method: Method,
-    state: State,
-    federation: Federation,
-    newcomers: int,
-    seed: int,
-    executor: Executor,
-    upload_path: UploadPath = PLAIN,
-) -> State:
-    """Let the last `newcomers` clients of `federation` join a running federation."""
-    n = federation.clients
-    model = _initial(method, federation, seed)
-    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
-    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
-    joined = trees.broadcast(method.join(model), newcomers)
-    return State(
-        state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined])
-    )
-
-
-class _UploadCount:
-    """How often each client has uploaded, counted from one evaluation to the next."""
-
-    def __init__(self, settings: Settings, present: Federation, federation: Federation) -> None:
-        self.settings, self.present, self.federation = settings, present, federation
-        self.rounds, self.uploads = 0, torch.zeros(federation.clients, dtype=torch.int64)
-
-    def most(self, rounds: int) -> int:
-        """The largest number of uploads of a client in the first `rounds` rounds."""
-        settings, new = self.settings, range(self.rounds, rounds)
-        clients = [(self.present if i < settings.join_round else self.federation).clients for i in new]
-        ids = self.federation.ids.cpu()
-        self.uploads += attendance(settings.seed, self.rounds, clients, ids, settings.participation)
-        self.rounds = rounds
-        return int(self.uploads.max())
-
-
 def run(
     method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
 ) -> Iterator[Report]:
@@ -219,38 +146,20 @@ def run(
     Yields:
         a `Report` a round, with scores at evaluation points.
     """
-    stages = method.stages(settings.rounds)
-    *warm, last = [stage.rounds for stage in stages]
-    total = sum(warm) + last
-    settings = replace(settings, join_round=settings.join_round and sum(warm) + settings.join_round)
-    present = (
-        federation.select(torch.arange(federation.clients - settings.newcomers)) if settings.join_round else federation
-    )
-    state = resume or begin(stages[0].method, present, settings.seed, executor, settings.upload_path)
-    downloads, uploads = Downloads(), _UploadCount(settings, present, federation)
-    while state.round < total:
-        stage, opens = stage_at(stages, state.round)
-        state = _hand_over(stage, state, present, settings, executor) if opens else state
-        if settings.join_round and state.round == settings.join_round:
-            joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
-            state = onboard(stage.method, state, federation, *joining)
-        crowd = present if state.round < settings.join_round else federation
-        # A warm-up stage is not the method: only the last stage's rounds may be evaluated and reported.
-        due = stage is stages[-1] and ((state.round + 1) % settings.every == 0 or state.round + 1 == total)
+    timeline = Timeline.of(method, federation, settings)
+    settings = timeline.settings
+    joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
+    first, founders = timeline.stages[0].method, timeline.founders
+    state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
+    downloads, accountant = Downloads(), Accountant(timeline)
+    while state.round < timeline.rounds:
+        (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
+        state = hand_over(stage, state, founders, settings, executor) if opens else state
+        state = onboard(stage.method, state, crowd, *joining) if timeline.joins(state.round) else state
+        due = timeline.evaluates(state.round)
         state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
         if due:
             scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
-            numbers = diagnose(stage.method, state.server, crowd.group)
+            numbers = diagnose(stage.method, state.server, crowd.group) | accountant.spent(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
-        if due and (privacy := settings.upload_path.privacy):
-            spent = privacy.epsilon(uploads.most(state.round) + enrolments(stages, state.round))
-            report = report._replace(diagnostics={**report.diagnostics, "epsilon": spent})
         yield report
-
-
-def _hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
-    if stage.handover is None:
-        return state
-    start = describe(stage.method, federation, settings.seed, executor, settings.upload_path)
-    server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
-    return state._replace(server=server)

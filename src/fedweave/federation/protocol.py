@@ -50,7 +50,7 @@ class Update(NamedTuple):
     """What one client's round gives.
 
     Attributes:
-        upload: what crosses the wire.
+        upload: what is sent to the server.
         client: the client's private state.
         model: the model as trained in this round (evaluation point "post"); stays on the client.
         loss: mean training loss.
@@ -101,10 +101,14 @@ class Method(ABC):
     point: ClassVar[Literal["pre", "post"]] = "post"
     # Task capabilities without which the method makes no sense.
     needs: ClassVar[frozenset[str]] = frozenset()
-    # Whether clients tell the server an "embedding" of their data, on joining or with their uploads.
+    # Whether clients upload an "embedding" of their data, on joining or with their uploads.
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
+    parameters: ClassVar[tuple[str, ...]] = ("model",)
+    # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.
+    public: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def init(self, start: Start) -> Server:
@@ -139,13 +143,13 @@ class Method(ABC):
         return () if self.training.average_buffers else self.task.buffers
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         """Names of the model that never leave a client; by default the BatchNorm buffers."""
         return self.statistics
 
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
-        return trees.only(model, self.kept)
+        return trees.only(model, self.local_names)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -158,7 +162,7 @@ class Method(ABC):
         return self.training.epochs
 
     def enrol(self, model: Params, data: ClientData) -> Tree:
-        """What a client tells the server about itself on joining; by default nothing."""
+        """What a client uploads about itself on joining; by default nothing."""
         return {}
 
     @property
@@ -169,6 +173,14 @@ class Method(ABC):
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         """Outputs [B, ...] of a personalized model in evaluation mode."""
         return self.task.predict(model, data, rows)
+
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        """The parameters in a download, by name: (those for all clients, each client's own [P, ...]).
+
+        Uploads are measured from them. By default every tensor that is not nested in a part of the download.
+        """
+        tensors = [{n: value for n, value in tree.items() if isinstance(value, Tensor)} for tree in (shared, own)]
+        return tensors[0], tensors[1]
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         """(bytes down, bytes up) of a round over all participants."""
@@ -225,6 +237,11 @@ class Method(ABC):
         return descend(
             loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded
         )
+
+    def split_update(self, fit: Fit, **extra: Tree) -> Update:
+        """The update of a client that uploads the trained model, and `extra`, and keeps the tensors `local_names`."""
+        upload = {"model": trees.without(fit.model, self.local_names), **extra}
+        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
 
 
 def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:

@@ -3,7 +3,7 @@
 Nothing happens here, and no bit changes, without privacy, attack and defence if every upload is valid.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_with_path, tree_structure
 
 from fedweave.federation.federation import Cohort
+from fedweave.federation.protocol import Method
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 from fedweave.threats.privacy import Privacy
@@ -32,8 +33,6 @@ class UploadPath:
 
 
 PLAIN = UploadPath()
-MODELS = ("model", "head")  # what of an upload are parameters
-PUBLIC = ("steps",)  # what follows from numbers of training rows, which are public
 
 
 class Delivery(NamedTuple):
@@ -60,21 +59,28 @@ def deliver_enrolment(enrolled: Tree, who: Cohort, seed: int, upload_path: Uploa
 
 
 def deliver(
-    upload: Tree, kept: Tree, base: Callable[[], Tree], who: Cohort, seed: int, upload_path: UploadPath
+    upload: Tree,
+    private: Tree,
+    base: Callable[[], Tree],
+    who: Cohort,
+    seed: int,
+    upload_path: UploadPath,
+    public: Collection[str] = (),
 ) -> Delivery:
     """What the server accepts of a round's uploads [P, ...].
 
     Args:
-        kept: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
+        private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
         base: gives the values that uploads start from, see `reference`.
+        public: entries of the upload that get no noise, see `Method.public`.
     """
     where, ids = _senders(who)
     content, attack = upload, who.federation.attack
     if upload_path.privacy:
-        hidden = upload_path.privacy.protect(trees.without(content, PUBLIC), base(), ids, seed, who.round)
+        hidden = upload_path.privacy.protect(trees.without(content, public), base(), ids, seed, who.round)
         content = {name: hidden.get(name, part) for name, part in content.items()}
     arrived = content if attack is None else attack.forge(content, base, where, ids, seed, who.round)
-    uploads, rows = accept(arrived, upload, kept, len(where))
+    uploads, rows = accept(arrived, upload, private, len(where))
     if upload_path.robust and len(rows):
         uploads = upload_path.robust.apply(uploads, trees.take(base(), rows))
     return Delivery(uploads, rows)
@@ -86,8 +92,8 @@ def _senders(who: Cohort) -> tuple[Tensor, Tensor]:
     return where, who.federation.ids[where]
 
 
-def accept(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> Delivery:
-    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `kept`, are
+def accept(arrived: Tree | list[Tree], form: Tree, private: Tree, count: int) -> Delivery:
+    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `private`, are
     finite.
     """
     rows = torch.arange(count)
@@ -95,8 +101,8 @@ def accept(arrived: Tree | list[Tree], form: Tree, kept: Tree, count: int) -> De
         expected = trees.at(form, 0)
         rows = rows[torch.tensor([_fits(one, expected) for one in arrived])]
         arrived = trees.stack([arrived[i] for i in rows.tolist()]) if len(rows) else trees.take(form, rows)
-        kept = trees.take(kept, rows)
-    sound = finite_rows((arrived, kept))
+        private = trees.take(private, rows)
+    sound = finite_rows((arrived, private))
     if sound is None:
         return Delivery(arrived, rows)
     good = torch.where(sound.cpu())[0]
@@ -120,37 +126,24 @@ def finite_rows(tree: Tree) -> Tensor | None:
     return None if rows.all() else rows
 
 
-def reference(upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Params]) -> Tree:
+def reference(method: Method, upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Params]) -> Tree:
     """What clients were sent of what they upload, in the form of `upload` [P, ...].
 
-    Parameters, which an upload has under one of `MODELS`, are looked up by name and shape: first in the client's
-    mixture, then in its own download, then in the broadcast. A model that the server does not send is compared with the
-    common initial one. Everything else is compared with zero, also a gradient, although it has the names of a model.
+    The method declares which entries of an upload are parameters and which parameters it has sent. A parameter that it
+    does not send is compared with the common initial model, and everything else with zero, also a gradient.
     """
-    mixture = own.get("mixture", {}) if isinstance(own, dict) else {}
-    stacked, common = _named(own) | _named(mixture), _named(shared)
-    start: Params | None = None
+    common, personal = method.sent(shared, own)
+    start: Params = {}
 
     def look_up(path: tuple, leaf: Tensor) -> Tensor:
-        nonlocal start
-        if not path or path[0].key not in MODELS:
+        if not path or path[0].key not in method.parameters:
             return torch.zeros_like(leaf)
         name = str(path[-1].key)
-        if name in stacked and stacked[name].shape == leaf.shape:
-            return stacked[name].to(leaf)
-        if name in common and common[name].shape == leaf.shape[1:]:
-            return common[name].to(leaf).expand_as(leaf)
-        start = initial() if start is None else start
-        exists = name in start and start[name].shape == leaf.shape[1:]
-        return start[name].to(leaf).expand_as(leaf) if exists else torch.zeros_like(leaf)
+        if name in personal:
+            return personal[name].to(leaf)
+        if name not in common and not start:
+            start.update(initial())
+        value = common[name] if name in common else start.get(name)
+        return torch.zeros_like(leaf) if value is None else value.to(leaf).expand_as(leaf)
 
     return tree_map_with_path(look_up, upload)
-
-
-def _named(tree: Tree) -> Params:
-    """Every tensor of a tree by the last part of its path; of equal names the one least deep."""
-    entries = tree.items() if isinstance(tree, dict) else ()
-    tensors: Params = {}
-    for _, value in entries:
-        tensors |= _named(value) if isinstance(value, dict) else {}
-    return tensors | {str(name): value for name, value in entries if not isinstance(value, dict)}

@@ -14,7 +14,7 @@ __all__ = ["METHODS"]
 
 def __getattr__(name: str) -> Any:
     """A method's class by its own name, such as `Ditto`."""
-    found = next((cls for cls in METHODS.values() if cls.__name__ == name), None)
-    if found is None:
+    cls = next((cls for cls in METHODS.values() if cls.__name__ == name), None)
+    if cls is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return cls

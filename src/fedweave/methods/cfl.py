@@ -41,7 +41,7 @@ class CFL(SplitClient):
     label = "CFL"
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.without(start.model, self.kept), start.clients)
+        models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)
         return {
             "models": models,
             "updates": trees.tree_map(torch.zeros_like, models),

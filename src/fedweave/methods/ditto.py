@@ -33,14 +33,14 @@ class Ditto(GlobalModel):
         return max(self.personal_epochs, self.training.epochs)
 
     def join(self, model: Params) -> ClientState:
-        return {"personal": model, "buffers": trees.only(model, self.kept)}
+        return {"personal": model, "buffers": trees.only(model, self.local_names)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         pulled = proximal(self.task.objective(data), shared, self.lam)
         personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self.personal_epochs))
         fit = self.descend({**shared, **client["buffers"]}, data)
-        state = {"personal": personal.model, "buffers": trees.only(fit.model, self.kept)}
-        return Update({"model": trees.without(fit.model, self.kept)}, state, personal.model, personal.loss)
+        state = {"personal": personal.model, "buffers": trees.only(fit.model, self.local_names)}
+        return Update({"model": trees.without(fit.model, self.local_names)}, state, personal.model, personal.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client["personal"]

@@ -51,7 +51,7 @@ class FedAGHN(SplitClient, GeneratedModels):
         )
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        model = trees.without(start.model, self.kept)
+        model = trees.without(start.model, self.local_names)
         table = next(iter(model.values())).new_ones(start.clients, 1 if self.tied else len(self.task.layers))
         phi = {"p": self.p0 * table, "q": table if self.q == "absent" else self.q0 * table}
         # One common update for all: every cosine is 1, so the first mixture is uniform over the others.

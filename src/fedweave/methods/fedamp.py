@@ -50,7 +50,7 @@ class FedAMP(ClientModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
         fit = self.descend(client, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
-        return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)
+        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client

@@ -12,7 +12,6 @@ Deviation from TsingZ0/FedCP: no Gumbel noise in evaluation, where the code keep
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,13 +19,13 @@ from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
+from fedweave.families.penalties import discrepancy
 from fedweave.federation.protocol import ClientState, Start, Update, initialised
 from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
 
-BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 GATE = ("gate/weight", "gate/bias", "gate/scale", "gate/shift")
 
 
@@ -51,7 +50,7 @@ class FedCP(GlobalModel):
         )
 
     def join(self, model: Params) -> ClientState:
-        return trees.only(model, (*self.task.head, *self.kept))
+        return trees.only(model, (*self.task.head, *self.local_names))
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend(
@@ -62,7 +61,7 @@ class FedCP(GlobalModel):
         )
         head = {name: 0.5 * (fit.model[name] + shared[name]) for name in self.task.head}
         return Update(
-            {"model": {**trees.without(fit.model, self.kept), **head}},
+            {"model": {**trees.without(fit.model, self.local_names), **head}},
             trees.only(fit.model, client),
             self._deployed(fit.model, shared),
             fit.loss,
@@ -111,15 +110,3 @@ class FedCP(GlobalModel):
             )
 
         return losses
-
-
-def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-    """Squared maximum mean discrepancy of two samples [B, D] under a sum of Gaussian kernels exp(−‖·‖² / 2a)."""
-    share = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)
-    share = share / share.sum().clamp(min=1)
-
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
-        squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.T
-        return share @ sum(torch.exp(-0.5 * squared / width) for width in BANDWIDTHS) @ share
-
-    return kernel(x, x) + kernel(y, y) - 2.0 * kernel(x, y)

@@ -59,6 +59,9 @@ class FedFomo(Method):
         picks, live = self.picks(server, ids)
         return {}, {"models": trees.tree_map(lambda t: t[picks], server["models"]), "live": live}
 
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return {}, {}  # several models of others, none of which is where training starts
+
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         scores = self._scores(own, client, data)
         weights = row_shares(scores.clamp(min=0))

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Solver
-from fedweave.client.task import RowLosses
-from fedweave.families.heads import body, class_statistics, head_shape, shares
+from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, shares
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
@@ -41,6 +40,7 @@ class FedPAC(Method):
     weighted: Annotated[bool, "prototypes weigh clients by their class counts"] = True
 
     label = "FedPAC"
+    parameters = ("model", "head")
     needs = frozenset({"classes"})
 
     @property
@@ -71,13 +71,15 @@ class FedPAC(Method):
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return {name: server[name] for name in ("model", "prototypes", "known")}, trees.take(server["heads"], ids)
 
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return shared["model"], own
+
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
-        aligned = self.task.objective(data, self._losses(shared, data))
-        fit = self.descend(
-            headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs), loss=aligned
-        )
+        losses = aligned_losses(self.task, data, shared["prototypes"], shared["known"], self.lam)
+        aligned, second = self.task.objective(data, losses), slice(self.head_epochs, self.epochs)
+        fit = self.descend(headed.model, data, body(self.task), epochs=second, loss=aligned)
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
         statistics = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
         upload = {
@@ -85,7 +87,7 @@ class FedPAC(Method):
             "head": trees.only(fit.model, self.task.head),
             **statistics,
         }
-        return Update(upload, trees.only(fit.model, self.kept), fit.model, fit.loss)
+        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)
@@ -111,14 +113,3 @@ class FedPAC(Method):
         sizes, alpha = server["sizes"], server["alpha"]
         common = (sizes / sizes.sum()).expand_as(alpha) if sizes.any() else torch.full_like(alpha, 1 / len(alpha))
         return torch.stack([alpha if names[0] in self.task.head else common for names in self.task.layers.values()])
-
-    def _losses(self, shared: Tree, data: ClientData) -> RowLosses:
-        def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            z, targets = (
-                self.task.forward(model, data, rows, key, mask, method="features"),
-                self.task.targets(data, rows),
-            )
-            distance = (z - shared["prototypes"][targets]).square().mean(-1) * shared["known"][targets]
-            return self.task.row_loss(self.task.call(model, z, "classify"), targets) + self.lam * distance
-
-        return losses

@@ -7,29 +7,27 @@ the client: W ⊙ m is used, entries |m| < λ1 count as 0 outside training. Loss
 per tensor, from round 1 on.
 
 Deviations from JinheonBaek/FED-PUB:
-1. Both regularisers have gradients; `detached` leaves them out, as the code does. 2. Adam's moments start afresh every
-   round.
-3. Similarities are to every client's latest embedding, not to this round's participants. 4. Masks do not decay: W ⊙ m
-   would end at 0.
+1. Both regularisers have gradients; `detached` leaves them out, as the code does.
+2. Adam's moments start afresh every round.
+3. Similarities are to every client's latest embedding, not to this round's participants.
+4. Masks do not decay: W ⊙ m would end at 0.
 """
 
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Adam, Grouped, Loss
 from fedweave.families import ClientModels
+from fedweave.families.embedded import random_blocks
 from fedweave.federation.collaboration import cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
-from fedweave.models.gcn import gcn_norm
 from fedweave.settings import AtLeast, LogSpace, Share, Size, Weight
 from fedweave.tensors import trees
-from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -58,14 +56,10 @@ class FedPub(ClientModels):
 
     def begin(self, start: Start) -> Tree:
         like = start.model[self.matrices[0]]
-        g, n = stream(start.seed), self.blocks * self.block_size
-        both = np.stack(np.triu_indices(n, 1))
-        linked = (g.random(both.shape[1]) < self.density) & (both[0] // self.block_size == both[1] // self.block_size)
-        pairs = torch.from_numpy(both[:, linked])
-        edges, weight = gcn_norm(torch.cat([pairs, pairs.flip(0)], 1), n, like.dtype)
-        x = torch.from_numpy(g.standard_normal((n, len(like)))).to(like.dtype)
-        width = self.task.call(start.model, (x.to(like), edges.to(like.device), weight.to(like)), "embed").shape[1]
-        return {"proxy": {"x": x, "edges": edges, "weight": weight}, "embeddings": x.new_zeros(start.clients, width)}
+        proxy = random_blocks(start.seed, self.blocks, self.block_size, self.density, len(like), like.dtype)
+        inputs = (proxy["x"].to(like), proxy["edges"].to(like.device), proxy["weight"].to(like))
+        width = self.task.call(start.model, inputs, "embed").shape[1]
+        return {"proxy": proxy, "embeddings": proxy["x"].new_zeros(start.clients, width)}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
         return {**fixed, "embeddings": fixed["embeddings"].index_copy(0, ids, uploads["embedding"])}
@@ -85,7 +79,7 @@ class FedPub(ClientModels):
 
     def join(self, model: Params) -> ClientState:
         return {
-            "buffers": trees.only(model, self.kept),
+            "buffers": trees.only(model, self.local_names),
             "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices},
         }
 
@@ -99,24 +93,22 @@ class FedPub(ClientModels):
         deployed = self._pruned(after, masks)
         proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
         embedding = self.task.call(deployed, proxy, "embed").mean(0)
-        upload = {"model": trees.without(after, self.kept), "embedding": embedding}
-        return Update(upload, {"buffers": trees.only(after, self.kept), "masks": masks}, deployed, fit.loss)
+        upload = {"model": trees.without(after, self.local_names), "embedding": embedding}
+        return Update(upload, {"buffers": trees.only(after, self.local_names), "masks": masks}, deployed, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])
 
     def _pruned(self, model: Params, masks: Params) -> Params:
-        live = {name: m * (m.abs() >= self.lam1) for name, m in masks.items()}
-        return {
-            name: value * live[f"mask/{name}"] if f"mask/{name}" in live else value for name, value in model.items()
-        }
+        live = {name.removeprefix("mask/"): m * (m.abs() >= self.lam1) for name, m in masks.items()}
+        return {**model, **{name: model[name] * m for name, m in live.items()}}
 
     def _loss(self, anchor: Params, data: ClientData) -> Loss:
         objective, pull = self.task.objective(data), self.lam2 if data.round else 0.0
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             masks = {name: model[f"mask/{name}"] for name in self.matrices}
-            plain = trees.only(model, (*self.task.params, *self.kept))
+            plain = trees.only(model, (*self.task.params, *self.local_names))
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers

@@ -33,16 +33,16 @@ class FedRoD(GlobalModel):
     needs = frozenset({"classes"})
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def local_names(self) -> tuple[str, ...]:
         return (*self.statistics, *(self.task.head if self.local_generic else ()))
 
     def join(self, model: Params) -> ClientState:
-        return {"kept": trees.only(model, self.kept), "private": trees.only(model, self.task.head)}
+        return {"local": trees.only(model, self.local_names), "private": trees.only(model, self.task.head)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         private = {f"private/{name}": value for name, value in client["private"].items()}
         fit = self.descend(
-            {**shared, **client["kept"], **private},
+            {**shared, **client["local"], **private},
             data,
             (*self.task.params, *private),
             loss=self.task.objective(data, self._losses(data)),
@@ -51,11 +51,13 @@ class FedRoD(GlobalModel):
             {name: fit.model[f"private/{name}"] for name in self.task.head},
             trees.without(fit.model, private),
         )
-        state = {"kept": trees.only(model, self.kept), "private": after}
-        return Update({"model": trees.without(model, self.kept)}, state, {"model": model, "private": after}, fit.loss)
+        state = {"local": trees.only(model, self.local_names), "private": after}
+        return Update(
+            {"model": trees.without(model, self.local_names)}, state, {"model": model, "private": after}, fit.loss
+        )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        return {"model": {**shared, **client["kept"]}, "private": client["private"]}
+        return {"model": {**shared, **client["local"]}, "private": client["private"]}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         return self.task.predict(model["model"], data, rows) + self.task.predict(

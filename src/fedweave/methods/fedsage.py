@@ -73,6 +73,9 @@ class FedSage(Mending):
         shared = trees.only(server, (*NETWORKS, "bank", "ids") if learning else NETWORKS[:1])
         return shared, {"seen": server["seen"][ids], "id": server["ids"][ids]}
 
+    def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
+        return shared["classifier"], {}
+
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         mine, learning = self._mine(shared, own, client, data), data.round < self.generator_rounds
         trained = NETWORKS if learning else NETWORKS[:1]
@@ -109,9 +112,7 @@ class FedSage(Mending):
         return participants * common + new * trees.nbytes(shared.get("generator", {})), trees.nbytes(uploads)
 
     def _mine(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
-        """The client's networks and its constant key; a new client takes the server's, and finally all take its
-        classifier.
-        """
+        """The client's networks and constant key; a new client takes the server's, finally all take its classifier."""
         latest = {**trees.only(shared, NETWORKS), "key": data.key}
         chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.only(client, latest), latest)
         mine = {**client, **chosen}

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client.solvers import Adam, Grouped, Solver
-from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
-from fedweave.families.embedded import EmbeddedClient
+from fedweave.families.embedded import EmbeddedClient, unit_vectors
 from fedweave.families.hypernetworks import applied
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
@@ -101,27 +100,13 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         """Vectors of the clients from `first` on: their embeddings `x` [n, D], or one-hot vectors of `length` or, if
         longer, D.
         """
-        if self.embedding == "graph":
-            return x
-        length = max(length, x.shape[1])
-        if first + len(x) > length:
-            raise BadInput(
-                f"embedding: 'onehot' has vectors of length {length} and none for client {length + 1}; let fewer join"
-            )
-        return torch.eye(first + len(x), length).to(x)[first:]
+        return x if self.embedding == "graph" else unit_vectors(first, len(x), max(length, x.shape[1])).to(x)
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
-        return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.kept), **options)
+        return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.local_names), **options)
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Tensor) -> Any:
         x = fixed["x"]
-        return applied(
-            lambda: self._network(*x.shape),
-            phi,
-            x,
-            complete_graph(len(x)).to(x.device),
-            *inputs,
-            method=method,
-            **options,
-        )
+        edges = complete_graph(len(x)).to(x.device)
+        return applied(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)

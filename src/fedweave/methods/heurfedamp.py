@@ -44,7 +44,7 @@ class HeurFedAMP(ClientModels):
     label = "HeurFedAMP"
 
     def begin(self, start: Start) -> Tree:
-        return {"initial": trees.without(start.model, self.kept)}
+        return {"initial": trees.without(start.model, self.local_names)}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         alike = model_cosines(server["models"], server["fixed"]["initial"] if self.origin == "initial" else None)
@@ -61,7 +61,7 @@ class HeurFedAMP(ClientModels):
         strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
         model = {**client, **own["mixture"]} if self.begin_at == "mixture" else client
         fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
-        return Update({"model": trees.without(fit.model, self.kept)}, fit.model, fit.model, fit.loss)
+        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**client, **own["mixture"]} if self.begin_at == "mixture" else client

@@ -50,9 +50,7 @@ class PerFedAvg(GlobalModel):
         fit = self.descend(
             {**shared, **client}, meta, loss=lambda model, rows, key: self._meta_loss(model, rows, key, data)
         )
-        return Update(
-            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
-        )
+        return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         rows = trimmed(_sample(data, self.training.batch_size))

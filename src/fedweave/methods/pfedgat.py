@@ -49,7 +49,7 @@ class PFedGAT(ValidatedMixtures):
     label = "pFedGAT"
 
     def learnables(self, start: Start) -> Tree:
-        h = self._attended(trees.broadcast(trees.without(start.model, self.kept), 1))
+        h = self._attended(trees.broadcast(trees.without(start.model, self.local_names), 1))
         return initialised(lambda: self._network(h.shape[1]), start.seed, h.dtype)
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class PFedGraph(ClientModels):
     label = "pFedGraph"
 
     def begin(self, start: Start) -> Tree:
-        model = trees.without(start.model, self.kept)
+        model = trees.without(start.model, self.local_names)
         return {"initial": model, "sizes": next(iter(model.values())).new_ones(start.clients)}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
@@ -61,9 +61,7 @@ class PFedGraph(ClientModels):
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
         loss = aligned(self.task.objective(data), own["direction"], strength)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
-        return Update(
-            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
-        )
+        return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **client}

@@ -72,9 +72,7 @@ class SFL(ClientModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]
         fit = self.descend({**shared["common"], **client}, data, loss=tied(self.task.objective(data), anchors))
-        return Update(
-            {"model": trees.without(fit.model, self.kept)}, trees.only(fit.model, self.kept), fit.model, fit.loss
-        )
+        return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **client}

@@ -1,7 +1,7 @@
 """What client models share: the features/head split, named layers, and a batch norm that can be mapped."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,12 @@ class ClientModel(nn.Module, ABC):
 
     head: ClassVar[tuple[str, ...]]
     """Names of the modules that map features to outputs, in order."""
+
+    reads: ClassVar[Literal["rows", "graph", "series"]] = "rows"
+    """What a client's data are: independent rows, one graph, or windows of a series."""
+
+    has_batch_norm: ClassVar[bool] = False
+    """Whether there are BatchNorm layers; where `batch_norm` is an option, the option says so."""
 
     @abstractmethod
     def features(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

@@ -90,6 +90,8 @@ class AghnCNN(ConvNet):
     blocks = (Block(32, 5), Block(64, 5))
     widths = (512,)
 
+    has_batch_norm = True
+
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__(shape, outputs, batch_norm=True)
 
@@ -140,6 +142,8 @@ class SmallCNN(ConvNet):
     head = ("fc",)
     blocks = (Block(16, 3, padding=1), Block(32, 3, padding=1))
     widths = (64,)
+
+    has_batch_norm = True
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__(shape, outputs, batch_norm=True)

@@ -139,6 +139,7 @@ class GCN(ClientModel):
     """
 
     head = ("fc",)
+    reads = "graph"
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class GRU(ClientModel):
     """
 
     head = ("fc",)
+    reads = "series"
 
     def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Hidden = 64) -> None:
         super().__init__()

@@ -56,9 +56,9 @@ def alpha_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
     """Alpha dropout (Klambauer et al., arXiv:1706.02515): keeps mean 0 and variance 1 of its inputs."""
     if key is None or p == 0.0:
         return x
-    kept = (element_dropout(torch.ones_like(x), p, key, salt) > 0).to(x.dtype)
+    mask = (element_dropout(torch.ones_like(x), p, key, salt) > 0).to(x.dtype)
     scale = ((1 - p) * (1 + p * ALPHA**2)) ** -0.5 if p < 1 else 0.0
-    return scale * (x * kept + ALPHA * (1 - kept)) - scale * ALPHA * p
+    return scale * (x * mask + ALPHA * (1 - mask)) - scale * ALPHA * p
 
 
 class KeyedLayer(nn.Module):

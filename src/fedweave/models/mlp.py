@@ -74,6 +74,8 @@ class TptMLP(Perceptron):
     with T >= T_in; only the values (feature 0) of the first T_in steps are read.
     """
 
+    reads = "series"
+
     def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Widths = (16, 16)) -> None:
         super().__init__(shape[0], hidden, outputs)
         self.history = shape[0]

@@ -1,6 +1,6 @@
 """The table of client models; a decorator at its definition enters a class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
@@ -40,6 +40,16 @@ def options(name: str) -> dict[str, Any]:
 def settings(name: str) -> tuple[Setting, ...]:
     """The options of the model called `name`, as its constructor describes them."""
     return describe(MODELS[name].__init__)
+
+
+CAPABILITIES = {"rows": {"classes"}, "graph": {"classes", "subgraphs"}, "series": set[str]()}
+
+
+def capabilities(name: str, given: Mapping[str, Any]) -> frozenset[str]:
+    """What methods may ask for where clients train the model `name` with the options `given`."""
+    cls = MODELS[choose(name, MODELS, "model.name")]
+    normalised = given.get("batch_norm", options(name).get("batch_norm", cls.has_batch_norm))
+    return frozenset(CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()))
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:

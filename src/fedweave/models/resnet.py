@@ -44,6 +44,7 @@ class ResNet18(ClientModel):
     """
 
     head = ("fc",)
+    has_batch_norm = True
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()

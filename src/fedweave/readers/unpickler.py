@@ -6,6 +6,7 @@ instructions below are known. None of them takes more memory or time than a few 
 
 import io
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ Builder = Callable[[tuple[Any, ...]], Any]
 Persistent = Callable[[Any], Any]
 
 
-class Draft:
+class Draft(ABC):
     """An object whose state comes later in the pickle; the object then takes its place."""
 
     value: Any = None
@@ -48,9 +49,9 @@ class Draft:
         self.value, self.done = self.build(state), True
         return self.value
 
+    @abstractmethod
     def build(self, state: Any) -> Any:
-        """The object of this state; subclasses say how."""
-        raise NotImplementedError
+        """The object of this state."""
 
 
 class Unpickler(pickle._Unpickler):

@@ -14,7 +14,7 @@ from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
 
 SPELLED = 4  # most tasks that are described one by one
-FOUND, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
+RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
 ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 
 
@@ -160,17 +160,17 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
     varied = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
     for place, (task, part) in enumerate(rows.groupby("task", sort=False)):
         if place < SPELLED:
-            yield _found(str(task), part, varied, study)
+            yield _group_recovery(str(task), part, varied, study)
     if rows["task"].nunique() > SPELLED:
         yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
 
 
-def _found(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
+def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
     """Which graphs of a task show its groups; a graph with nearly identical rows shows none, at any AUC."""
     kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
     for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
         auc = row["value"]
-        kind = "found" if auc >= FOUND else "partly" if auc >= PARTLY else "missed"
+        kind = "found" if auc >= RECOVERED else "partly" if auc >= PARTLY else "missed"
         kinds["alike" if varied.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
     sentences = {
         "found": "found by {}",

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedweave.data.partitions.registry import TRAITS
 from fedweave.federation.executors import describe
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations
-from fedweave.runs.repetition import SPLITS, History, PreparedRun, chosen, table
-from fedweave.study import checks
+from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
+from fedweave.runs.preparation import PreparedRun
 
 PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv")  # files that not every run has
 
@@ -30,26 +31,24 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared)
         _write_portrait(folder / f"portrait-{seed}.npz", history, prepared)
-        if history.kept:
+        if history.snapshot:
             save_tensors(
-                folder / f"models-{seed}.pt", {"round": history.kept["round"], "models": history.kept["models"]}
+                folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
     _write_evaluations(folder / "evaluations.parquet", histories)
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(
-        folder / "rounds.csv", ("seed", "round", "bytes_down", "bytes_up", "seconds", "train_loss", "dropped"), ledger
-    )
+    write_table(folder / "rounds.csv", ("seed", *LedgerRow._fields), ledger)
     lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
     if lost:
-        write_table(folder / "dropped.csv", ("seed", "round", "client"), lost)
-    noted = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
-    write_table(folder / "diagnostics.csv", ("seed", "round", "name", "value"), noted)
+        write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), lost)
+    numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
+    write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
     write_atomic(folder / "run.json", json.dumps(_facts(prepared, histories), indent=2, default=str) + "\n")
 
 
 def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
     """The reported value of every client [N]: the round is chosen from validation only."""
-    values = table(history.scores[f"{assembly.point(prepared.run)}/{split}"])
+    values = table(history.scores[f"{prepared.point}/{split}"])
     return values[chosen(history, prepared), np.arange(values.shape[1])]
 
 
@@ -67,7 +66,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "label": label(prepared),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "point": assembly.point(run),
+        "point": prepared.point,
         "select": run.evaluate.select,
         "clients": prepared.federation.clients,
         **_identities(prepared),
@@ -76,7 +75,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "leaks": prepared.method.leaks,
         "parameters": parameter_count(task.template),
         "device": prepared.device,
-        "executor": describe(assembly.executor(run, prepared.method)),
+        "executor": describe(prepared.executor),
         "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(prepared, histories),
@@ -92,8 +91,8 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
 
 def _sharing(prepared: PreparedRun) -> list[int] | None:
     """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
-    group = prepared.federation.group
-    return None if group is None or prepared.run.task.partition["name"] != "metis_overlap" else group.tolist()
+    group, traits = prepared.federation.group, TRAITS.get(prepared.run.task.partition["name"])
+    return group.tolist() if group is not None and traits and traits.shared_test else None
 
 
 def _identities(prepared: PreparedRun) -> dict[str, Any]:
@@ -108,10 +107,10 @@ def _identities(prepared: PreparedRun) -> dict[str, Any]:
 
 def _privacy(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
     """The privacy loss of the clients in the worst repetition; empty without `train.privacy`."""
-    privacy = checks.upload_path(prepared.run).privacy
+    privacy = prepared.settings.upload_path.privacy
     if privacy is None:
         return {}
-    spent = max(value for history in histories.values() for _, name, value in history.diagnostics if name == "epsilon")
+    spent = max(row.value for history in histories.values() for row in history.diagnostics if row.name == "epsilon")
     return {"epsilon": spent, "delta": privacy.delta}
 
 

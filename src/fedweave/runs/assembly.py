@@ -19,7 +19,8 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
-from fedweave.models import ClientModel, build
+from fedweave.models import MODELS, ClientModel, build
+from fedweave.models.registry import capabilities as model_capabilities
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
@@ -97,9 +98,10 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     if inputs:
         task = build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
-        kind = NodeClassification if run.task.model["name"] == "gcn" else RowClassification
+        kind = NodeClassification if MODELS[run.task.model["name"]].reads == "graph" else RowClassification
         task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
-    capabilities = task.capabilities if inputs else checks.kind_capabilities(run.task)
+    name, options = run.task.model["name"], run.task.model
+    capabilities = task.capabilities if inputs else model_capabilities(name, options)
     method = build_method(run, task)
     checks.check_uploads(run, method, here, capabilities)
     checks.check_needs(run, here, capabilities)
@@ -166,7 +168,7 @@ def build_task(
 def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
     """Refuse a model, if it is `named`, or a setting of its training that is not made for `dataset`."""
     name, graph = run.task.model["name"], dataset.kind == "graph"
-    if named and graph != (name == "gcn"):
+    if named and graph != (MODELS[name].reads == "graph"):
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":
         raise BadInput(
@@ -191,7 +193,7 @@ def _tried(task: Task, example: Tensor, outputs: int) -> Task:
     return task
 
 
-def settings(run: Run, seed: int) -> Settings:
+def settings(run: Run, seed: int = 0) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
     return Settings(
@@ -219,10 +221,10 @@ def device(name: str) -> str:
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 
-def executor(run: Run, method: Method) -> Executor:
-    """The executor of a run of `method`."""
+def executor(run: Run, method: Method, device: str) -> Executor:
+    """The executor of a run of `method` on `device`."""
     t = run.train
-    return choose_executor(t.executor, method.network, device(t.device), t.chunk, t.rounds * (t.steps or t.epochs))
+    return choose_executor(t.executor, method.network, device, t.chunk, t.rounds * (t.steps or t.epochs))
 
 
 def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:

@@ -220,33 +220,33 @@ def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection
     named = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
     wanted = [{choose(name, {pair[at] for pair in named.values()}, option) for name in names}
               for at, (option, names) in enumerate((("--task", tasks), ("--method", methods)))]  # fmt: skip
-    found = [
+    files = [
         run
         for run, pair in named.items()
         if all(not names or name in names for name, names in zip(pair, wanted, strict=True))
     ]
-    if not found:
+    if not files:
         raise BadInput(
             f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; "
             "fedweave study show has the runs"
         )
-    return found
+    return files
 
 
 def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
     """A full params.yaml with only `runs` and what they need; other results are left out of its tables."""
-    kept = {run: item for run, item in content["runs"].items() if run in runs}
+    chosen = {run: item for run, item in content["runs"].items() if run in runs}
     tasks = {
-        key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in kept.values())
+        key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in chosen.values())
     }
-    used = {item["method"] for item in kept.values()}
+    used = {item["method"] for item in chosen.values()}
     spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used}
     return {
         **content,
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
-        "runs": kept,
+        "runs": chosen,
         "methods": {method: block for method, block in content["methods"].items() if method in used},
         "tune": {**content["tune"], "spaces": spaces},
-        "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in kept},
+        "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in chosen},
     }

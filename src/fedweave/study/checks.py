@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedweave import data
+from fedweave.data.partitions import registry as partitions
+from fedweave.data.partitions.options import check_option
 from fedweave.errors import BadInput, choose, shown
 from fedweave.federation.protocol import Method
 from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
-from fedweave.models import MODELS, options, settings
+from fedweave.models import MODELS, settings
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import Run, Study
@@ -52,11 +54,11 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
-    options = data.accepted(partition["name"])
+    options = {setting.name: setting for setting in partitions.settings(partition["name"])}
     for name, value in partition.items():
         if name not in ("name", "clients", "seed"):
-            choose(name, options, where)
             check_numbers(value, f"{where}.{name}")
+            check_option(options[choose(name, options, where)], value, f"{where}.{name}")
     for name, low, high in (("clients", 1, MOST_CLIENTS), ("seed", 0, LARGEST_WHOLE)):
         value = partition.get(name)
         if type(value) is not int or not low <= value <= high:
@@ -131,19 +133,6 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
             f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
             f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
         )
-
-
-def kind_capabilities(task: TaskSpec) -> frozenset[str]:
-    """What a task will be able to do, known from its names alone."""
-    name, has = task.model["name"], set()
-    if name == "gcn":
-        has |= {"subgraphs", "classes"}
-    elif name not in ("gru", "tpt_mlp"):
-        has |= {"classes"}
-    with_norm = task.model.get(
-        "batch_norm", options(name).get("batch_norm", name in ("aghn_cnn", "small_cnn", "resnet18"))
-    )
-    return frozenset(has | ({"batch_norm"} if with_norm else set()))
 
 
 def upload_path(run: Run) -> UploadPath:

@@ -249,15 +249,15 @@ def _located(module: str, places: Sequence[Path]) -> Path | None:
 
 def _refusals(tree: ast.Module) -> frozenset[str]:
     """Functions of the file that do nothing but raise an exception with the text they are given."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             body = [part for part in node.body if not _is_text(part)]
             last = body[0] if len(body) == 1 else None
             inner = last.body[0] if isinstance(last, ast.If) and len(last.body) == 1 and not last.orelse else last
             if isinstance(inner, ast.Raise):
-                found.add(node.name)
-    return frozenset(found)
+                names.add(node.name)
+    return frozenset(names)
 
 
 def _is_text(node: object) -> bool:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-Found = dict[int, Tensor]
+TensorsById = dict[int, Tensor]
 Rebuild = Callable[[Sequence[Tensor]], Any]
 VOLATILE = {"volatile": True}
 """Metadata of a dataclass field that a loss must not read: it changes from round to round without being a tensor."""
 
 
-class Lifted(NamedTuple):
+class Capture(NamedTuple):
     """A value split into tensors and form.
 
     Attributes:
@@ -58,16 +58,16 @@ class Unread:
     __hash__ = object.__hash__
 
 
-def lift(value: Any) -> Lifted:
+def capture(value: Any) -> Capture:
     """Split `value`: functions with their closures, partials, dictionaries, sequences, dataclasses with tensors in
     them.
     """
-    captured: Found = {}
+    captured: TensorsById = {}
     form, rebuild = _walk(value, captured)
-    return Lifted([*captured.values()], form, rebuild or (lambda tensors: value))
+    return Capture([*captured.values()], form, rebuild or (lambda tensors: value))
 
 
-def _walk(value: Any, captured: Found) -> tuple[Hashable, Rebuild | None]:
+def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
     """The form of `value` and how to rebuild it; None when it has no tensor and can stay unchanged."""
     if isinstance(value, Tensor):
         captured.setdefault(id(value), value)
@@ -104,7 +104,7 @@ def _walk(value: Any, captured: Found) -> tuple[Hashable, Rebuild | None]:
 
 
 def _joined(
-    kind: Hashable, parts: Sequence[Any], captured: Found, join: Callable[..., Any]
+    kind: Hashable, parts: Sequence[Any], captured: TensorsById, join: Callable[..., Any]
 ) -> tuple[Hashable, Rebuild | None]:
     walked = [_walk(part, captured) for part in parts]
     form = (kind, tuple(form for form, _ in walked))

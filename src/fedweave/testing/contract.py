@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.federation.engine import Report, Settings, State, begin, evaluate, onboard, one_round, run
+from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, Settings, State
+from fedweave.federation.start import begin, onboard
 from fedweave.tensors.trees import Tree, tree_leaves
 
 SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)

@@ -6,21 +6,18 @@ partition on every machine.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.partitions.label_skew import DEALERS, Census, Deal, draw_counts
-from fedweave.data.partitions.options import flag, real
 from fedweave.data.partitions.quotas import proportional
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import Split, parse, random_parts, stratified_parts
-from fedweave.errors import BadInput, choose
+from fedweave.data.partitions.splits import Split, ValShare, parse, random_parts, stratified_parts
+from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
-POOLS = ("all", "train")
-TESTS = ("local", "weighted", "proportional")
 LOCAL = {"train": 0.7, "val": 0.1, "test": 0.2}
 SHARED = {"train": 0.9, "val": 0.1}
 DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random streams
@@ -32,11 +29,11 @@ def by_label(
     clients: int,
     seed: int,
     *,
-    split: Mapping[str, float] | None = None,
-    val: float = 0.1,
-    stratify: bool = False,
-    pool: str | None = None,
-    test: str = "local",
+    split: Annotated[Mapping[str, float] | None, "shares of a client's rows that train, validate and test"] = None,
+    val: ValShare = 0.1,
+    stratify: Annotated[bool, "parts have the class mix of the client"] = False,
+    pool: Annotated[Literal["all", "train"] | None, "what is dealt: all rows, or the official training rows"] = None,
+    test: Annotated[Literal["local", "weighted", "proportional"], "where test rows come from"] = "local",
     **own: Any,
 ) -> Partition:
     """Deal rows by a table of class counts, then cut each client's rows into train, validation and test.
@@ -47,9 +44,8 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
-    flag("stratify", stratify)
-    shares = parse(_default_split(test) if split is None else split, real("val", val, 0.0, 0.5), test == "local")
-    pools = _pools(dataset, choose(test, TESTS, "partition.test"), pool)
+    shares = parse(_default_split(test) if split is None else split, val, test == "local")
+    pools = _pools(dataset, test, pool)
     deal = dealer(_census(dataset, pools[0]), clients, stream(seed, DEAL), **own)
     rows = _hand_out(deal.counts, dataset.labels, pools[0], stream(seed, ROWS))
     parts = [_cut(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)]
@@ -70,7 +66,7 @@ def _default_split(test: str) -> Mapping[str, float]:
 
 def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Rows that are dealt, and the official test rows."""
-    pool = choose(pool or ("all" if test == "local" else "train"), POOLS, "partition.pool")
+    pool = pool or ("all" if test == "local" else "train")
     if dataset.official is None and (pool == "train" or test != "local"):
         raise BadInput(f"partition.test: {dataset.name} has no official test set; use test: local and pool: all")
     if pool == "all" and test != "local":

@@ -5,13 +5,21 @@ clients, C classes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedweave.data.partitions.options import integer, real
+from fedweave.data.partitions.options import integer
 from fedweave.data.partitions.quotas import allotted, even, evenly, hands, proportional
 from fedweave.errors import BadInput
+from fedweave.settings import Above, AtLeast, AtMost
+
+Classes = Annotated[int, AtLeast(1), "classes of a client"]
+Lists = Annotated[Sequence[Sequence[int]], "the classes of each client"]
+RowCount = Annotated[int | None, AtLeast(1), "rows of a client; by default as many as fit"]
+Concentration = Annotated[float, Above(0), "concentration: smaller is more skewed"]
+Groups = Annotated[int, AtLeast(1), "groups of clients"]
+GroupShare = Annotated[float, Above(0), AtMost(1), "share of a class that its own group gets"]
 
 
 class Census(NamedTuple):
@@ -36,7 +44,7 @@ def iid(census: Census, clients: int, rng: np.random.Generator) -> Deal:
     return Deal(np.stack([np.bincount(part, minlength=len(census.sizes)) for part in parts]))
 
 
-def shards(census: Census, clients: int, rng: np.random.Generator, *, classes: int) -> Deal:
+def shards(census: Census, clients: int, rng: np.random.Generator, *, classes: Classes) -> Deal:
     """At most `classes` classes a client: every class is cut in equal shards, which are shuffled and distributed.
 
     Source: the pathological setting of FedAGHN (Song et al., AAAI 2025); songjiarui00/FedAGHN. A client may
@@ -54,7 +62,7 @@ def shards(census: Census, clients: int, rng: np.random.Generator, *, classes: i
     return Deal(dealt * (census.sizes // each))
 
 
-def clusters(census: Census, clients: int, rng: np.random.Generator, *, classes: int) -> Deal:
+def clusters(census: Census, clients: int, rng: np.random.Generator, *, classes: Classes) -> Deal:
     """Clients in C / `classes` clusters; a cluster owns its classes and shares them evenly.
 
     Source: the pathological setting of pFedGraph (Ye et al., ICML 2023), used by pFedGAT;
@@ -79,19 +87,17 @@ def dirichlet(
     clients: int,
     rng: np.random.Generator,
     *,
-    beta: float,
-    balance: bool = True,
-    minimum: int = 10,
-    attempts: int = 1000,
+    beta: Concentration,
+    balance: Annotated[bool, "nothing more for clients that hold rows / N"] = True,
+    minimum: Annotated[int, AtLeast(0), "rows of the smallest client"] = 10,
+    attempts: Annotated[int, AtLeast(1), "draws until every client has so many"] = 1000,
 ) -> Deal:
     """Every class is shared out by a draw from Dir(`beta` * 1_N); redrawn until all have `minimum` rows.
 
     `balance` zeroes the share of clients that already hold rows / N or more. Source: Hsu et al. (2019) in the
     form of songjiarui00/FedAGHN and MediaBrain-SJTU/pFedGraph.
     """
-    real("beta", beta, 0.0)
     integer("minimum", minimum, 0, int(census.sizes.sum()) // clients)
-    integer("attempts", attempts, 1)
     for _ in range(attempts):
         counts = _shared_out(census.sizes, clients, float(beta), balance, rng)
         if counts is not None and counts.sum(1).min() >= minimum:
@@ -117,13 +123,12 @@ def _shared_out(
     return counts
 
 
-def lda(census: Census, clients: int, rng: np.random.Generator, *, alpha: float) -> Deal:
+def lda(census: Census, clients: int, rng: np.random.Generator, *, alpha: Concentration) -> Deal:
     """Equal sizes; client k draws its rows without replacement from pi_k ~ Dir(`alpha` * 1_C).
 
     Source: balanced latent Dirichlet allocation of adap/flower's baseline utilities, used by SHN (Nguyen et
     al.).
     """
-    real("alpha", alpha, 0.0)
     shares = rng.dirichlet(np.full(len(census.sizes), float(alpha)), size=clients)
     return Deal(draw_counts(census.sizes, shares, rng), shares=shares)
 
@@ -168,14 +173,15 @@ def superclass(census: Census, clients: int, rng: np.random.Generator) -> Deal:
     return Deal(evenly(census.sizes, group[:, None] == census.parents[None]), group)
 
 
-def grouped(census: Census, clients: int, rng: np.random.Generator, *, groups: int = 5, share: float = 0.8) -> Deal:
+def grouped(
+    census: Census, clients: int, rng: np.random.Generator, *, groups: Groups = 5, share: GroupShare = 0.8
+) -> Deal:
     """Planted groups: `share` of a class goes to its group, the rest to all clients, evenly in both cases.
 
     Source: the case study of FedAGHN (Song et al., AAAI 2025).
     """
     total = len(census.sizes)
     integer("groups", groups, 1, min(clients, total))
-    real("share", share, 0.0, 1.0)
     if total % groups or clients % groups:
         raise BadInput(f"partition.groups: {groups} must divide {clients} clients and {total} classes")
     group = np.arange(clients) // (clients // groups)
@@ -186,7 +192,7 @@ def grouped(census: Census, clients: int, rng: np.random.Generator, *, groups: i
 
 
 def some_classes(
-    census: Census, clients: int, rng: np.random.Generator, *, classes: int, size: int | None = None
+    census: Census, clients: int, rng: np.random.Generator, *, classes: Classes, size: RowCount = None
 ) -> Deal:
     """`classes` random classes a client in equal counts, `size` rows in all (default: as many as fit).
 
@@ -198,9 +204,7 @@ def some_classes(
     return Deal(allotted(census.sizes, held / classes, size))
 
 
-def listed(
-    census: Census, clients: int, rng: np.random.Generator, *, classes: Sequence[Sequence[int]], size: int | None = None
-) -> Deal:
+def listed(census: Census, clients: int, rng: np.random.Generator, *, classes: Lists, size: RowCount = None) -> Deal:
     """The classes of every client, given one list each, in equal counts; `size` rows in all.
 
     Source: the planted neighbours in the figures of pFedLA (Ma et al., CVPR 2022).
@@ -221,9 +225,9 @@ def dominant(
     clients: int,
     rng: np.random.Generator,
     *,
-    classes: int,
-    dominance: float = 0.5,
-    size: int | None = None,
+    classes: Classes,
+    dominance: Annotated[float, Above(0), AtMost(1), "share of a client's rows that these classes have"] = 0.5,
+    size: RowCount = None,
 ) -> Deal:
     """All classes, but `classes` random ones hold the share `dominance` of a client's `size` rows.
 
@@ -231,7 +235,6 @@ def dominant(
     """
     total = len(census.sizes)
     integer("classes", classes, 1, total - 1)
-    real("dominance", dominance, 0.0, 1.0)
     held = hands(clients, total, classes, rng)
     return Deal(allotted(census.sizes, np.where(held, dominance / classes, (1 - dominance) / (total - classes)), size))
 

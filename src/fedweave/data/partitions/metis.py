@@ -5,15 +5,15 @@ Source: J. Baek et al., "Personalized Subgraph Federated Learning" (ICML 2023), 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.partitions.options import integer, real
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import PARTS, parse, sizes
+from fedweave.data.partitions.splits import PARTS, Shares, parse, sizes
 from fedweave.errors import BadInput
+from fedweave.settings import Above, AtLeast, AtMost
 from fedweave.tensors.random_streams import stream
 
 MASKS, HALVES = range(2)  # purposes of the random streams
@@ -21,26 +21,24 @@ SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
 @rule("metis", kinds=("graph",))
-def metis(dataset: Dataset, clients: int, seed: int, *, split: Mapping[str, float] = SHARES) -> Partition:
+def metis(dataset: Dataset, clients: int, seed: int, *, split: Shares = SHARES) -> Partition:
     """One METIS part of the largest connected component a client, with the edges inside it."""
     component = largest_component(dataset.links, len(dataset.x))
     member = metis_parts(dataset.links, component, clients)
     return _clients(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
 
 
-@rule("metis_overlap", kinds=("graph",))
+@rule("metis_overlap", kinds=("graph",), shared_test=True)
 def metis_overlap(
     dataset: Dataset,
     clients: int,
     seed: int,
     *,
-    copies: int = 5,
-    share: float = 0.5,
-    split: Mapping[str, float] = SHARES,
+    copies: Annotated[int, AtLeast(1), "clients per METIS part"] = 5,
+    share: Annotated[float, Above(0), AtMost(1), "of a part's nodes that each of its clients has"] = 0.5,
+    split: Shares = SHARES,
 ) -> Partition:
     """N / `copies` METIS parts; from each, `copies` independent random `share`s of its nodes."""
-    integer("copies", copies, 1)
-    real("share", share, 0.0, 1.0)
     if clients % copies:
         raise BadInput(f"partition.clients: {clients} is not a multiple of copies: {copies}")
     component = largest_component(dataset.links, len(dataset.x))
@@ -100,7 +98,7 @@ def _clients(
     split: Mapping[str, float],
     group: np.ndarray | None,
 ) -> Partition:
-    """Clients on `nodes`; one global permutation of `kept` gives each node the same role in every client."""
+    """Clients on `nodes`; one global permutation of `component` gives each node the same role in every client."""
     shares = parse(split, 0.1, tested=True)
     role = np.full(len(dataset.x), -1)
     train, val, test = sizes(len(component), shares, dataset.name)

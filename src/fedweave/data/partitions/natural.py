@@ -1,15 +1,16 @@
 """Clients that the data come with: sensors, states, owners of images; and the relation between them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.partitions.options import integer, real
+from fedweave.data.partitions.options import integer
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import Split, chronological, parse, random_parts
+from fedweave.data.partitions.splits import Shares, Split, ValShare, chronological, parse, random_parts
 from fedweave.errors import BadInput
+from fedweave.settings import AtLeast
 from fedweave.tensors.random_streams import stream
 
 Parts = list[Rows]  # train, val, test
@@ -17,18 +18,18 @@ Parts = list[Rows]  # train, val, test
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 
 
-@rule("natural", kinds=("images", "series"))
+@rule("natural", kinds=("images", "series"), owners=True)
 def natural(
     dataset: Dataset,
     clients: int,
     seed: int,
     *,
-    window: int | None = None,
-    horizon: int | None = None,
-    stride: int = 1,
-    gap: int | None = None,
-    split: Mapping[str, float] = SHARES,
-    val: float = 0.1,
+    window: Annotated[int | None, AtLeast(1), "steps that go in, of a series"] = None,
+    horizon: Annotated[int | None, AtLeast(1), "steps to forecast, of a series"] = None,
+    stride: Annotated[int, AtLeast(1), "steps between the starts of two windows"] = 1,
+    gap: Annotated[int | None, AtLeast(0), "windows between two parts that are in none"] = None,
+    split: Shares = SHARES,
+    val: ValShare = 0.1,
 ) -> Partition:
     """One client per sensor, state or owner.
 
@@ -41,7 +42,7 @@ def natural(
     Raises:
         BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
     """
-    shares = parse(split, real("val", val, 0.0, 0.5), tested=True)
+    shares = parse(split, val, tested=True)
     owners = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
     if clients != owners:
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")

@@ -1,8 +1,11 @@
-"""Checks of single options: each returns the value, or raises one line with key, value and bounds."""
+"""Checks of options: by the description at its parameter, or against a bound that the data set gives."""
 
-from typing import Any
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose, shown
+from fedweave.settings import Setting
 
 
 def integer(key: str, value: Any, low: int, high: int | None = None) -> int:
@@ -13,30 +16,34 @@ def integer(key: str, value: Any, low: int, high: int | None = None) -> int:
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and value >= low and (high is None or value <= high):
-        return value
+        return int(value)
     bound = f"{low} or more" if high is None else f"between {low} and {high}"
     raise BadInput(f"partition.{key}: {value!r} must be an integer, {bound}")
 
 
-def real(key: str, value: Any, low: float, high: float | None = None) -> float:
-    """`value` as a float if it is a number above `low` and, if given, at most `high`.
+def check_option(setting: Setting, value: Any, key: str) -> None:
+    """Refuse a value that is not of the type of `setting`, or out of its bounds.
 
     Raises:
-        BadInput: otherwise.
+        BadInput: naming `key`, the value and what it must be.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and value > low and (high is None or value <= high):
-        return float(value)
-    bound = f"above {low:g}" if high is None else f"above {low:g} and at most {high:g}"
-    raise BadInput(f"partition.{key}: {value!r} must be a number {bound}")
+    union = get_origin(setting.type) in (Union, UnionType)
+    kinds = get_args(setting.type) if union else (setting.type,)
+    if value is None and NoneType in kinds:
+        return
+    (kind,) = [kind for kind in kinds if kind is not NoneType]
+    if get_origin(kind) is Literal:
+        choose(str(value), get_args(kind), key)
+    elif kind in NAMES and not _is(value, kind):
+        raise BadInput(f"{key}: {shown(value)} must be {NAMES[kind]}")
+    elif get_origin(kind) is not Mapping:
+        setting.check_bounds(value, key)
 
 
-def flag(key: str, value: Any) -> bool:
-    """`value` if it is true or false.
+NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false"}
 
-    Raises:
-        BadInput: otherwise.
-    """
-    if isinstance(value, bool):
-        return value
-    raise BadInput(f"partition.{key}: {value!r} must be true or false")
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, int if kind is int else int | float)

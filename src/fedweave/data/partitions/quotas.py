@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedweave.data.partitions.options import integer
 from fedweave.errors import BadInput
 
 
@@ -30,7 +29,7 @@ def allotted(sizes: np.ndarray, weight: np.ndarray, size: int | None) -> np.ndar
         tables = (_rounded(sizes, weight, rows) for rows in range(most, 0, -1))
         counts = next((table for table in tables if table is not None), None)
     else:
-        counts = _rounded(sizes, weight, integer("size", size, 1))
+        counts = _rounded(sizes, weight, size)
     if counts is None:
         raise BadInput(f"partition.size: {size} rows for each of {len(weight)} clients are not there; at most {most}")
     return counts

@@ -1,27 +1,49 @@
 """Which client holds which rows: the table of rules, into which a function enters by a decorator at its definition."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind, Partition
-from fedweave.data.partitions.options import integer
+from fedweave.data.partitions.options import check_option, integer
 from fedweave.errors import BadInput, choose
 from fedweave.registry import check_name, register
+from fedweave.settings import REQUIRED, Setting, describe
 
 Rule = Callable[..., Partition]
 R = TypeVar("R", bound=Rule)
 
+
+class Traits(NamedTuple):
+    """What a rule declares.
+
+    Attributes:
+        kinds: of data sets that it can deal.
+        owners: its clients are those that the data come with, so their number is not free.
+        shared_test: clients of one group have test rows in common.
+    """
+
+    kinds: tuple[str, ...]
+    owners: bool = False
+    shared_test: bool = False
+
+    def fit(self, dataset: Dataset) -> bool:
+        """Whether the rule can deal `dataset`."""
+        return dataset.kind in self.kinds and (not self.owners or dataset.kind != "images" or dataset.owner is not None)
+
+
 PARTITIONS: dict[str, Rule] = {}
-KINDS: dict[str, tuple[str, ...]] = {}  # of data sets that a rule can deal
+TRAITS: dict[str, Traits] = {}
 
 
-def rule(name: str, kinds: Sequence[Kind] = get_args(Kind)) -> Callable[[R], R]:
+def rule(
+    name: str, kinds: Sequence[Kind] = get_args(Kind), *, owners: bool = False, shared_test: bool = False
+) -> Callable[[R], R]:
     """Enter the decorated function as the partition `name`, for data sets of `kinds`.
 
-    A rule takes the data set, the number of clients, a seed, and its options as keywords with defaults; it returns a
-    `Partition`. Its draws come from `fedweave.tensors.random_streams.stream(seed, ...)`.
+    A rule takes the data set, the number of clients, a seed, and its options as keywords with defaults, each described
+    at its parameter as in `fedweave.settings`; it returns a `Partition`. Its draws come from
+    `fedweave.tensors.random_streams.stream(seed, ...)`. `owners` and `shared_test` are explained at `Traits`.
 
     Raises:
         BadInput: on decorating what is no function, or a second rule for the same name.
@@ -32,7 +54,8 @@ def rule(name: str, kinds: Sequence[Kind] = get_args(Kind)) -> Callable[[R], R]:
         if isinstance(function, type) or not callable(function):
             raise BadInput(f"partition {name!r}: {function!r} is no rule; write a function that returns a Partition")
         register(PARTITIONS, "partition", name, function)
-        KINDS[name] = tuple(choose(kind, get_args(Kind), f"partition {name!r}: kinds") for kind in kinds)
+        chosen = tuple(choose(kind, get_args(Kind), f"partition {name!r}: kinds") for kind in kinds)
+        TRAITS[name] = Traits(chosen, owners, shared_test)
         return function
 
     return enter
@@ -48,26 +71,27 @@ def partition(
             data set.
     """
     deal = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
-    clients = integer("clients", clients, 1, None if name == "natural" else len(dataset.x))
+    clients = integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
     seed = integer("seed", seed, 0)
-    fitting = [key for key in PARTITIONS if dataset.kind in KINDS[key]]
-    if name not in fitting or (name == "natural" and dataset.kind == "images" and dataset.owner is None):
+    if not TRAITS[name].fit(dataset):
+        fitting = [key for key in PARTITIONS if TRAITS[key].fit(dataset)]
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
-    options_of_rule = accepted(name)
-    for key in options:
-        choose(key, options_of_rule, "partition")
-    missing = [
-        key for key, default in options_of_rule.items() if default is inspect.Parameter.empty and key not in options
-    ]
+    described = {setting.name: setting for setting in settings(name)}
+    for key, value in options.items():
+        check_option(described[choose(key, described, "partition")], value, f"partition.{key}")
+    missing = [key for key, setting in described.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
     return deal(dataset, clients, seed, **options)
 
 
-def accepted(name: str) -> dict[str, Any]:
-    """Options of the rule `name` and their defaults; a required one has `inspect.Parameter.empty`."""
+def settings(name: str) -> tuple[Setting, ...]:
+    """The options of the rule `name`, as its parameters describe them."""
     deal = PARTITIONS[name]
     functions = [deal.func, *deal.args] if isinstance(deal, partial) else [deal]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [p for f in functions for p in inspect.signature(f).parameters.values() if p.kind is keyword]
-    return {p.name: p.default for p in parameters}
+    return tuple(setting for function in functions for setting in describe(function))
+
+
+def accepted(name: str) -> dict[str, Any]:
+    """Options of the rule `name` and their defaults; a required one has `fedweave.settings.REQUIRED`."""
+    return {setting.name: setting.default for setting in settings(name)}

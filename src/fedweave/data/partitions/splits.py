@@ -1,13 +1,18 @@
 """Training, validation and test rows of one client."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedweave.errors import BadInput, choose
+from fedweave.settings import Above, AtMost
 
 PARTS = ("train", "val", "test")
+
+# Types of options that several rules share.
+Shares = Annotated[Mapping[str, float], "shares of a client's rows that train, validate and test"]
+ValShare = Annotated[float, Above(0), AtMost(0.5), "share of train that validates if split has no val"]
 
 
 class Split(NamedTuple):

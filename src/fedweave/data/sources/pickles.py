@@ -1,7 +1,7 @@
-"""Pickles that others wrote: numpy arrays, sparse matrices and plain containers; no code, and no trust in any number.
+"""Pickles that others wrote: numpy arrays and plain containers; no code, and no trust in any number.
 
-Numpy and scipy trust the state in a pickle, and a false state makes them read or write outside of their memory. Here
-they never see one: drafts hold what the pickle says, and `arrays.build` and `sparse.checked_csr` make what passes.
+Numpy trusts the state in a pickle, and a false state makes it read or write outside of its memory. Here it never sees
+one: drafts hold what the pickle says, and `arrays.build` makes what passes.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.readers import arrays, sparse
+from fedweave.readers import arrays
 from fedweave.readers.arrays import Layout
 from fedweave.readers.unpickler import Builder, Draft, Name, Unpickler
 
@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
-_CSR = ("scipy.sparse.csr", "scipy.sparse._csr")
 _OBJECT = "O"
 
 
@@ -64,16 +63,6 @@ class Array(Draft):
         return self.reader.array(kind, shape, bool(fortran), content)
 
 
-class SparseRows(Draft):
-    """scipy.sparse.csr_matrix, to be filled by its dictionary."""
-
-    def build(self, state: Any) -> Any:
-        """The checked matrix."""
-        parts = _typed(state, dict)
-        shape = parts.get("_shape", parts.get("shape"))
-        return sparse.checked_csr(parts.get("data"), parts.get("indices"), parts.get("indptr"), shape)
-
-
 def _typed(value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise ValueError(f"a {type(value).__name__} where a {kind.__name__} belongs")
@@ -98,7 +87,6 @@ class _Reader:
             "_frombuffer": (_NUMERIC, self._from_buffer),
             "ndarray": (("numpy",), _refuse),
             "dtype": (("numpy",), self._dtype),
-            "csr_matrix": (_CSR, lambda _: SparseRows()),
             "encode": (("_codecs",), lambda args: self.encoded(args[0])),
             "defaultdict": (("collections",), lambda _: {}),
             "list": (("builtins", "__builtin__"), _refuse),

@@ -57,7 +57,7 @@ def download(
     root.mkdir(parents=True, exist_ok=True)
     form = complete(name, root)
     if form is None:
-        form = _found(name, [Search(root, mirror, official, progress, limit(name)) for official in (False, True)])
+        form = _locate(name, [Search(root, mirror, official, progress, limit(name)) for official in (False, True)])
     return tuple(root / file.path for file in form.files)
 
 
@@ -103,7 +103,7 @@ def require(name: str, root: Path) -> None:
     raise BadInput(f"{root / missing}: not there; run the download stage for {name}")
 
 
-def _found(name: str, searches: list[Search]) -> Form:
+def _locate(name: str, searches: list[Search]) -> Form:
     """The first form of which some search finds every file."""
     tried: list[str] = []
     for search in searches:

@@ -1,0 +1,32 @@
+"""Privacy accounting: how often each client has uploaded, and the privacy loss of the one that did so most often."""
+
+import torch
+
+from fedweave.federation.schedule import attendance
+from fedweave.federation.timeline import Timeline
+
+
+class Accountant:
+    """Counts uploads from one evaluation to the next.
+
+    Participation is a function of the seed, so a resumed run counts from its beginning.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.rounds, self.uploads = 0, torch.zeros(timeline.everybody.clients, dtype=torch.int64)
+
+    def spent(self, rounds: int) -> dict[str, float]:
+        """{"epsilon": the largest privacy loss of a client in the first `rounds` rounds}; empty without privacy."""
+        privacy = self.timeline.settings.upload_path.privacy
+        if privacy is None:
+            return {}
+        return {"epsilon": privacy.epsilon(self._most_uploads(rounds) + self.timeline.enrolments(rounds))}
+
+    def _most_uploads(self, rounds: int) -> int:
+        settings, timeline = self.timeline.settings, self.timeline
+        clients = [timeline.federation(round).clients for round in range(self.rounds, rounds)]
+        ids = timeline.everybody.ids.cpu()
+        self.uploads += attendance(settings.seed, self.rounds, clients, ids, settings.participation)
+        self.rounds = rounds
+        return int(self.uploads.max())

@@ -1,0 +1,81 @@
+"""How clients and servers start: the common initial model, enrolment, the state before round 0, and newcomers."""
+
+import torch
+from torch import Tensor
+
+from fedweave.federation.executors import Executor
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method, Stage, Start
+from fedweave.federation.records import Settings, State
+from fedweave.federation.schedule import INITIAL, SERVER, cohort
+from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
+
+ENROLMENT = 2**31 - 1  # stands for "round −1", as streams of randomness are non-negative
+
+
+def initial_model(method: Method, federation: Federation, seed: int) -> Params:
+    """The one model that all clients start from, on the device of the data."""
+    device = federation.ids.device
+    return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
+
+
+def describe(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+) -> Start:
+    """What the server knows before round 0: the common initial model and the clients' enrolment."""
+    model, everybody = initial_model(method, federation, seed), torch.arange(federation.clients)
+    enrolled = _enrol(method, model, federation, everybody, seed, executor, upload_path)
+    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
+
+
+def begin(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+) -> State:
+    """The state before round 0."""
+    start = describe(method, federation, seed, executor, upload_path)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
+    return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
+
+
+def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
+    """The state at the opening of `stage`: the previous stage's, whose server the stage takes over if it says how."""
+    if stage.handover is None:
+        return state
+    start = describe(stage.method, federation, settings.seed, executor, settings.upload_path)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
+    return state._replace(server=server)
+
+
+def onboard(
+    method: Method,
+    state: State,
+    federation: Federation,
+    newcomers: int,
+    seed: int,
+    executor: Executor,
+    upload_path: UploadPath = PLAIN,
+) -> State:
+    """Let the last `newcomers` clients of `federation` join a running federation."""
+    n = federation.clients
+    model = initial_model(method, federation, seed)
+    enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
+    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
+    joined = trees.broadcast(method.join(model), newcomers)
+    return State(
+        state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined])
+    )
+
+
+def _enrol(
+    method: Method,
+    model: Params,
+    federation: Federation,
+    positions: Tensor,
+    seed: int,
+    executor: Executor,
+    upload_path: UploadPath,
+) -> Tree:
+    who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
+    return deliver_enrolment(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, upload_path)

@@ -1,0 +1,178 @@
+"""What a repetition has produced so far, and which round is reported."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.federation.records import Report
+from fedweave.runs import assembly
+from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.selection import select
+from fedweave.tensors import trees
+
+CELLS = 4_000_000  # numbers of the collaboration graphs of a repetition: those of every round, or as many as fit
+SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
+
+
+class LedgerRow(NamedTuple):
+    """What one round cost: a row of rounds.csv.
+
+    Attributes:
+        round: from 1.
+        bytes_down, bytes_up: traffic over all participants.
+        seconds: without evaluation.
+        train_loss: mean over the accepted uploads.
+        dropped: number of uploads that were not accepted.
+    """
+
+    round: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    train_loss: float
+    dropped: int
+
+
+class DroppedUpload(NamedTuple):
+    """An upload that was not accepted: a row of dropped.csv."""
+
+    round: int
+    client: int
+
+
+class Diagnostic(NamedTuple):
+    """A number about the server after a round: a row of diagnostics.csv."""
+
+    round: int
+    name: str
+    value: float
+
+
+ROWS: dict[str, Any] = {"ledger": LedgerRow, "dropped": DroppedUpload, "diagnostics": Diagnostic}
+
+
+@dataclass(frozen=True)
+class History:
+    """What a repetition has produced so far; `plain` is its content as lists and tensors, for a checkpoint.
+
+    Attributes:
+        ledger: costs of every round.
+        dropped: uploads that were not accepted.
+        rounds: evaluated rounds.
+        scores: "pre/val" etc. -> one list of per-client values per evaluated round.
+        diagnostics: numbers about the server after evaluated rounds.
+        graphs: (round, weights [L, N, N]).
+        portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
+        snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
+            `_snapshot` needs again; empty where no models are kept.
+    """
+
+    ledger: list[LedgerRow] = field(default_factory=list)
+    dropped: list[DroppedUpload] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    scores: dict[str, list[list[float]]] = field(default_factory=lambda: {f"{p}/{s}": [] for p, s in SPLITS})
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    graphs: list[list[Any]] = field(default_factory=list)
+    portrait: list[Any] = field(default_factory=list)
+    snapshot: dict[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The content as dictionaries, lists and tensors."""
+        tables = {name: [[*row] for row in getattr(self, name)] for name in ROWS}
+        return {**vars(self), **tables}
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "History":
+        """The inverse of `plain`."""
+        return cls(**{**content, **{name: [kind(*row) for row in content[name]] for name, kind in ROWS.items()}})
+
+
+def record(history: History, report: Report, prepared: PreparedRun) -> History:
+    """`history` with one more round."""
+    lost = [DroppedUpload(report.round, client) for client in report.dropped]
+    row = LedgerRow(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(lost))
+    graphs = [*history.graphs, *_graph(report, prepared)]
+    dropped = [*history.dropped, *lost]
+    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=graphs)
+    if not report.scores:
+        return history
+    values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}
+    scores = {name: [*history.scores[name], values[name]] for name in values}
+    numbers = [Diagnostic(report.round, name, value) for name, value in report.diagnostics.items()]
+    diagnostics = [*history.diagnostics, *numbers]
+    vectors = report.method.portrait(report.state.server)
+    portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
+    rounds = [*history.rounds, report.round]
+    history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)
+    return replace(history, snapshot=_snapshot(history, report, prepared)) if prepared.run.evaluate.models else history
+
+
+def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Row of the evaluations so far that is reported, of each client [N]: from validation only.
+
+    Args:
+        rows: ascending, the evaluations that are looked at; default: all.
+
+    Raises:
+        BadInput: as `selection.select`.
+    """
+    rows = range(len(history.rounds)) if rows is None else rows
+    best = select(
+        _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.higher_is_better
+    )
+    return np.array(rows)[best]
+
+
+def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
+    """Validation values [R, N] of the evaluations `rows`."""
+    values = history.scores[f"{prepared.point}/val"]
+    return table([values[row] for row in rows])
+
+
+def table(rows: list[list[float]]) -> np.ndarray:
+    """Values of clients [N] by round, as [R, N]; NaN for who was not there yet."""
+    width = max(len(row) for row in rows)
+    return np.array([row + [np.nan] * (width - len(row)) for row in rows])
+
+
+def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
+    total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
+    every = max(1, min(-(-total * cells // CELLS), total // 4))
+    if report.round != 1 and report.round % every and report.round != total:
+        return []
+    weights = report.method.collaboration(report.state.server)
+    return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
+
+
+def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
+    """Every client's model of the round that would be reported if this were the last one.
+
+    Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
+    value.
+    """
+    last, newest = history.snapshot, len(history.rounds) - 1
+    rows = [*last.get("rows", range(newest)), newest]
+    has_value = np.isfinite(_val(history, prepared, rows))
+    try:
+        picked = chosen(history, prepared, rows)
+    except BadInput:  # no round is fit to be chosen yet
+        picked = np.full(has_value.shape[1], newest)
+    now = torch.from_numpy(picked == newest)
+    if last and not now.any():
+        return last
+    models = assembly.to_cpu(report.models[prepared.point])
+
+    def merged(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
+
+    models = trees.tree_map(merged, models, last["models"]) if last and not now.all() else models
+    return {
+        "round": report.round,
+        "models": models,
+        "rows": sorted({*picked.tolist(), *np.array(rows)[has_value.argmax(0)].tolist()}),
+    }

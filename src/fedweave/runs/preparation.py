@@ -1,0 +1,77 @@
+"""A run's objects, built once: method, data, executor, settings and device; everything else is handed them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedweave.data import Dataset, Partition
+from fedweave.federation.executors import Executor, exact
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings
+from fedweave.models import ClientModel
+from fedweave.runs import assembly, federations
+from fedweave.runs.parallel import keep_memory
+from fedweave.study.spec import Run
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """The objects of a run.
+
+    Attributes:
+        run: its specification.
+        method, federation: on their device.
+        executor: maps the clients' work.
+        settings: of the engine, with seed 0; a repetition puts in its own.
+        device: where tensors are.
+        point: the evaluation point that is reported, "pre" or "post".
+        note: what the data set says of itself.
+        names, group_names: of clients and of groups, or none.
+    """
+
+    run: Run
+    method: Method
+    federation: Federation
+    executor: Executor
+    settings: Settings
+    device: str
+    point: str
+    note: str = ""
+    names: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """Of one repetition, all stages of the method together."""
+        return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
+
+
+def prepare(
+    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
+) -> PreparedRun:
+    """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
+
+    Args:
+        model: makes client models, in place of the one that the task names.
+
+    Raises:
+        BadInput: as the functions of `assembly`.
+    """
+    device = assembly.device(run.train.device)
+    exact(device, run.train.precision == "tf32")
+    keep_memory()
+    task = assembly.build_task(run, dataset, partition, model=model)
+    federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
+    method = assembly.build_method(run, task)
+    return PreparedRun(
+        run,
+        method,
+        federation.to(device),
+        assembly.executor(run, method, device),
+        assembly.settings(run),
+        device,
+        assembly.point(run),
+        dataset.note,
+        partition.names,
+        partition.group_names,
+    )

@@ -1,0 +1,29 @@
+"""Methods with generated models on the toy tasks, and their states after some rounds."""
+
+import tiny
+import torch
+
+from fedweave.families import GeneratedModels
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.records import Settings, State
+from fedweave.methods import METHODS
+
+EVERYBODY = torch.arange(tiny.CLIENTS)
+
+
+GENERATED = {
+    name: "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
+    for name, cls in METHODS.items()
+    if issubclass(cls, GeneratedModels)
+}
+
+
+def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Federation, State]:
+    """The method of the last stage and the state after some rounds of every stage."""
+    kind = GENERATED[name]
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **overrides)
+    *_, report = run(method, federation, Settings(rounds=rounds, seed=2), Loop())
+    return report.method, federation, report.state

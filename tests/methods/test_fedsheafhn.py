@@ -1,0 +1,96 @@
+"""FedSheafHN: what its server learns, refreshed embeddings, newcomers, ablations."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import tiny
+import torch
+
+from fedweave.client.solvers import SGD
+from fedweave.federation.engine import evaluate, one_round, run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Settings
+from fedweave.federation.start import begin, onboard
+from fedweave.tensors import trees
+from tests.generated_models import EVERYBODY, fixture
+
+
+def test_fedsheafhn_learns_from_what_clients_did() -> None:
+    """Δω̃ ≠ 0 after a round, the classifier never reaches the server, and attention starts as the identity."""
+    method, federation, _ = fixture("fedsheafhn")
+    state = begin(method, federation, 0, Loop())
+    assert torch.equal(state.server["phi"]["attention.matrix"], torch.eye(5, dtype=torch.float64))
+    after, _, post = one_round(method, state, federation, Settings(rounds=9), Loop())
+    sent = method.download(state.server, EVERYBODY)[1]
+    assert sent.keys().isdisjoint(method.task.head)
+    for i in range(federation.clients):
+        assert (trees.flat(sent)[i] - trees.flat(trees.only(post, sent))[i]).abs().max() > 1e-3
+    for name in method.task.head:
+        assert torch.equal(after.clients["model"][name], post[name])
+    assert (after.clients["moments"]["t"] == 2).all()
+    assert not torch.equal(after.server["phi"]["attention.matrix"], state.server["phi"]["attention.matrix"])
+
+
+def test_fedsheafhn_without_server_learning() -> None:
+    """The control equals a learning rate of 0, and leaves every network as it was."""
+    _, _, control = fixture("fedsheafhn", rounds=3, server_learning=False)
+    method, federation, zero = fixture("fedsheafhn", rounds=3, lr_theta=0.0, lr_phi=0.0)
+    fresh = begin(method, federation, 2, Loop()).server["phi"]
+    for name, value in fresh.items():
+        assert torch.equal(control.server["phi"][name], value)
+        assert torch.equal(zero.server["phi"][name], value)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(trees.tree_leaves(control.clients), trees.tree_leaves(zero.clients), strict=True)
+    )
+
+
+def test_fedsheafhn_refreshes_embeddings() -> None:
+    """Embeddings come up, and are counted, in every `refresh`-th round only; a static one never changes."""
+    method, federation, _ = fixture("fedsheafhn")
+    reports = list(run(method, federation, Settings(rounds=5, seed=2), Loop()))
+    d = reports[0].state.server["fixed"]["x"].shape[1]
+    up = [r.bytes_up - reports[0].bytes_down for r in reports]
+    assert up == [0, 0, 4 * tiny.CLIENTS * d, 0, 4 * tiny.CLIENTS * d]
+    held = [r.state.server["fixed"]["x"] for r in reports]
+    assert [not torch.equal(a, b) for a, b in pairwise(held)] == [False, True, False, True]
+    static = list(run(replace(method, refresh=0), federation, Settings(rounds=4, seed=2), Loop()))
+    assert torch.equal(static[0].state.server["fixed"]["x"], static[-1].state.server["fixed"]["x"])
+
+
+def test_fedsheafhn_newcomers() -> None:
+    """A newcomer attends to itself and changes others through the encoder only: not at all without one."""
+    for gnn in ("none", "sheaf"):
+        task, federation = tiny.nodes_task(), tiny.nodes_federation()
+        method = tiny.method("fedsheafhn", task, "nodes", gnn=gnn, dropout=0.0, solver=SGD(lr=0.1))
+        present, who = federation.select(torch.arange(3)), torch.arange(3)
+        state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
+        joined = onboard(method, state, federation, 2, 1, Loop())
+        matrix = joined.server["phi"]["attention.matrix"]
+        assert torch.equal(matrix[:3, :3], state.server["phi"]["attention.matrix"])
+        assert torch.equal(matrix[3:], torch.eye(5, dtype=matrix.dtype)[3:])
+        before, after = (trees.flat(method.download(s.server, who)[1]) for s in (state, joined))
+        assert torch.allclose(before, after, rtol=0, atol=1e-12) == (gnn == "none")
+        scores, _ = evaluate(method, joined, federation, Settings(rounds=1), Loop())
+        assert scores["pre"]["test"].shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"gnn": "gcn"},
+        {"gnn": "gat"},
+        {"attention": "dot"},
+        {"attention": "none"},
+        {"embedding": "onehot", "gnn": "none", "attention": "none", "refresh": 0},
+    ],
+)
+def test_fedsheafhn_ablations(overrides: dict) -> None:
+    """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
+    overrides = {"width": 16, **overrides}
+    method, _, state = fixture("fedsheafhn", **overrides)
+    assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
+    assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
+    if "embedding" in overrides:
+        assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))

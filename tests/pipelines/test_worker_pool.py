@@ -1,0 +1,150 @@
+"""Workers of a pool: limits of the server, two workers in clones of their own, a cancelled flow."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import toy_project
+from servers import ROOT, Project, alive, answers, free_port, process, until
+
+from fedweave.pipelines.scheduling import pool, remote_stages, workers
+
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
+
+
+HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+@pytest.fixture(scope="module")
+def deployed(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The server, with the pool, the queues and the deployments registered."""
+    folder = tmp_path_factory.mktemp("deployed")
+    toy_project.make(folder)
+    env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api}
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return prefect_api
+
+
+@pytest.fixture
+def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
+    """Questions to the server."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        yield lambda method, *words, **named: getattr(client, method)(*words, **named)
+
+
+def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[..., object]) -> None:
+    """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers,
+    registered twice without harm.
+    """
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    workers.register(3)
+    queues = {queue.name: queue.concurrency_limit for queue in ask("read_work_queues", work_pool_name="gpu-pool")}
+    assert (queues["writer"], queues["stages"]) == (1, 3)
+    deployments = {deployment.name: deployment for deployment in ask("read_deployments")}
+    assert {*deployments} >= {"reproduce", "nightly", "tune", "stage"}
+    assert [schedule.schedule.cron for schedule in deployments["nightly"].schedules] == ["0 2 * * *"]
+    nights = {"deployment_id": {"any_": [deployments["nightly"].id]}}
+    assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
+    parameters = deployments["reproduce"].parameter_openapi_schema["properties"]
+    assert all(entry["description"] and "default" in entry for entry in parameters.values())
+    assert parameters["where"]["enum"] == ["here", "workers", "ray"]
+    assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
+
+
+def test_a_flow_recalls_what_a_killed_one_sent_out(
+    tmp_path: Path, ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this folder's stages those that have not ended, and nobody else's."""
+    from prefect.deployments import run_deployment
+    from prefect.states import Cancelled
+
+    monkeypatch.chdir(tmp_path)
+    work_order = dataclasses.asdict(remote_stages.WorkOrder("train@x", (), "", "", "", "0" * 32))
+    mine, others = (
+        run_deployment("stage/stage", parameters={"work_order": work_order}, timeout=0, tags=tags)
+        for tags in ([pool.tag()], ["writer:x"])
+    )
+    pool.recall(30)
+    assert ask("read_flow_run", mine.id).state.is_cancelled()
+    assert ask("read_flow_run", others.id).state.is_scheduled()
+    ask("set_flow_run_state", others.id, Cancelled(), force=True)
+
+
+def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str, dealt: Project) -> None:
+    """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to
+    do.
+    """
+    runs = ["digits-fedavg", "digits-local"]
+    writer = dealt.copy(tmp_path / "writer", tmp_path / "remote")
+    clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
+    api = {"PREFECT_API_URL": deployed}
+    words = ("fedweave.pipelines.commands.main", "worker", "--role", "stages", "--limit", "1", "--name")
+    with clones[0].background(*words, "one", **api), clones[1].background(*words, "two", **api):
+        targets = [f"train@{run}" for run in runs]
+        done = writer.python(
+            "fedweave.pipelines.scheduling.flows", "--where", "workers", "--targets", *targets, check=False, **api
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    trained = [sorted(path.name for path in (clone.folder / "results/small/runs").glob("*")) for clone in clones]
+    assert sorted(run for share in trained for run in share) == runs  # who takes which hangs on who asks first
+    assert "up to date" in writer.python("dvc", "status", *targets).stdout
+    for clone, share in zip(clones, trained, strict=True):
+        for run in share:
+            name = Path("results/small/runs", run, "evaluations.parquet")
+            assert (writer.folder / name).read_bytes() == (clone.folder / name).read_bytes()
+        assert not (clone.folder / ".fedweave" / "work-orders").exists()
+
+
+def test_cancelling_a_flow_ends_its_stages_on_the_workers(
+    tmp_path: Path, deployed: str, ask: Callable[..., object]
+) -> None:
+    """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written
+    later.
+    """
+    toy_project.make(tmp_path)
+    (tmp_path / "hold").touch()
+    env = {
+        **HOME,
+        "PREFECT_API_URL": deployed,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "fedweave.pipelines.commands.main",
+        "worker",
+        "--limit",
+        "2",
+        "--name",
+        "all",
+        "--health-port",
+        str(port),
+    ]
+    prefect = [sys.executable, "-m", "prefect"]
+    with process(command, tmp_path, env, tmp_path / "worker.log"):
+        start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
+        subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
+        assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
+            -3000:
+        ]
+        pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        runs = [run for run in ask("read_flow_runs") if run.deployment_id and run.state and run.state.is_running()]
+        assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]
+        assert until(lambda: answers(f"http://127.0.0.1:{port}/health"))
+        (flow,) = (run for run in runs if run.name == "toy")
+        cancel = [*prefect, "flow-run", "cancel", str(flow.id)]
+        subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
+        assert until(lambda: not any(map(alive, pids)), 90)
+        assert until(lambda: all(ask("read_flow_run", run.id).state.is_cancelled() for run in runs), 90)
+    (tmp_path / "hold").unlink()
+    assert not list(tmp_path.glob("made-*.txt"))

@@ -1,0 +1,112 @@
+"""Families of tests, marks, and measures of graphs, each against a count or a known answer."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave.results import marks, statistics
+from fedweave.runs import selection
+
+RNG = np.random.default_rng(4)
+
+
+def test_the_family_of_controls_has_every_test_once() -> None:
+    values = {name: RNG.normal(size=(2, 9)) for name in ("a", "Local", "b", "FedAvg-FT")}
+    actual = [(c.method, c.other) for c in statistics.to_controls(values, marks.CONTROLS, True)]
+    expected = [("a", "Local"), ("b", "Local"), ("FedAvg-FT", "Local"), ("a", "FedAvg-FT"), ("b", "FedAvg-FT")]
+    assert sorted(actual) == sorted(expected)
+    assert statistics.to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
+
+
+def test_the_family_of_controls_keeps_its_error() -> None:
+    """Six methods and two controls that do not differ: any wrong "better" in a twentieth of studies at most."""
+    wrong = 0
+    for _ in range(60):
+        scores = RNG.normal(size=12) + RNG.normal(size=(8, 1, 12))
+        values = dict(zip(("Local", "FedAvg-FT", *"abcdef"), scores, strict=True))
+        wrong += any(c.better for c in statistics.to_controls(values, marks.CONTROLS, True))
+    assert wrong <= 8  # 0.05 of 60 is 3, and three standard errors
+
+
+def test_a_smaller_family_corrects_less() -> None:
+    values = {
+        name: RNG.normal(0.4 * place, 1, size=(2, 10)) for place, name in enumerate(("Local", "FedAvg-FT", *"abcdefgh"))
+    }
+    every = {(c.method, c.other): c.p_adjusted for c in statistics.all_pairs(values, True)}
+    for c in statistics.to_controls(values, marks.CONTROLS, True):
+        pair = (c.method, c.other) if (c.method, c.other) in every else (c.other, c.method)
+        assert c.p <= c.p_adjusted <= every[pair]
+
+
+def test_undecided_is_neither_better_nor_equal() -> None:
+    """A clear gain among many pairs: the interval leaves out zero, the correction over all pairs does not let it
+    pass.
+    """
+    base = RNG.normal(70, 5, size=(1, 6))
+    values = {f"m{i}": base + RNG.normal(0, 2, size=(1, 6)) for i in range(12)}
+    pairs = statistics.all_pairs(values, True)
+    assert any(c.undecided for c in pairs)
+    for c in pairs:
+        apart = c.low * c.high > 0
+        assert c.undecided == (apart and not c.better)
+        assert not (c.better and c.undecided)
+
+
+def test_against_a_control_from_either_side() -> None:
+    columns = ["family", "method", "other", "difference", "low", "high", "p_adjusted", "better", "undecided"]
+    row = ["controls", "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.01, "FedAvg-FT", False]
+    tests = pd.DataFrame([row, ["pairs", *row[1:]]], columns=columns)
+    assert marks.outcome(marks.to_control(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
+    turned = marks.to_control(tests, "FedAvg-FT")["Local"]
+    assert (turned["difference"], turned["low"], turned["high"]) == (-3.0, -5.0, -1.0)
+    assert marks.outcome(turned, "Local") == "worse"
+    assert marks.outcome({**row_of(tests), "p_adjusted": np.nan}, "Local") == ""
+    assert marks.outcome({**row_of(tests), "better": "", "undecided": True}, "Local") == "undecided"
+    assert marks.outcome({**row_of(tests), "better": ""}, "Local") == "same"
+
+
+def row_of(tests: pd.DataFrame) -> dict[str, object]:
+    """The first row."""
+    return tests.to_dict("records")[0]
+
+
+def test_auc_of_planted_groups_and_of_none() -> None:
+    group = np.arange(12) % 3
+    planted = np.where(group[:, None] == group, 0.2, 0.01)
+    assert selection.group_auc(planted, group) == 1.0
+    assert selection.group_auc(-planted, group) == 0.0
+    assert selection.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
+    own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
+    assert selection.group_auc(own, group) == 1.0
+    assert (
+        selection.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
+    )  # learners may differ in how much they take
+    drawn = [selection.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
+    assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
+    assert np.isnan(selection.group_auc(planted, np.zeros(12)))
+    assert np.isnan(selection.group_auc(planted, np.arange(12)))
+    assert np.isnan(selection.group_auc(np.full((12, 12), np.nan), group))
+
+
+def test_auc_against_counting() -> None:
+    group, weights = RNG.integers(0, 3, 9), RNG.integers(0, 4, (9, 9)).astype(float)
+    rows = []
+    for i in range(9):
+        inside = [weights[i, j] for j in range(9) if j != i and group[j] == group[i]]
+        outside = [weights[i, j] for j in range(9) if group[j] != group[i]]
+        if inside and outside:
+            rows.append(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
+    assert selection.group_auc(weights, group) == pytest.approx(np.mean(rows))
+
+
+def test_identical_rows_do_not_vary() -> None:
+    mixture = RNG.dirichlet(np.ones(10))
+    assert selection.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
+    assert selection.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
+        0.0, abs=1e-12
+    )
+    group = np.arange(10) % 2
+    planted = np.where(group[:, None] == group, 0.2, 0.0)
+    assert selection.row_variation(planted) > 0.9
+    assert selection.row_variation(7 * planted) == pytest.approx(selection.row_variation(planted))
+    assert np.isnan(selection.row_variation(np.eye(10)))
