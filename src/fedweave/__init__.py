@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedweave import methods, models, testing
     from fedweave.api.compare import compare, fit, load
-    from fedweave.api.comparison import Comparison, MethodResult
+    from fedweave.api.comparison import Comparison
     from fedweave.api.federation import Federation
     from fedweave.api.progress import Progress
+    from fedweave.api.result import MethodResult
     from fedweave.data.partitions.registry import rule as partition
     from fedweave.data.registry import dataset
     from fedweave.errors import BadInput, Diverged
@@ -25,7 +26,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "fit": ("fedweave.api.compare",),
     "load": ("fedweave.api.compare",),
     "Comparison": ("fedweave.api.comparison",),
-    "MethodResult": ("fedweave.api.comparison",),
+    "MethodResult": ("fedweave.api.result",),
     "Federation": ("fedweave.api.federation",),
     "Progress": ("fedweave.api.progress",),
     "BadInput": ("fedweave.errors",),

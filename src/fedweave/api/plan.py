@@ -19,10 +19,11 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
-from fedweave.runs import assembly
+from fedweave.runs import assembly, dependencies
 from fedweave.runs.inputs import Inputs
-from fedweave.study import search_spaces
-from fedweave.study.spec import Study, parse
+from fedweave.study import plugins, search_spaces
+from fedweave.study.code import PACKAGE, digest
+from fedweave.study.spec import Run, Study, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
@@ -47,10 +48,18 @@ class Plan:
     title: str
 
     def code(self, key: str) -> str:
-        """A hash of the user's own code that the run `key` depends on."""
-        cls = METHODS[self.study.runs[key].method]
-        own = [part for part in cls.__mro__ if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
-        return hashlib.sha256("".join(map(source_of, own)).encode()).hexdigest()[:12]
+        """A hash of the code that the run `key` depends on: ours by its imports, and the user's own."""
+        return _code(self.study.run(key))
+
+
+def _code(run: Run) -> str:
+    """A hash of the code behind a run, also where the method was defined in a notebook."""
+    parts = METHODS[run.method].__mro__
+    own = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
+    # The script or test in which a class stands says more than the class: of it the class alone counts.
+    ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, (PACKAGE, *plugins.roots())))]
+    text = "".join([digest(ours), *map(source_of, own)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def plan(
