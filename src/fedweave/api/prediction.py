@@ -79,19 +79,17 @@ class Predictor:
         return values.astype(np.float32)
 
     def _windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
-        """Windows [M, window, 2] of values and hours, with room for the horizon [M, window + horizon, 2]."""
-        values, layout = np.asarray(x, dtype=np.float32), self.about["layout"]
+        """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
+        whole, layout = np.array(x, dtype=np.float32), self.about["layout"]
         window, span = layout["window"], layout["window"] + layout["horizon"]
-        if values.ndim != 3 or values.shape[1] not in (window, span) or values.shape[2] != 2:
+        if whole.ndim != 3 or whole.shape[1:] != (span, 2):
             raise BadInput(
-                f"x: shape {[*values.shape]}; give windows [M, {window}, 2] of values and their hours, or "
-                f"[M, {span}, 2] with the hours of the forecast"
+                f"x: shape {[*whole.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
+                f"{layout['horizon']} to be forecast, whose values are ignored"
             )
-        data.check_finite(values[:, :window], "x", "drop these windows, or fill them in")
-        whole = np.zeros((len(values), span, 2), dtype=np.float32)
-        whole[:, : values.shape[1]] = values
-        whole[:, :window, 0] = scaling.of_client(values[:, :window, 0], client)
         whole[:, window:, 0] = 0
+        data.check_finite(whole, "x", "drop these windows, or fill them in")
+        whole[:, :window, 0] = scaling.of_client(whole[:, :window, 0], client)
         return whole
 
 
@@ -123,7 +121,8 @@ def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     whole = run.folder.parents[1]
     about, graphs = folder.of_task(whole, run.task), folder.place(whole, run.task) / serving.GRAPHS
     about, pairs = (about, serving.read_graphs(graphs)) if about else _of_project(run)
-    facts, made = {**about, "shape": about["stored"]}, _maker(run, about, model)
+    facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
+    made = _maker(run, about, model)
     return Predictor(serving.deploy(dict(run.info), facts, run.folder, pairs, made), about, names)
 
 

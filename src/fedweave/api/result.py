@@ -11,7 +11,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.api.figures import MethodPlots
 from fedweave.api.prediction import Predictor, predictor, probabilities
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose
 from fedweave.files import load_tensors
 from fedweave.results import Graphs, Run
 
@@ -68,9 +68,13 @@ class MethodResult:
         """All that the run depends on."""
         return dict(self.run.info.get("spec") or {})
 
-    def chosen(self) -> pd.DataFrame:
-        """Test score of every seed and client at the round that validation chose: seed, client, round, value."""
+    def chosen(self, split: str = "test") -> pd.DataFrame:
+        """Score of every seed and client at the round that validation chose: seed, client, round, value."""
         table = results.chosen(self.run)
+        if choose(split, ("test", "val"), "split") == "val":
+            scores = self.run.evaluations
+            at = scores[(scores["point"] == self.run.info["point"]) & (scores["split"] == split)]
+            table = table.drop(columns="value").merge(at, how="left")[[*table.columns]]
         return table.assign(client=np.array(self.clients, dtype=object)[table["client"]])
 
     @cached_property
@@ -118,8 +122,8 @@ class MethodResult:
 
         Args:
             x: rows [M, ...] as they were given to the federation: of `from_pandas` a table with its columns; of graphs
-                the features of all nodes of the client's graph [V, F]; of series windows [M, window, 2] of values and
-                hours.
+                the features of all nodes of the client's graph [V, F]; of series values and hours
+                [M, window + horizon, 2], where values of the horizon are ignored.
             client: name of the client.
             seed: which repetition; default: the first.
             model: what made the models, where they have no name and the results were loaded from a folder.

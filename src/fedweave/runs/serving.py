@@ -130,9 +130,8 @@ def load(folder: Path) -> Deployed:
         BadInput: the run's settings no longer fit the code.
     """
     info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    return deploy(
-        info, json.loads((folder / "data.json").read_text(encoding="utf-8")), folder, read_graphs(folder / GRAPHS)
-    )
+    facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    return deploy(info, facts, folder, read_graphs(folder / GRAPHS))
 
 
 def deploy(
