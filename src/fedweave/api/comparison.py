@@ -179,7 +179,8 @@ class Comparison:
             if folder.exists() and any(folder.iterdir()) and not (folder / "runs").is_dir():
                 raise BadInput(f"save: {folder} holds something else; choose an empty folder")
             shutil.copytree(self.study.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
-        results.write(folder)
+        partitions = folder / "partitions"
+        results.write(folder, partitions if partitions.is_dir() else None)
         return folder
 
     def report(self) -> Path:
