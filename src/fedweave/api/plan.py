@@ -57,7 +57,8 @@ def _code(run: Run) -> str:
     parts = METHODS[run.method].__mro__
     own = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
     # The script or test in which a class stands says more than the class: of it the class alone counts.
-    ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, (PACKAGE, *plugins.roots())))]
+    places = (PACKAGE, *plugins.loaded())
+    ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, places))]
     text = "".join([digest(ours), *map(source_of, own)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
