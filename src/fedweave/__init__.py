@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedweave import methods, models, testing
+    from fedweave import data, families, methods, models, settings, testing
     from fedweave.api.compare import compare, fit, load
     from fedweave.api.comparison import Comparison
     from fedweave.api.federation import Federation
@@ -37,7 +37,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "model": ("fedweave.models.registry",),
     "partition": ("fedweave.data.partitions.registry", "rule"),
 }
-_MODULES = ("methods", "models", "testing")
+_MODULES = ("data", "families", "methods", "models", "settings", "testing")
 
 __all__ = [
     "BadInput",
@@ -48,7 +48,9 @@ __all__ = [
     "MethodResult",
     "Progress",
     "compare",
+    "data",
     "dataset",
+    "families",
     "fit",
     "load",
     "method",
@@ -56,6 +58,7 @@ __all__ = [
     "model",
     "models",
     "partition",
+    "settings",
     "testing",
 ]
 

@@ -135,6 +135,7 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _method(one: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(one, str):
+        plugins.look_for(one, METHODS)
         return choose(one, METHODS, "methods"), {}
     cls = one if isinstance(one, type) else type(one)
     if not issubclass(cls, Method):
@@ -218,6 +219,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
         block = {"name": model} if isinstance(model, str) else dict(model)
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
+        plugins.look_for(block.get("name"), MODELS)
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":
         raise BadInput(

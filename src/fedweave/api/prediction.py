@@ -15,6 +15,7 @@ from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.results import Run
 from fedweave.runs import serving
+from fedweave.study import plugins
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,7 @@ def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
         raise BadInput(
             f"{run.folder}: no models were kept; train again with evaluate={{'models': True}}, which is the default"
         )
+    plugins.look_for(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
     whole = run.folder.parents[1]
@@ -130,6 +132,7 @@ def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
     """The maker of a run's models; None for those that have a name."""
     block = run.info["spec"]["task"]["model"]
     if "code" not in block:
+        plugins.look_for(block["name"], MODELS)
         if block["name"] not in MODELS:
             raise BadInput(f"predict: the model {block['name']!r} is not defined here; import the file that has it")
         return None

@@ -57,6 +57,16 @@ def load(uses: Iterable[Path | str] = ()) -> None:
             _load(place, str(path))
 
 
+def look_for(name: object, table: Mapping[str, object]) -> None:
+    """Import the plug-ins of installed packages where `table` has no `name`; who names what is there pays nothing.
+
+    Raises:
+        BadInput: as `load`.
+    """
+    if name not in table:
+        load()
+
+
 def installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     found = {}
