@@ -13,11 +13,14 @@ import time
 import zipfile
 from pathlib import Path
 
+from tools import guides
+
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = ("fedweave/py.typed", "fedweave/pipelines/commands/main.py", "fedweave/pipelines/project/dvc.yaml")
 HEAVY = ("torch", "torch_geometric", "matplotlib", "pandas")
-IMPORT = f"import sys, fedweave; found = {{*{HEAVY}}} & {{*sys.modules}}; assert not found, found; print(fedweave.__file__)"
-PUBLIC = "import sys, fedweave as fw; fw.fit; fw.methods.Ditto(); assert not {*%r} & {*sys.modules}" % (HEAVY[1:3],)
+IMPORT = f"import sys, fedweave; found = {{*{HEAVY}}} & {{*sys.modules}}; assert not found, found"
+PUBLIC = f"import sys, fedweave as fw; fw.fit; fw.methods.Ditto(); assert not {{*{HEAVY[1:3]}}} & {{*sys.modules}}"
+GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md")
 REPEATS = 5  # of an import, of which the quickest counts
 
 
@@ -54,11 +57,18 @@ def look(python: Path, folder: Path) -> None:
         begun = time.perf_counter()
         run([python, "-c", IMPORT], folder, quiet=True)
         seconds.append(time.perf_counter() - begun)
+    begun = time.perf_counter()
     run([python, "-c", PUBLIC], folder)
+    print(f"fedweave.fit and fedweave.methods: {time.perf_counter() - begun:.2f} s, without {' and '.join(HEAVY[1:3])}")
     print(f"import fedweave: {min(seconds):.2f} s, the start of Python included; without {', '.join(HEAVY)}")
     begun = time.perf_counter()
     run([python, ROOT / "examples" / "quickstart.py"], folder, quiet=True)
     print(f"quickstart.py: {time.perf_counter() - begun:.0f} s")
+    for page in GUIDES:
+        place = folder / Path(page).stem
+        place.mkdir()
+        guides.follow(page, place, str(python), commands=False)
+        print(f"{page}: its code runs")
 
 
 def run(command: list[str | Path], folder: Path = ROOT, quiet: bool = False) -> None:
