@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test fuzz bench peers flow ui lint docs sbom audit format clean distclean
+.PHONY: help setup repro test fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -79,6 +79,9 @@ $(VENV)/tools/%/.ready: $(READY)
 	@python -m venv $(VENV)/tools/$*
 	@$(VENV)/tools/$*/bin/python -m pip install --quiet --disable-pip-version-check $(if $(filter pip-audit,$*),$(PIP_AUDIT),$(CYCLONEDX))
 	@touch $@
+
+wheel: $(READY)  ## the package as users install it: built, in an empty environment, with the code of the guides
+	@python -m tools.check_wheel
 
 sbom: $(VENV)/tools/cyclonedx-py/.ready  ## sbom.json: what constraints.txt pins, as CycloneDX
 	@PYTHONWARNINGS=ignore $(call tool,cyclonedx-py) requirements constraints.txt --pyproject pyproject.toml \

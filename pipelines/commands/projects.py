@@ -1,6 +1,8 @@
 """`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
 
+import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ from rich.console import Console
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import template
+from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 
 LAUNCHER = "python -IS pipelines/launching/launcher.py"
@@ -95,13 +98,33 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
         file = folder / name
         if not file.exists() or name not in KEPT:
             write_atomic(file, text)
-    write_atomic(folder / INSTALLED, f"uses:\n  fedweave: {PACKAGE}\n")
+    note_packages(folder)
     _dvc(folder)
     if not (folder / "params.yaml").exists():
         _first(folder)
     out.print(
         f"{folder}: a project of fedweave; next: cd {folder} && git init && fedweave study run first", soft_wrap=True
     )
+
+
+def separate() -> bool:
+    """Whether the current folder is a project outside of a checkout."""
+    stages = Path("dvc.yaml")
+    return stages.is_file() and INSTALLED in stages.read_text(encoding="utf-8")
+
+
+def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
+    """Write where fedweave and the packages with plug-ins lie on this machine: DVC's stages depend on their code.
+
+    Args:
+        folder: of the project.
+        uses: names that params.yaml has itself.
+    """
+    packages = {"fedweave": PACKAGE, **plugins.installed()}
+    lines = (f"  {name}: {json.dumps(str(place))}\n" for name, place in packages.items() if name not in uses)
+    text, file = "uses:\n" + "".join(lines), folder / INSTALLED
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        write_atomic(file, text)
 
 
 def contents() -> dict[str, str]:

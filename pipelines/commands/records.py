@@ -10,9 +10,14 @@ app = typer.Typer()
 @app.command()
 def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
     """Build results/<study>/report.html and print the leaderboard."""
+    import fedweave as fw
+    from fedweave.pipelines import paths
     from fedweave.pipelines.stages import leaderboard
     from fedweave.pipelines.stages import report as stage
 
+    folder = paths.RESULTS / study
+    if study and (folder / "partitions").is_dir():  # no stage makes the tables of what `fedweave run` has written
+        fw.load(folder).save(folder)
     stage.main(study)
     leaderboard.main(study)
 

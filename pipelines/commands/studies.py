@@ -11,7 +11,8 @@ from rich.console import Console
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.study import catalogue, spec
+from fedweave.pipelines.commands import projects
+from fedweave.study import catalogue, plugins, spec
 
 NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
 
@@ -79,6 +80,8 @@ def _switch(
                 "or add --force"
             )
     write_atomic(spec.PARAMS, dump(content))
+    if projects.separate():
+        projects.note_packages(uses=content.get("uses") or ())
     return content
 
 
@@ -91,9 +94,16 @@ def chosen(
         BadInput: an unknown study, task or method, or nothing is left.
     """
     content = catalogue.expand(name, uses=uses or ())
+    content |= _packages(content)
     return (
         catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
     )
+
+
+def _packages(content: dict[str, Any]) -> dict[str, Any]:
+    """In a checkout, params.yaml names the packages with plug-ins; elsewhere `projects.note_packages` does."""
+    packages = {name: str(place) for name, place in plugins.installed().items()}
+    return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.separate() else {}
 
 
 def _as_written() -> bool:

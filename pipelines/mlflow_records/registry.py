@@ -1,5 +1,6 @@
 """Models in MLflow: those of the best method of each task, under a name and an alias."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -10,29 +11,38 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
+from fedweave.methods import METHODS
+from fedweave.models import MODELS
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
+from fedweave.study import plugins
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
 NEEDED = ("numpy", "torch", "tqdm")  # what `fedweave.runs.serving` imports, in addition to MLflow itself
 ALIAS = "best"
+PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
 
 
 def log_model(run: Run, run_id: str) -> str | None:
     """The models of all clients and seeds as one MLflow model of the run `run_id`; returns its id.
 
-    None where there are no models, or the data are no longer there.
+    None where there are no models, or the data or what defines the models are not here.
     """
+    plugins.look_for(run.info["method"], METHODS)
+    if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"]["name"] not in MODELS:
+        return None  # made by a plug-in that is not here, or by a model of one's own
     with tempfile.TemporaryDirectory() as folder:
         example = serving.pack(run.folder, Path(folder))
         if example is None:
             return None
+        used = plugins.loaded()
+        (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
         answer = serving.load(Path(folder)).answer(example)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
-                name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=CODE,
+                name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=[*CODE, *map(str, used)],
                 input_example=example,
                 signature=infer_signature(example, answer, {"client": 0, "seed": min(run.seeds)}),
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],

@@ -5,6 +5,8 @@ model:
 {"inputs": ..., "params": {"client": 3, "seed": 0}}.
 """
 
+import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,12 @@ class Personalized(PythonModel):
     """Answers as the method's clients do; by default as the first one in the first repetition."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Read what `deploy.pack` gathered."""
-        self._deployed = serving.load(Path(context.artifacts["run"]))
+        """Read what `serving.pack` gathered."""
+        folder = Path(context.artifacts["run"])
+        plugins = folder / "plugins.json"
+        for name in json.loads(plugins.read_text(encoding="utf-8")) if plugins.is_file() else ():
+            import_module(name)  # defines methods and models, and was stored with the code of fedweave
+        self._deployed = serving.load(folder)
 
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None

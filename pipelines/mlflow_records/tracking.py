@@ -33,6 +33,8 @@ from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.processes import stage
 from fedweave.report import extras
 from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.study import plugins
+from fedweave.study.spec import PARAMS, read_yaml
 
 TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
 STEPS = 16  # most pictures that a run's graph steps through
@@ -51,6 +53,8 @@ def main(*studies: str) -> None:
     folders = [RESULTS / name for name in studies] or sorted(
         {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
     )
+    if PARAMS.is_file():  # whose plug-ins define methods and models that are stored too
+        plugins.load(plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values())
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:

@@ -188,7 +188,8 @@ def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
     uses = plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values() if PARAMS.is_file() else ()
-    places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *(Path(path).resolve() for path in uses)]
+    packages = plugins.installed().values()
+    places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
     files = {"dvc.yaml": Path("dvc.yaml")}
     for place in places:
         inside = place.rglob("*") if place.is_dir() else (place,)

@@ -13,7 +13,8 @@ from fedweave.study.spec import PARAMS, read_yaml
 
 def main(name: str) -> None:
     """Write data/code/packages/<name>.csv: file, digest."""
-    uses = {plugins.OWN: str(PACKAGE), **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
+    packages = {package: str(place) for package, place in plugins.installed().items()}
+    uses = {plugins.OWN: str(PACKAGE), **packages, **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
     place = Path(uses[choose(name, uses, "params.yaml: uses")]).resolve()
     found = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
     rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in found)

@@ -20,10 +20,16 @@ def main(study: str = "") -> None:
     from fedweave.pipelines.stages import evaluate, leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)
-    report.build(folder, paths.PARTITIONS, leaderboard.stale(results.load_study(folder)))
+    report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
     write_board(folder, study)
     if any((folder / "ablations").glob("*/table.csv")):  # which are younger than what the stage `evaluate` logged
         evaluate.log(folder)
+
+
+def partitions(folder: Path) -> Path:
+    """Where the clients' data are described: in the folder itself where `fedweave run` or Python wrote it."""
+    own = folder / "partitions"
+    return own if own.is_dir() else paths.PARTITIONS
 
 
 def write_board(folder: Path, study: str = "") -> None:

@@ -4,11 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedweave import methods, models, testing
+    from fedweave import data, families, methods, models, settings, testing
     from fedweave.api.compare import compare, fit, load
-    from fedweave.api.comparison import Comparison, MethodResult
+    from fedweave.api.comparison import Comparison
     from fedweave.api.federation import Federation
     from fedweave.api.progress import Progress
+    from fedweave.api.result import MethodResult
     from fedweave.data.partitions.registry import rule as partition
     from fedweave.data.registry import dataset
     from fedweave.errors import BadInput, Diverged
@@ -25,7 +26,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "fit": ("fedweave.api.compare",),
     "load": ("fedweave.api.compare",),
     "Comparison": ("fedweave.api.comparison",),
-    "MethodResult": ("fedweave.api.comparison",),
+    "MethodResult": ("fedweave.api.result",),
     "Federation": ("fedweave.api.federation",),
     "Progress": ("fedweave.api.progress",),
     "BadInput": ("fedweave.errors",),
@@ -36,7 +37,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "model": ("fedweave.models.registry",),
     "partition": ("fedweave.data.partitions.registry", "rule"),
 }
-_MODULES = ("methods", "models", "testing")
+_MODULES = ("data", "families", "methods", "models", "settings", "testing")
 
 __all__ = [
     "BadInput",
@@ -47,7 +48,9 @@ __all__ = [
     "MethodResult",
     "Progress",
     "compare",
+    "data",
     "dataset",
+    "families",
     "fit",
     "load",
     "method",
@@ -55,6 +58,7 @@ __all__ = [
     "model",
     "models",
     "partition",
+    "settings",
     "testing",
 ]
 

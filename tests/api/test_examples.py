@@ -11,9 +11,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def code(notebook: Path) -> str:
-    """The code cells of a notebook in their order."""
+    """The code cells of a notebook in their order, as a kernel runs them: one after another, in no file."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return f"for number, text in enumerate({texts!r}):\n    exec(compile(text, f'<cell {{number}}>', 'exec'))\n"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.suffix in (".py", ".ipynb")))

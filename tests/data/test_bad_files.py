@@ -162,7 +162,7 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("place", "command"), [
     ("results", "import fedweave.pipelines.stages.evaluate as made; made.stage(made.main)"),
-    ("data", "import fedweave.pipelines.commands.main as made; made.guarded(lambda: made.run('local', rounds=1))"),
+    ("data", "import fedweave.pipelines.commands.main as m; m.guarded(lambda: m.single.run('local', rounds=1))"),
 ])  # fmt: skip
 def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tmp_path: Path) -> None:
     """Whichever command comes upon it ends with one line and exit code 2."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedweave.study.code import PACKAGE, digest, modules
+from fedweave.study.code import PACKAGE, Root, digest, modules
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
@@ -184,7 +184,7 @@ def test_imports_in_every_form(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, text in files.items():
         (lab / f"{name}.py").write_text(text)
-    found = {file.stem for file in modules([lab / "main.py"], [tmp_path])}
+    found = {file.stem for file in modules([lab / "main.py"], [Root(tmp_path)])}
     assert found == {"main", "__init__", "names", "late", "dotted"}
 
 

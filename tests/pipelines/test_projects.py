@@ -18,9 +18,10 @@ from tests.servers import ROOT
 pytestmark = [pytest.mark.xdist_group("projects"), pytest.mark.timeout(900)]
 
 BENCH = '''
-"""A method and a data set."""
+"""A method, a model and a data set."""
 from dataclasses import dataclass
 import numpy as np
+import torch
 import fedweave as fw
 from fedweave.data import Dataset
 from fedweave.families import GlobalModel, SplitClient
@@ -31,6 +32,16 @@ class Mine(SplitClient, GlobalModel):
     """FedAvg by another name."""
     label = "Mine"
     point = "pre"
+
+@fw.model("tiny")
+class Tiny(fw.models.ClientModel):
+    """A linear map."""
+    head = ("out",)
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.out = torch.nn.Linear(16, outputs)
+    def features(self, x, *, key=None, mask=None):
+        return x.flatten(1)
 
 @fw.dataset("blobs")
 def blobs(root):
@@ -48,11 +59,40 @@ tasks:
   blobs:
     dataset: blobs
     partition: {name: iid, clients: 3, seed: 1}
-    model: {name: mlp, hidden: 4}
+    model: {name: tiny}
     train: {rounds: 2, batch_size: 16, lr: 0.1}
-    methods: [local, mine]
+    methods: [local, mine, packed]
 tune: {trials: 0}
 """
+
+
+PACKED = '''
+"""A method of an installed package."""
+from dataclasses import dataclass
+import fedweave as fw
+from packed.part import SHARE
+
+@fw.method("packed")
+@dataclass(frozen=True, kw_only=True)
+class Packed(fw.methods.FedAvg):
+    """FedAvg that goes a part of the way."""
+    label = "Packed"
+
+    def merge(self, old, mean):
+        return {name: value + SHARE * (mean[name] - value) for name, value in old.items()}
+'''
+
+
+def add_package(site: Path) -> Path:
+    """A package with a plug-in, as pip leaves it; returns its folder."""
+    place, about = site / "packed", site / "packed-1.0.dist-info"
+    place.mkdir()
+    about.mkdir()
+    (place / "__init__.py").write_text(PACKED)
+    (place / "part.py").write_text("SHARE = 0.5\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: packed\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fedweave.plugins]\nany-name = packed\n")
+    return place
 
 
 def installed(folder: Path) -> Path:
@@ -73,7 +113,7 @@ class Own:
     """A user's project, and commands in it."""
 
     def __init__(self, folder: Path, site: Path) -> None:
-        self.folder = folder
+        self.folder, self.site = folder, site
         home = str(Path(sys.executable).parent)
         self.env = {**os.environ, "PYTHONPATH": str(site), "PATH": os.pathsep.join([home, os.environ["PATH"]])}
 
@@ -90,6 +130,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
     """A new project with a plug-in and a study that has been run."""
     place = tmp_path_factory.mktemp("own")
     made = Own(place, installed(place / "site"))
+    add_package(place / "site")
     made.python("fedweave.pipelines.commands.main", "init", "lab")
     made.folder = place / "lab"
     (made.folder / "mybench").mkdir()
@@ -103,7 +144,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
 def test_a_study_with_a_plug_in_is_run(own: Own) -> None:
     """From anywhere in the project, under the name of its file."""
     board = pd.read_csv(own.folder / "results" / "first-try" / "leaderboard.csv")
-    assert {*board["method"]} == {"Local", "Mine"}
+    assert {*board["method"]} == {"Local", "Mine", "Packed"}
     assert yaml.safe_load((own.folder / "params.yaml").read_text())["uses"] == {"mybench": "mybench"}
     assert "Mine" in (own.folder / "results" / "first-try" / "report.html").read_text()
 
@@ -114,6 +155,44 @@ def test_nothing_runs_twice_and_a_comment_trains_nothing(own: Own) -> None:
     file = own.folder / "mybench" / "own.py"
     file.write_text(file.read_text() + "# a comment\n")
     assert re.findall(r"Running stage '([^']+)'", own.python("dvc", "repro")) == ["code@mybench"]
+
+
+def test_the_code_of_an_installed_package_trains_its_runs_again(own: Own) -> None:
+    """A change in another file of the package, and no comment in it."""
+    file = own.site / "packed" / "part.py"
+    file.write_text("SHARE = 0.5  # a comment\n")
+    assert re.findall(r"Running stage '([^']+)'", own.python("dvc", "repro")) == ["code@packed"]
+    file.write_text("SHARE = 0.25\n")
+    ran = re.findall(r"Running stage '([^']+)'", own.python("dvc", "repro"))
+    assert {"code@packed", "sources", "train@blobs-packed", "evaluate"} <= {*ran}
+    assert not {"train@blobs-local", "train@blobs-mine"} & {*ran}
+
+
+def test_predictions_of_what_the_stages_trained(own: Own) -> None:
+    """From Python, with the plug-ins of the project."""
+    code = (
+        "import numpy as np; import fedweave as fw; import mybench.own;"
+        "done = fw.load('results/first-try'); x = np.zeros((3, 1, 4, 4));"
+        "print([done[name].predict(x, 'client 1').shape for name in ('local', 'mine', 'packed')])"
+    )
+    env = {**own.env, "PYTHONPATH": f"{own.env['PYTHONPATH']}{os.pathsep}."}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=own.folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[(3,), (3,), (3,)]\n", done.stderr
+
+
+def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
+    """MLflow loads the leader's models in another folder, where no plug-in lies."""
+    code = (
+        "import mlflow; import numpy as np; m = mlflow.pyfunc.load_model('models:/first-try-blobs@best');"
+        "print(m.predict(np.zeros((3, 1, 4, 4), np.float32), {'client': 2, 'seed': 0}).shape)"
+    )
+    env = {**own.env, "MLFLOW_TRACKING_URI": f"sqlite:///{own.folder / 'mlflow.db'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["(3, 2)"], done.stderr
 
 
 def test_deployments_name_flows_of_the_package(own: Own) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from optuna.trial import TrialState
@@ -116,6 +117,35 @@ def within(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+STAGE = [sys.executable, "-m", "fedweave.pipelines.stages.tune", "toy"]
+COMMAND = [sys.executable, "-m", "fedweave.pipelines.commands.main", "search", "toy"]
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [(STAGE, signal.SIGINT), (STAGE, signal.SIGTERM), (COMMAND, signal.SIGINT)],
+    ids=["stage-int", "stage-term", "command-int"],
+)
+def test_killed_without_a_traceback(project: Path, command: list[str], number: signal.Signals) -> None:
+    """Ctrl-C, or a request to end, to the whole group: a search of two processes ends and says nothing."""
+    process = subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    journals = [JOURNAL, JOURNAL.with_name("toy-strong.journal")]
+    end = time.monotonic() + 60
+    while not all(file.is_file() and '"step"' in file.read_text() for file in journals):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        child.send_signal(number)  # before its parent, who would end it
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1, 2)
+    assert "Traceback" not in said
+    assert "Error" not in said
 
 
 def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:

@@ -16,7 +16,7 @@ from dvc.utils.serialize import parse_yaml
 from fedweave import data
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import main, studies
+from fedweave.pipelines.commands import main, single, studies
 from fedweave.pipelines.scheduling import flows
 from fedweave.runs import assembly, repetition
 from fedweave.study import catalogue, config, spec
@@ -142,17 +142,21 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(
     monkeypatch.setattr(repetition, "perform", lambda *_: pytest.fail("it trained"))
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="file"):
-        main.run("fedavg", output=tmp_path / "file")
+        single.run("fedavg", output=tmp_path / "file")
     with pytest.raises(BadInput, match=r"--set mu: '\[' is not a YAML value"):
-        main.run("fedprox", settings=["mu=["])
+        single.run("fedprox", settings=["mu=["])
     with pytest.raises(BadInput, match="--dataset: 'fedaghn' is unknown"):
-        main.run("fedprox", dataset="fedaghn")
+        single.run("fedprox", dataset="fedaghn")
     with pytest.raises(BadInput, match=r"--set train\.rounds: 7 and 5 both; give one"):
-        main.run("fedprox", rounds=5, settings=["train.rounds=7"])
+        single.run("fedprox", rounds=5, settings=["train.rounds=7"])
     with pytest.raises(BadInput, match="give one of them"):
-        main.run("fedprox", rounds=5, settings=["train=1"])
+        single.run("fedprox", rounds=5, settings=["train=1"])
     with pytest.raises(BadInput, match="--set mu: 1 and 2 both"):
-        main.run("fedprox", settings=["mu=1", "mu=2"])
+        single.run("fedprox", settings=["mu=1", "mu=2"])
+    with pytest.raises(BadInput, match=r"^--set mu: -1 is out of range; it must be at least 0"):
+        single.run("fedprox", settings=["mu=-1"])
+    with pytest.raises(BadInput, match=r"^--set model\.hiden: small_cnn has no options"):
+        single.run("fedprox", settings=["model.hiden=3"])
 
 
 NUMBERS = {
@@ -175,7 +179,7 @@ NUMBERS = {
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
 def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -> None:
     """Are numbers in files and after --set alike; what is quoted stays a text, when params.yaml is written too."""
-    assert main._pairs([f"lam={text}"]) == {"lam": value}
+    assert single._pairs([f"lam={text}"]) == {"lam": value}
     (tmp_path / "params.yaml").write_text(f"lam: {text}\n")
     assert spec.read_yaml(tmp_path / "params.yaml") == {"lam": value}
     content = {"study": "quick", "methods": {"1e3": {"lam": value}}, "tune": {"seeds": [value]}}

@@ -14,7 +14,9 @@ from fedweave.data.registry import DATASETS
 from fedweave.errors import BadInput
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS, build
+from fedweave.runs import dependencies
 from fedweave.study import catalogue, plugins
+from fedweave.study.code import PACKAGE, Root, modules
 
 FULL = """
 about: own
@@ -61,7 +63,8 @@ def halves(dataset, clients, seed):
 @pytest.fixture(autouse=True)
 def tables(tmp_path: Path) -> Iterator[None]:
     """The tables are afterwards what they were, and no plug-in stays imported."""
-    before = [(table, dict(table)) for table in (METHODS, MODELS, DATASETS, data.PARTITIONS, TRAITS)]
+    tables = (METHODS, MODELS, DATASETS, data.PARTITIONS, TRAITS, plugins._loaded)
+    before = [(table, dict(table)) for table in tables]
     path = list(sys.path)
     yield
     for table, entries in before:
@@ -201,4 +204,20 @@ def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     plugins.load()
     assert "lines" in DATASETS
-    assert plugins.installed() == {"bench": place}
+    assert plugins.installed() == {"bench_installed": place}
+    found = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
+    assert found == {"__init__.py", "own.py", "parts.py"}
+
+
+def test_other_installed_packages_are_no_plug_ins(tmp_path: Path) -> None:
+    """What lies beside a plug-in in `site-packages` counts where it is a plug-in too, and numpy does not."""
+    for name in ("numpy", "mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("x = 1\n")
+    (tmp_path / "mine" / "own.py").write_text("import numpy\nfrom other import x\nimport mine\n")
+    (tmp_path / "alone.py").write_text("import numpy\nfrom mine.own import numpy\n")
+    roots = [Root(tmp_path, frozenset({"mine"})), Root(tmp_path, frozenset({"alone"}))]
+    assert {file.relative_to(tmp_path) for file in modules([tmp_path / "mine" / "own.py"], roots)} == {
+        Path("mine/own.py"), Path("mine/__init__.py"),
+    }  # fmt: skip
+    assert "numpy" not in {file.parent.name for file in modules([tmp_path / "alone.py"], roots)}

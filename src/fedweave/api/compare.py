@@ -1,6 +1,7 @@
 """Train methods on one federation, on equal terms, into a folder that the report and the other tools read."""
 
 import json
+import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,21 +11,22 @@ from typing import Any
 
 import torch
 
-from fedweave import data, results
+from fedweave import results
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
+from fedweave.api.folder import write as describe
 from fedweave.api.plan import Methods, Plan, plan
 from fedweave.api.progress import Bar, Callback, estimate, heading, reporter
 from fedweave.api.tuning import tuned
 from fedweave.api.warn import findings
-from fedweave.errors import BadInput, Diverged
+from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
 from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study.spec import Run
 
-ABOUT = "federation.json"
+WORTH_AN_ESTIMATE = 20  # rounds of all runs together, above which some more of them for an estimate do not matter
 
 
 def compare(
@@ -86,7 +88,9 @@ def compare(
         name=name,
         train=settings,
     )
-    done = _completed(chosen, out, resume, progress, callbacks)
+    folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
+    study = results.load_study(folder, chosen.study.runs)
+    done = Comparison(study, tuple(lost), temporary, chosen.inputs.model)
     found = (*done.warnings, *findings(done, federation))
     for line in found:
         warnings.warn(line, stacklevel=2)
@@ -106,12 +110,14 @@ def fit(
     resume: bool = True,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
+    name: str = "fit",
     **train: Any,
 ) -> MethodResult:
     """Train one method once; arguments as in `compare`.
 
     Returns:
-        its result: `history` is a table of all scores, `graph()` says who learned from whom.
+        its result: `history` is a table of all scores, `graph()` says who learned from whom, `predict` answers with
+        the models of the clients.
 
     >>> federation = Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     >>> run = fit("fedavg", federation, rounds=2, progress=False)
@@ -126,36 +132,35 @@ def fit(
         head=head,
         seeds=[seed],
         evaluate=evaluate,
-        name="fit",
+        name=name,
         title="fit()",
         train=settings,
     )
-    done = _completed(chosen, out, resume, progress, callbacks)
+    folder, _, temporary = _performed(chosen, out, resume, progress, callbacks)
+    run = results.load_run(folder / "runs" / next(iter(chosen.study.runs)))
+    alone = results.Study(name, folder, (run,), ())
+    done = Comparison(alone, (), temporary, chosen.inputs.model)
     return done[next(iter(done.methods))]
 
 
 def load(folder: Path | str) -> Comparison:
-    """Open a folder of results, whoever wrote it: `compare`, the command line or `dvc repro`.
+    """Open a folder of results, whoever wrote it: `compare`, `fit`, the command line or `dvc repro`.
 
     Raises:
         BadInput: it has no finished run, or a damaged one.
     """
-    return Comparison(results.load_study(folder), _about(Path(folder)), ())
+    return Comparison(results.load_study(folder), ())
 
 
-def _completed(
+def _performed(
     chosen: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
-) -> Comparison:
-    """The results of a plan in `out`, which may hold more runs, of earlier calls."""
-    temporary = tempfile.TemporaryDirectory(prefix="fedweave-")  # removed at once where `out` is given
-    folder = Path(temporary.name if out is None else out)
+) -> tuple[Path, list[str], Any]:
+    """(folder of the results of a plan, what the user must know, the folder as an object that removes itself)."""
+    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
+    folder = Path(temporary.name if temporary else str(out))
     with user_errors():
         check_writable(folder)
-        lost = perform(chosen, folder, resume, progress, callbacks)
-    study = results.load_study(folder)
-    runs, leaky = (tuple(run for run in part if run.name in chosen.study.runs) for part in (study.runs, study.leaky))
-    study = study._replace(runs=runs, leaky=leaky, unfinished=())
-    return Comparison(study, _about(folder), tuple(lost), temporary if out is None else None)
+        return folder, perform(chosen, folder, resume, progress, callbacks), temporary
 
 
 def perform(
@@ -166,17 +171,17 @@ def perform(
     Raises:
         Diverged: no run got anywhere.
     """
-    _describe(chosen, folder)
+    describe(chosen.federation, folder)
     keys = [key for key in chosen.study.runs if not (resume and finished(chosen, key, folder))]
     if not resume:
-        _forget(folder)
+        _forget(chosen, folder)
     lost: list[str] = []
     if not keys:
         return lost
     planned = sum(chosen.study.run(key).train.rounds for key in keys) * len(chosen.study.seeds)
     bar, threads = Bar(progress, planned, callbacks), torch.get_num_threads()
     try:
-        if progress:
+        if progress and planned >= WORTH_AN_ESTIMATE:
             first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
             runs = {key: chosen.study.runs[key] for key in keys}
             bar.say(heading(chosen.study, estimate(first, chosen.study) * len(runs) / len(chosen.study.runs)))
@@ -240,39 +245,10 @@ def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
     return dict(json.loads((place / f"{key}.json").read_text(encoding="utf-8"))["best"])
 
 
-def _forget(folder: Path) -> None:
-    """Remove checkpoints and searches of earlier calls."""
-    import shutil
-
-    shutil.rmtree(folder / ".fedweave", ignore_errors=True)
-
-
-def _describe(chosen: Plan, folder: Path) -> None:
-    """Write what the federation is: names, sizes and the score of always naming the most frequent class.
-
-    Raises:
-        BadInput: the folder holds runs of another federation.
-    """
-    federation = chosen.federation
-    majority = federation.majority()
-    about = {
-        "name": federation.name,
-        "clients": [*federation.names],
-        "classes": [*federation.classes],
-        "partition": dict(federation.dealt),
-        "majority": None if majority is None else majority.tolist(),
-    }
-    text = json.dumps(about, indent=2, default=str) + "\n"
-    there = _about(folder)
-    if there and there != json.loads(text):
-        raise BadInput(f"{folder / ABOUT}: holds results of other data ({there.get('name')!r}); choose another folder")
-    write_atomic(folder / ABOUT, text)
-    data.describe(folder / "partitions" / federation.name, federation.dataset, federation.partition)
-
-
-def _about(folder: Path) -> dict[str, Any]:
-    """What `_describe` wrote; empty where something else wrote the results."""
-    try:
-        return dict(json.loads((folder / ABOUT).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+def _forget(chosen: Plan, folder: Path) -> None:
+    """Remove what earlier calls have begun: searches, and checkpoints of the same runs."""
+    for key in chosen.study.runs:
+        place = folder / ".fedweave" / chosen.code(key)
+        if chosen.study.tune.trials:
+            shutil.rmtree(place, ignore_errors=True)
+        checkpoint_files.forget(place / "checkpoints", chosen.study.run(key))

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
-from fedweave.api.figures import ComparisonPlots, MethodPlots
+from fedweave.api.figures import ComparisonPlots
+from fedweave.api.folder import of_task
+from fedweave.api.result import MethodResult, client_names
 from fedweave.errors import BadInput, choose
-from fedweave.files import load_tensors
-from fedweave.results import Graphs, Run, Study, statistics
-
-TIDY = ["method", "seed", "client", "round", "point", "split", "metric", "value"]
+from fedweave.results import Run, Study, statistics
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,15 @@ class Comparison:
 
     Attributes:
         study: the finished runs.
-        about: names and sizes of the federation, where `compare` wrote the folder.
         warnings: what to know before believing the numbers.
+        temporary: the folder, where it goes with this object.
+        model: makes the clients' models, where they have no name.
     """
 
     study: Study
-    about: dict[str, Any]
     warnings: tuple[str, ...]
-    temporary: Any = field(default=None, repr=False)  # the folder, where it goes with this object
+    temporary: Any = None
+    model: Any = None
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
@@ -85,7 +85,7 @@ class Comparison:
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)
 
-    def __getitem__(self, method: str) -> "MethodResult":
+    def __getitem__(self, method: str) -> MethodResult:
         """The result of one method.
 
         Raises:
@@ -139,8 +139,12 @@ class Comparison:
         return pd.DataFrame({name: self[name].scores for name in self.leaderboard()["method"]})
 
     def majority(self) -> float | None:
-        """Mean accuracy over clients of always naming the client's most frequent training class, in percent."""
-        values = self.about.get("majority")
+        """Mean accuracy over clients of always naming the client's most frequent training class, in percent.
+
+        Of the first task. None without classes, and where the stages of DVC wrote the results.
+        """
+        run = self.study.runs[0]
+        values = of_task(self.study.folder, run.task).get("majority")
         return None if values is None else float(np.mean(values))
 
     def test(self, method: str, other: str) -> Test:
@@ -175,7 +179,8 @@ class Comparison:
             if folder.exists() and any(folder.iterdir()) and not (folder / "runs").is_dir():
                 raise BadInput(f"save: {folder} holds something else; choose an empty folder")
             shutil.copytree(self.study.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
-        results.write(folder)
+        partitions = folder / "partitions"
+        results.write(folder, partitions if partitions.is_dir() else None)
         return folder
 
     def report(self) -> Path:
@@ -183,113 +188,3 @@ class Comparison:
         folder = self.study.folder
         own = folder / "partitions"
         return report.build(folder, own if own.is_dir() else None)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MethodResult:
-    """One method of a comparison.
-
-    Attributes:
-        name: of the method.
-        run: as the folder of results holds it.
-        comparison: that it belongs to.
-    """
-
-    name: str
-    run: Run
-    comparison: Comparison
-
-    def __repr__(self) -> str:
-        mean, metric = self.scores.mean(), self.run.info["metric"]
-        return (
-            f"{self.run.label}: {metric} {mean:.4g} over {len(self.clients)} clients, {self.run.trained_rounds} rounds"
-        )
-
-    @cached_property
-    def clients(self) -> tuple[str, ...]:
-        """Names of the clients."""
-        return client_names(self.run)
-
-    @cached_property
-    def history(self) -> pd.DataFrame:
-        """Every score: one row per seed, client, round, point and split."""
-        table = self.run.evaluations
-        names = np.array(self.clients, dtype=object)[table["client"]]
-        return table.assign(method=self.name, client=names, metric=self.run.info["metric"])[TIDY]
-
-    @property
-    def rounds(self) -> pd.DataFrame:
-        """One row per seed and round: bytes, seconds, training loss, dropped uploads."""
-        return self.run.rounds
-
-    @property
-    def diagnostics(self) -> pd.DataFrame:
-        """What the server says about itself: seed, round, name, value."""
-        return self.run.diagnostics
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that the run depends on."""
-        return dict(self.run.info.get("spec") or {})
-
-    def chosen(self) -> pd.DataFrame:
-        """Test score of every seed and client at the round that validation chose: seed, client, round, value."""
-        table = results.chosen(self.run)
-        return table.assign(client=np.array(self.clients, dtype=object)[table["client"]])
-
-    @cached_property
-    def scores(self) -> "pd.Series[float]":
-        """Test score of every client, averaged over seeds."""
-        return self.chosen().groupby("client", sort=False)["value"].mean().reindex(list(self.clients)).rename(self.name)
-
-    def graphs(self, seed: int | None = None) -> Graphs:
-        """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.
-
-        Raises:
-            BadInput: the method has no graph.
-        """
-        kept = results.graphs(self.run, seed)
-        if kept is None:
-            raise BadInput(
-                f"graph: {self.name} keeps no collaboration graph; methods that do: {', '.join(self._others())}"
-            )
-        return kept
-
-    def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
-        """Who learns from whom, averaged over layers: learners (rows) by sources (columns), after the last round."""
-        kept = self.graphs(seed)
-        weights = kept.weights[-1 if round is None else kept.at(round)].mean(0)
-        return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
-
-    def models(self, seed: int | None = None) -> dict[str, Any]:
-        """Every client's model at the round that validation chose: name of the client -> tensors.
-
-        Raises:
-            BadInput: no models were kept.
-        """
-        from fedweave.tensors import trees
-
-        file = self.run.folder / f"models-{self.run.seeds[0] if seed is None else seed}.pt"
-        if not file.is_file():
-            raise BadInput(f"{file}: not there; models are kept unless evaluate={{'models': False}}")
-        stacked = load_tensors(file)["models"]
-        return {name: trees.at(stacked, i) for i, name in enumerate(self.clients)}
-
-    @property
-    def plot(self) -> MethodPlots:
-        """Figures."""
-        return MethodPlots(self)
-
-    def save(self, folder: Path | str) -> Path:
-        """Copy the whole comparison, see `Comparison.save`."""
-        return self.comparison.save(folder)
-
-    def _others(self) -> list[str]:
-        found = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
-        return found or ["pfedgraph, fedaghn and others"]
-
-
-def client_names(run: Run) -> tuple[str, ...]:
-    """Names of the clients of a run; numbers where it has none."""
-    names = run.info.get("client_names")
-    return tuple(names) if names else tuple(f"client {i}" for i in range(int(run.info.get("clients", 0))))

@@ -15,6 +15,7 @@ from fedweave.api.tables import Preprocessing, Text, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
+from fedweave.study import plugins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,6 +222,8 @@ class Federation:
         Federation 'digits': 5 clients, 1797 rows of 1 x 8 x 8 values, 10 classes
         """
         block = {"seed": 0, **({"name": partition} if isinstance(partition, str) else partition), **options}
+        plugins.look_for(name, data.DATASETS)
+        plugins.look_for(block.get("name"), data.PARTITIONS)
         data.download(name, root)
         dataset = data.load(name, root)
         if "clients" not in block and block.get("name") == "natural":

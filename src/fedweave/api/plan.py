@@ -19,10 +19,11 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
-from fedweave.runs import assembly
+from fedweave.runs import assembly, dependencies
 from fedweave.runs.inputs import Inputs
-from fedweave.study import search_spaces
-from fedweave.study.spec import Study, parse
+from fedweave.study import plugins, search_spaces
+from fedweave.study.code import PACKAGE, digest
+from fedweave.study.spec import Run, Study, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
@@ -47,10 +48,19 @@ class Plan:
     title: str
 
     def code(self, key: str) -> str:
-        """A hash of the user's own code that the run `key` depends on."""
-        cls = METHODS[self.study.runs[key].method]
-        own = [part for part in cls.__mro__ if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
-        return hashlib.sha256("".join(map(source_of, own)).encode()).hexdigest()[:12]
+        """A hash of the code that the run `key` depends on: ours by its imports, and the user's own."""
+        return _code(self.study.run(key))
+
+
+def _code(run: Run) -> str:
+    """A hash of the code behind a run, also where the method was defined in a notebook."""
+    parts = METHODS[run.method].__mro__
+    own = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
+    # The script or test in which a class stands says more than the class: of it the class alone counts.
+    places = (PACKAGE, *plugins.loaded())
+    ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, places))]
+    text = "".join([digest(ours), *map(source_of, own)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def plan(
@@ -125,6 +135,7 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _method(one: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(one, str):
+        plugins.look_for(one, METHODS)
         return choose(one, METHODS, "methods"), {}
     cls = one if isinstance(one, type) else type(one)
     if not issubclass(cls, Method):
@@ -208,6 +219,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
         block = {"name": model} if isinstance(model, str) else dict(model)
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
+        plugins.look_for(block.get("name"), MODELS)
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":
         raise BadInput(

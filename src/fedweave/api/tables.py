@@ -1,7 +1,8 @@
 """Columns of a pandas table as numbers: what is scaled, filled in and encoded is decided on training rows alone."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,6 +75,15 @@ class Preprocessing:
         if lacking:
             raise BadInput(f"table: no column {lacking[0]!r}; it has {', '.join(map(str, table.columns))}")
         return np.concatenate([column.encode(table) for column in self.columns], axis=1)
+
+    def as_data(self) -> list[dict[str, Any]]:
+        """The columns as plain data."""
+        return [asdict(column) for column in self.columns]
+
+    @classmethod
+    def from_data(cls, columns: Sequence[Mapping[str, Any]]) -> "Preprocessing":
+        """What `as_data` has given."""
+        return cls(tuple(Column(**{**column, "levels": tuple(column["levels"])}) for column in columns))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.columns))

@@ -10,7 +10,7 @@ from fedweave.data import partitions, sources
 from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
 from fedweave.data.facts import check_finite, check_fits
 from fedweave.data.loading import load
-from fedweave.data.normalise import NORMALISATIONS, normalise
+from fedweave.data.normalise import NORMALISATIONS, Scaling, fit_scaling, normalise
 from fedweave.data.partitions.registry import PARTITIONS, accepted, partition
 from fedweave.data.registry import DATASETS
 from fedweave.data.sources.retrieval import complete, download, require
@@ -26,12 +26,14 @@ __all__ = [
     "PARTITIONS",
     "Dataset",
     "Partition",
+    "Scaling",
     "accepted",
     "check_finite",
     "check_fits",
     "complete",
     "describe",
     "download",
+    "fit_scaling",
     "load",
     "load_dataset",
     "load_partition",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,62 @@ PUBLISHED: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """What is subtracted from features and what they are divided by, as it was fitted once.
+
+    Attributes:
+        subtracted, divisor: float32, in a shape that broadcasts to a batch: [1, C, 1, 1] of images, [1, 1] of series,
+            [N, 1] where each client has its own, [1] where one number serves all.
+        rows: whether a row is then divided by its sum, if that is above one.
+    """
+
+    subtracted: np.ndarray
+    divisor: np.ndarray
+    rows: bool = False
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """A scaled float32 copy of `x`: images [M, C, H, W], nodes [V, F], or the series of all clients [N, T]."""
+        return self._scale(stored(x), self.subtracted, self.divisor)
+
+    def of_client(self, x: np.ndarray, client: int) -> np.ndarray:
+        """`apply` to rows of one client: as above, or windows of its series [B, T]."""
+        return self._scale(stored(x), *self._numbers(client))
+
+    def undo(self, x: np.ndarray, client: int) -> np.ndarray:
+        """Values of series [B, T] of one client in their own unit again, float32."""
+        subtracted, divisor = self._numbers(client)
+        return np.asarray(x * divisor + subtracted, dtype=np.float32)
+
+    def _numbers(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the features of a client are scaled by."""
+        row = slice(client, client + 1)
+        pair = self.subtracted, self.divisor
+        first, second = (value[row] if value.ndim == 2 and len(value) > 1 else value for value in pair)
+        return first, second
+
+    def _scale(self, x: np.ndarray, subtracted: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+        if not self.rows and not subtracted.any() and (divisor == 1).all():
+            return x
+        x -= subtracted
+        x /= np.maximum(x.sum(1, keepdims=True), 1.0) if self.rows else divisor
+        return x
+
+
 def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> np.ndarray:
     """A float32 copy of the features, scaled by the normalisation `name`, in the shape of `dataset.x`.
 
     `name` is a key of NORMALISATIONS, or a mapping with given numbers: {name: standard, mean: [...], std:
     [...]} or {name: minmax, low: ..., high: ...}.
+
+    Raises:
+        BadInput: as `fit_scaling`.
+    """
+    return fit_scaling(dataset, partition, name).apply(dataset.x)
+
+
+def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> Scaling:
+    """The numbers of `normalise`.
 
     Raises:
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
@@ -52,20 +104,27 @@ def _check_numbers(option: str, value: Any) -> None:
             raise BadInput(f"normalize.{option}: {value!r} must be a finite number, or a list of them")
 
 
-def none(dataset: Dataset, partition: Partition) -> np.ndarray:
+def stored(x: np.ndarray) -> np.ndarray:
+    """A float32 copy of features as they are stored; images of bytes on the scale 0..1."""
+    if x.dtype == np.uint8:
+        return (np.arange(256) / 255.0).astype(np.float32)[x]
+    return np.array(x, dtype=np.float32)
+
+
+def _numbers(values: Any) -> np.ndarray:
+    return np.atleast_1d(np.asarray(values, dtype=np.float32))
+
+
+def none(dataset: Dataset, partition: Partition) -> Scaling:
     """As stored; images on the scale 0..1."""
-    del partition
-    if dataset.x.dtype == np.uint8:
-        return (np.arange(256) / 255.0).astype(np.float32)[dataset.x]
-    return np.array(dataset.x, dtype=np.float32)
+    del dataset, partition
+    return Scaling(_numbers(0.0), _numbers(1.0))
 
 
-def unit(dataset: Dataset, partition: Partition) -> np.ndarray:
+def unit(dataset: Dataset, partition: Partition) -> Scaling:
     """Images from 0..1 to -1..1: (x - 0.5) / 0.5."""
-    x = none(dataset, partition)
-    x -= 0.5
-    x /= 0.5
-    return x
+    del dataset, partition
+    return Scaling(_numbers(0.5), _numbers(0.5))
 
 
 def standard(
@@ -73,71 +132,60 @@ def standard(
     partition: Partition,
     mean: Sequence[float] | float | None = None,
     std: Sequence[float] | float | None = None,
-) -> np.ndarray:
+) -> Scaling:
     """(x - mean) / std per channel of images, or over all values of series.
 
     The numbers are those given, else the published ones of the data set, else those of the training part.
     """
-    x = none(dataset, partition)
     if (mean is None) != (std is None):
         raise BadInput("normalize: mean and std go together; give both or neither")
     if mean is None:
-        mean, std = PUBLISHED.get(dataset.name) or _moments(dataset, partition, x)
-    centre, scale = (
-        np.atleast_1d(np.asarray(mean, dtype=np.float32)),
-        np.atleast_1d(np.asarray(std, dtype=np.float32)),
-    )
-    channels = x.shape[1] if dataset.kind == "images" else 1
+        mean, std = PUBLISHED.get(dataset.name) or _moments(dataset, partition)
+    centre, scale = _numbers(mean), _numbers(std)
+    channels = dataset.x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
         raise BadInput(f"normalize: mean {mean} and std {std} must hold {channels} numbers, std above 0")
     shape = (1, channels, 1, 1) if dataset.kind == "images" else (1, 1)
-    x -= centre.reshape(shape)
-    x /= scale.reshape(shape)
-    return x
+    return Scaling(centre.reshape(shape), scale.reshape(shape))
 
 
-def _moments(dataset: Dataset, partition: Partition, x: np.ndarray) -> tuple[Sequence[float], Sequence[float]]:
+def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of the training part, per channel or overall."""
     if dataset.kind == "series":
-        values = x[_trained(dataset, partition)].astype(np.float64)
+        values = stored(dataset.x)[_trained(dataset, partition)].astype(np.float64)
         return [values.mean()], [values.std()]
-    rows = x[np.unique(np.concatenate(partition.train))].astype(np.float64)
-    return list(rows.mean((0, 2, 3))), list(rows.std((0, 2, 3)))
+    trained = stored(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
+    return list(trained.mean((0, 2, 3))), list(trained.std((0, 2, 3)))
 
 
-def rows(dataset: Dataset, partition: Partition) -> np.ndarray:
+def rows(dataset: Dataset, partition: Partition) -> Scaling:
     """Graph features whose rows sum to one, (x - min) / max(1, sum): torch-geometric's NormalizeFeatures."""
-    x = none(dataset, partition)
-    x -= x.min()
-    x /= np.maximum(x.sum(1, keepdims=True), 1.0)
-    return x
+    del partition
+    return Scaling(_numbers(stored(dataset.x).min()), _numbers(1.0), rows=True)
 
 
-def minmax(dataset: Dataset, partition: Partition, low: float | None = None, high: float | None = None) -> np.ndarray:
+def minmax(dataset: Dataset, partition: Partition, low: float | None = None, high: float | None = None) -> Scaling:
     """Series with `low` to `high` on 0..1, by default the range of the training part of all clients."""
-    x = none(dataset, partition)
     if low is None and high is None:
-        values = x[_trained(dataset, partition)]
-        return _scaled(x, values.min(), values.max())
+        values = stored(dataset.x)[_trained(dataset, partition)]
+        return _ranged(values.min(), values.max())
     if low is None or high is None or not low < high:
         raise BadInput(f"normalize: low {low} and high {high} go together, low below high")
-    return _scaled(x, low, high)
+    return _ranged(low, high)
 
 
-def minmax_client(dataset: Dataset, partition: Partition) -> np.ndarray:
+def minmax_client(dataset: Dataset, partition: Partition) -> Scaling:
     """Series with the range of each client's own training part on 0..1."""
-    x = none(dataset, partition)
-    is_training = _trained(dataset, partition)
+    x, is_training = stored(dataset.x), _trained(dataset, partition)
     low = np.where(is_training, x, np.inf).min(1, keepdims=True)
     high = np.where(is_training, x, -np.inf).max(1, keepdims=True)
-    return _scaled(x, low, high)
+    return _ranged(low, high)
 
 
-def _scaled(x: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
-    bottom, span = np.float32(low), np.float32(high) - np.float32(low)
-    x -= bottom
-    x /= np.where(span > 0, span, np.float32(1.0))
-    return x
+def _ranged(low: np.ndarray | float, high: np.ndarray | float) -> Scaling:
+    bottom = _numbers(low)
+    span = _numbers(high) - bottom
+    return Scaling(bottom, np.where(span > 0, span, np.float32(1.0)))
 
 
 def _trained(dataset: Dataset, partition: Partition) -> np.ndarray:
@@ -153,7 +201,7 @@ def _trained(dataset: Dataset, partition: Partition) -> np.ndarray:
     return change.cumsum(1)[:, :-1] > 0
 
 
-NORMALISATIONS: dict[str, Callable[..., np.ndarray]] = {
+NORMALISATIONS: dict[str, Callable[..., Scaling]] = {
     "none": none,
     "unit": unit,
     "standard": standard,

@@ -4,7 +4,7 @@ A run without `run.json` is unfinished.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -186,14 +186,16 @@ def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return read_table(file, columns, AGAIN) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 
-def load_study(folder: Path | str) -> Study:
-    """Read every finished run under `folder`/runs, in the order of their names.
+def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study:
+    """Read every finished run under `folder`/runs, or those named in `only`, in the order of their names.
 
     Raises:
         BadInput: no finished run, none that may be compared, or a broken one.
     """
     folder = Path(folder)
-    folders = sorted(path for path in (folder / "runs").glob("*") if path.is_dir())
+    folders = sorted(
+        path for path in (folder / "runs").glob("*") if path.is_dir() and (only is None or path.name in only)
+    )
     done = [path for path in folders if (path / "run.json").is_file()]
     if not done:
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")

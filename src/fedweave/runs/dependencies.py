@@ -24,7 +24,8 @@ def of_run(run: Run) -> tuple[Path, ...]:
     Its data set and partition are not among them: their own files show in the arrays that a run reads.
     """
     model = run.task.model["name"]
-    own = [*files("method", run.method, METHODS[run.method]), *files("model", model, MODELS[model])]
+    made = files("model", model, MODELS[model]) if model in MODELS else ()  # one in memory has no name and no file
+    own = [*files("method", run.method, METHODS[run.method]), *made]
     return modules([*_inside(TRAINING), *own], plugins.roots())
 
 

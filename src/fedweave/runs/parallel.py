@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -101,7 +102,8 @@ def side_by_side(
             while waiting and len(running) < workers:
                 start_child = context.Process  # type: ignore[attr-defined]
                 child = start_child(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)
-                child.start()
+                with _without_interrupts():
+                    child.start()
                 running.append(child)
             multiprocessing.connection.wait([inbox.reader, *(child.sentinel for child in running)])
             inbox.empty()
@@ -110,6 +112,19 @@ def side_by_side(
     finally:
         for child in running:
             child.kill()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started here never hears of Ctrl-C, of which it would print a traceback: its parent ends it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from fedweave.client.data import ClientData
 from fedweave.data import Dataset, Partition, load_dataset, load_partition, normalise
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
-from fedweave.files import load_tensors
+from fedweave.files import atomic_path, load_tensors
+from fedweave.models import ClientModel
 from fedweave.models.gcn import gcn_norm
 from fedweave.readers.arrays import read_npz
 from fedweave.runs import assembly
@@ -25,6 +27,7 @@ from fedweave.study.spec import Run
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
+MODELS, GRAPHS = "models-*.pt", "graphs.npz"
 LARGE = 2**26  # bytes of features above which an example is not worth normalising a whole data set
 
 
@@ -88,7 +91,7 @@ def pack(run: Path, folder: Path, data: Path = Path("data")) -> np.ndarray | Non
     None where that cannot be: no models, or data that are no longer there.
     """
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    models = sorted(run.glob("models-*.pt"))
+    models = sorted(run.glob(MODELS))
     try:
         dataset = load_dataset(data / "features" / info["dataset"])
         partition = load_partition(data / "partitions" / info["task"] / "partition.npz")
@@ -107,15 +110,17 @@ def pack(run: Path, folder: Path, data: Path = Path("data")) -> np.ndarray | Non
     }
     (folder / "data.json").write_text(json.dumps(facts), encoding="utf-8")
     if dataset.kind == "graph":
-        pairs = [pairs for _, pairs in partition.subgraphs]
-        sizes = np.array([len(nodes) for nodes, _ in partition.subgraphs])
-        np.savez_compressed(
-            folder / "graphs.npz",
-            sizes=sizes,
-            ends=np.cumsum([p.shape[1] for p in pairs]),
-            edges=np.concatenate(pairs, 1),
-        )
+        write_graphs(folder / GRAPHS, partition)
     return example(dataset, partition, info["spec"]["task"].get("normalize", "none"))
+
+
+def write_graphs(path: Path, partition: Partition) -> None:
+    """Write the edges of every client's subgraph."""
+    pairs = [pairs for _, pairs in partition.subgraphs]
+    sizes = np.array([len(nodes) for nodes, _ in partition.subgraphs])
+    ends = np.cumsum([p.shape[1] for p in pairs])
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, sizes=sizes, ends=ends, edges=np.concatenate(pairs, 1))
 
 
 def load(folder: Path) -> Deployed:
@@ -124,21 +129,35 @@ def load(folder: Path) -> Deployed:
     Raises:
         BadInput: the run's settings no longer fit the code.
     """
-    run, facts = (
-        _run(json.loads((folder / "run.json").read_text(encoding="utf-8"))),
-        json.loads((folder / "data.json").read_text()),
-    )
-    dataset, partition = _shapes(facts)
-    method = assembly.build_method(run, assembly.build_task(run, dataset, partition))
-    models = {
-        int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in folder.glob("models-*.pt")
-    }
-    return Deployed(
-        method,
-        dict(sorted(models.items())),
-        _graphs(folder / "graphs.npz"),
-        sum(partition.layout.get(k, 0) for k in SPAN),
-    )
+    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    return deploy(info, facts, folder, read_graphs(folder / GRAPHS))
+
+
+def deploy(
+    info: dict[str, Any],
+    facts: dict[str, Any],
+    models: Path,
+    graphs: list[tuple[Tensor, Tensor]],
+    model: Callable[[], ClientModel] | None = None,
+) -> Deployed:
+    """The models of a run with what they need to answer.
+
+    Args:
+        info: of run.json.
+        facts: name, kind, shape and classes of the data set, and the layout of a series.
+        models: the folder of models-SEED.pt.
+        graphs: of subgraph clients, as `normalised`; empty for other kinds.
+        model: makes client models, where the run's have no name.
+
+    Raises:
+        BadInput: the run's settings no longer fit the code.
+    """
+    run, (dataset, partition) = _run(info), _shapes(facts)
+    method = assembly.build_method(run, assembly.build_task(run, dataset, partition, model=model))
+    stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
+    span = sum(partition.layout.get(k, 0) for k in SPAN)
+    return Deployed(method, dict(sorted(stacked.items())), graphs, span)
 
 
 SPAN = ("window", "horizon")
@@ -174,12 +193,17 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
     return blank, Partition((), (), (), layout=layout)
 
 
-def _graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
+def read_graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
+    """What `write_graphs` has written, as `normalised`; empty where there is no file."""
     if not path.is_file():
         return []
     stored = read_npz(path)
-    parts = np.split(stored["edges"], stored["ends"][:-1], axis=1)
-    return [gcn_norm(torch.from_numpy(pairs), int(size)) for pairs, size in zip(parts, stored["sizes"], strict=True)]
+    return normalised(np.split(stored["edges"], stored["ends"][:-1], axis=1), stored["sizes"])
+
+
+def normalised(edges: Iterable[np.ndarray], sizes: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
+    """Edges [3, E + V] with self loops, and their weights [E + V], of every client's subgraph of V nodes."""
+    return [gcn_norm(torch.from_numpy(np.array(pairs)), int(size)) for pairs, size in zip(edges, sizes, strict=True)]
 
 
 def example(dataset: Dataset, partition: Partition, scaling: Any) -> np.ndarray:

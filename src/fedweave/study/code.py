@@ -1,12 +1,9 @@
 """Which files a computation depends on, by the imports in their text, and a digest of what they say to the interpreter.
 
-No code is run for it. A module imports what its import statements name, wherever they stand; names that only a
-type checker
-sees do not count. Where a package passes on a name of another module, the other module counts and the package does
-not: the
-tables of methods, data sets, models and partitions import their entries by file name, so an entry is a dependency
-of those
-who use it.
+No code is run for it. A module imports what its import statements name, wherever they stand; names that only a type
+checker sees do not count. Where a package passes on a name of another module, the other module counts and the package
+does not: the tables of methods, data sets, models and partitions import their entries by file name, so an entry is a
+dependency of those who use it.
 """
 
 import ast
@@ -42,17 +39,29 @@ class Text(NamedTuple):
     defines: frozenset[str]
 
 
-def modules(of: Iterable[Path], roots: Sequence[Path] = ()) -> tuple[Path, ...]:
+class Root(NamedTuple):
+    """A folder in which plug-ins lie, as in `sys.path`.
+
+    Attributes:
+        folder: where they lie.
+        names: of the modules at its top that are plug-ins; empty for all. Installed packages lie beside others.
+    """
+
+    folder: Path
+    names: frozenset[str] = frozenset()
+
+
+def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     """The files `of` and every file inside the package or below `roots` that they import, directly or not, sorted.
 
     Args:
         of: files in the package, or below one of `roots`.
-        roots: folders in which plug-ins lie, as in `sys.path`.
+        roots: where plug-ins lie.
 
     Raises:
         BadInput: a file cannot be read or is no Python.
     """
-    places = (PACKAGE.parent, *(root.resolve() for root in roots))
+    places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
     while waiting:
@@ -64,8 +73,7 @@ def modules(of: Iterable[Path], roots: Sequence[Path] = ()) -> tuple[Path, ...]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """A hash of the code in `files`, the same wherever they lie: comments, docstrings, formatting and messages do
-    not count.
+    """A hash of the code in `files`, the same wherever they lie: no comments, docstrings, formatting and messages.
 
     Of a file that is no Python every byte counts.
 
@@ -113,9 +121,6 @@ def _read(file: Path, _changed: int, _size: int) -> Text:
     return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(tree)))
 
 
-# What a file imports.
-
-
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those behind `if TYPE_CHECKING`."""
     waiting = [tree]
@@ -139,8 +144,7 @@ def _bindings(node: ast.Import | ast.ImportFrom, file: Path) -> Iterator[tuple[s
 
 
 def _absolute(node: ast.ImportFrom, file: Path) -> str:
-    """The dotted name of the module after `from`; a relative one is resolved by the folders of packages above
-    `file`."""
+    """The dotted name of the module after `from`; a relative one by the folders of packages above `file`."""
     if not node.level:
         return node.module or ""
     folder = file.parent
@@ -193,13 +197,11 @@ def _defined(tree: ast.Module) -> Iterator[str]:
             yield node.id
 
 
-# From names to files.
-
-
-def _imported(file: Path, places: Sequence[Path]) -> Iterator[Path]:
+def _imported(file: Path, places: Sequence[Root]) -> Iterator[Path]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
+    beside = () if any(file.parent == place.folder for place in places) else (Root(file.parent),)
     for module, taken in text(file).uses:
-        yield from _resolved(module, taken, (file.parent, *places), frozenset())
+        yield from _resolved(module, taken, (*beside, *places), frozenset())
     if not file.is_relative_to(PACKAGE):
         above = file.parent / "__init__.py"
         if above.is_file():
@@ -207,7 +209,7 @@ def _imported(file: Path, places: Sequence[Path]) -> Iterator[Path]:
 
 
 def _resolved(
-    module: str, taken: tuple[str, ...], places: Sequence[Path], above: frozenset[Reference]
+    module: str, taken: tuple[str, ...], places: Sequence[Root], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
     file = _located(module, places)
@@ -228,23 +230,21 @@ def _resolved(
         yield file
 
 
-def _located(module: str, places: Sequence[Path]) -> Path | None:
+def _located(module: str, places: Sequence[Root]) -> Path | None:
     """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
         return None
     for place in places:
-        if place.is_relative_to(PACKAGE):  # a file of the package has no neighbours by their bare names
+        # A file of the package has no neighbours by their bare names.
+        if place.folder.is_relative_to(PACKAGE) or (place.names and parts[0] not in place.names):
             continue
-        path = place.joinpath(*parts)
+        path = place.folder.joinpath(*parts)
         if path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
             return path.with_suffix(".py")
         if path.is_dir():
             return path / "__init__.py"
     return None
-
-
-# What a file says.
 
 
 def _refusals(tree: ast.Module) -> frozenset[str]:
@@ -266,8 +266,7 @@ def _is_text(node: object) -> bool:
 
 
 def _plain(node: object, refusals: frozenset[str], words: list[str], message: bool = False) -> None:
-    """Add a syntax tree to `words` in a form that is the same under every version of Python; `message` leaves
-    texts out."""
+    """Add a syntax tree to `words`, in the same form under every version of Python; `message` leaves texts out."""
     if isinstance(node, ast.Constant):
         left_out = message and isinstance(node.value, str)
         words.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")

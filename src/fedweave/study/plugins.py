@@ -17,17 +17,26 @@ from pathlib import Path
 from types import ModuleType
 
 from fedweave.errors import BadInput, shown
+from fedweave.study.code import Root
 
 GROUP = "fedweave.plugins"  # of entry points, by which an installed package says that it is a plug-in
 OWN = "fedweave"  # the name under which dvc.yaml has this package itself
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
-_roots: dict[Path, None] = {}  # folders from which plug-ins were imported
+_loaded: dict[Path, tuple[bool, tuple[str, ...]]] = {}  # place -> (whether it is of a package, names of its modules)
 
 
-def roots() -> tuple[Path, ...]:
+def roots() -> tuple[Root, ...]:
     """The folders in which the plug-ins of this process lie."""
-    return tuple(_roots)
+    return tuple(
+        Root(place.parent, frozenset({place.stem}) if packaged else frozenset())
+        for place, (packaged, _) in _loaded.items()
+    )
+
+
+def loaded() -> dict[Path, tuple[str, ...]]:
+    """The plug-ins of this process: file or folder -> names of its modules, in the order of their import."""
+    return {place: names for place, (_, names) in _loaded.items()}
 
 
 def load(uses: Iterable[Path | str] = ()) -> None:
@@ -39,22 +48,33 @@ def load(uses: Iterable[Path | str] = ()) -> None:
     """
     packages = installed()
     for name, place in packages.items():
-        _roots[place.parent] = None
-        _import(_modules(place, _entry_module(name)), place, f"uninstall the package of plug-in {name!r}")
+        names = _modules(place, name)
+        _import(names, place, f"uninstall the package of plug-in {name!r}")
+        _loaded[place] = True, tuple(names)
     for path in uses:
         place = Path(path).resolve()
         if place not in packages.values():
             _load(place, str(path))
 
 
+def look_for(name: object, table: Mapping[str, object]) -> None:
+    """Import the plug-ins of installed packages where `table` has no `name`; who names what is there pays nothing.
+
+    Raises:
+        BadInput: as `load`.
+    """
+    if name not in table:
+        load()
+
+
 def installed() -> dict[str, Path]:
-    """Plug-ins of installed packages: name -> file, or folder of a package."""
+    """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     found = {}
-    for entry in sorted(entry_points(group=GROUP)):
-        spec = find_spec(entry.module.partition(".")[0])
+    for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
+        spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
-            found[entry.name] = origin.parent if origin.name == "__init__.py" else origin
+            found[name] = origin.parent if origin.name == "__init__.py" else origin
     return found
 
 
@@ -99,12 +119,12 @@ def _check_place(place: Path, said: str, where: str) -> None:
 
 def _load(place: Path, said: str) -> None:
     _check_place(place, said, "plug-in")
-    _roots[place.parent] = None
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))  # also for processes that are started anew
     importlib.invalidate_caches()
-    name = place.stem if place.is_file() else place.name
-    _import(_modules(place, name), place, "take it out of uses")
+    names = _modules(place, place.stem if place.is_file() else place.name)
+    _import(names, place, "take it out of uses")
+    _loaded[place] = False, tuple(names)
 
 
 def _modules(place: Path, name: str) -> list[str]:
@@ -113,10 +133,6 @@ def _modules(place: Path, name: str) -> list[str]:
         return [name]
     files = sorted(file.stem for file in place.glob("*.py") if WORD.fullmatch(file.stem))
     return [name, *(f"{name}.{stem}" for stem in files if not stem.startswith("__"))]
-
-
-def _entry_module(name: str) -> str:
-    return next(entry.module for entry in entry_points(group=GROUP) if entry.name == name).partition(".")[0]
 
 
 def _import(names: list[str], place: Path, way: str) -> None:

@@ -1,0 +1,110 @@
+"""What a folder of results says about the data behind its runs: clients, classes, and how new rows become inputs."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave import data
+from fedweave.api.federation import Federation
+from fedweave.api.tables import Preprocessing
+from fedweave.data import Dataset, Partition
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput
+from fedweave.files import read, write_atomic
+from fedweave.runs import serving
+
+ABOUT = "federation.json"
+
+
+def place(folder: Path, task: str) -> Path:
+    """Where the data of a task are described."""
+    return folder / "partitions" / task
+
+
+def write(federation: Federation, folder: Path) -> None:
+    """Describe a federation in `folder`, which may hold the runs of others too.
+
+    Raises:
+        BadInput: the folder holds runs of other data under this name.
+    """
+    own = place(folder, federation.name)
+    majority = federation.majority()
+    about = {
+        "name": federation.name,
+        "clients": [*federation.names],
+        "partition": dict(federation.dealt),
+        "content": content(federation.dataset, federation.partition),
+        "majority": None if majority is None else majority.tolist(),
+        **inputs(federation.dataset, federation.partition, federation.normalize),
+        "classes": [*federation.classes],
+        "shape": [*federation.shape],
+        "columns": None if federation.preprocessing is None else federation.preprocessing.as_data(),
+    }
+    text = json.dumps(about, indent=1, default=str) + "\n"
+    if (own / ABOUT).is_file() and (own / ABOUT).read_text(encoding="utf-8") != text:
+        raise BadInput(
+            f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder, "
+            "or give the data another name"
+        )
+    write_atomic(own / ABOUT, text)
+    if federation.partition.nodes is not None:
+        serving.write_graphs(own / serving.GRAPHS, federation.partition)
+    data.describe(own, federation.dataset, federation.partition)
+
+
+def of_task(folder: Path, task: str) -> dict[str, Any]:
+    """The description of a task; empty where the stages of DVC wrote the results, whose data lie in the project.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    file = place(folder, task) / ABOUT
+    if not file.is_file():
+        return {}
+    return dict(read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "train again"))
+
+
+def inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
+    """How rows of a data set become inputs of models, as plain data: shapes, classes, and what they are scaled by."""
+    scaling = data.fit_scaling(dataset, partition, normalize)
+    return {
+        "kind": dataset.kind,
+        "shape": [*dataset.x.shape[1:]],
+        "stored": [*dataset.x.shape[1:]],
+        "classes": [*map(str, range(dataset.classes))],
+        "layout": dict(partition.layout),
+        "scaling": {
+            "subtracted": scaling.subtracted.tolist(),
+            "divisor": scaling.divisor.tolist(),
+            "rows": scaling.rows,
+        },
+        "columns": None,
+    }
+
+
+def scaling(about: Mapping[str, Any]) -> data.Scaling:
+    """The scaling that `inputs` has noted."""
+    block = about["scaling"]
+    subtracted, divisor = (np.asarray(block[name], dtype=np.float32) for name in ("subtracted", "divisor"))
+    return data.Scaling(subtracted, divisor, bool(block["rows"]))
+
+
+def columns(about: Mapping[str, Any]) -> Preprocessing | None:
+    """How rows of a table became vectors, or None."""
+    return None if about["columns"] is None else Preprocessing.from_data(about["columns"])
+
+
+def content(dataset: Dataset, partition: Partition) -> str:
+    """A hash of all features, labels and rows."""
+    hashed = hashlib.sha256()
+    rows = (mine for part in PARTS for mine in getattr(partition, part))
+    optional = (array for array in (dataset.y, dataset.time, dataset.edges) if array is not None)
+    for array in (dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())):
+        values = np.ascontiguousarray(array)
+        hashed.update(str((values.dtype, values.shape)).encode())
+        hashed.update(values.data if values.size else b"")
+    return hashed.hexdigest()[:16]

@@ -1,0 +1,172 @@
+"""Predictions of clients' own models for new rows, which are scaled as the rows of training were."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedweave import data
+from fedweave.api import arrays, folder
+from fedweave.errors import BadInput, choose
+from fedweave.federation.registry import METHODS
+from fedweave.models import MODELS
+from fedweave.models.adapter import Adapter, adapt
+from fedweave.results import Run
+from fedweave.runs import serving
+from fedweave.study import plugins
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """The models of all clients of a run, with what makes inputs of new rows.
+
+    Attributes:
+        models: of every client and seed.
+        about: of the data, see `folder.inputs`.
+        names: of the clients.
+    """
+
+    models: serving.Deployed
+    about: Mapping[str, Any]
+    names: tuple[str, ...]
+
+    def outputs(self, x: Any, client: Any, seed: int | None) -> np.ndarray:
+        """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
+
+        Raises:
+            BadInput: an unknown client or seed, or rows of another shape.
+        """
+        i = self.names.index(choose(str(client), self.names, "client"))
+        scaling = folder.scaling(self.about)
+        if self.about["kind"] == "series":
+            return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
+        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x)
+        return self.models.answer(scaling.of_client(values, i), i, seed)
+
+    def classes(self) -> list[str]:
+        """Names of the classes.
+
+        Raises:
+            BadInput: the models forecast numbers.
+        """
+        if self.about["kind"] == "series":
+            raise BadInput("predict_proba: these models forecast numbers and know no classes; use predict")
+        return list(self.about["classes"])
+
+    def _rows(self, x: Any) -> np.ndarray:
+        """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
+        table = folder.columns(self.about)
+        if table is not None:
+            if not hasattr(x, "columns"):
+                raise BadInput("x: give a pandas table with the columns of the training's, such as table.head()")
+            return arrays.as_images(table.encode(x))
+        values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
+        shape = tuple(self.about["shape"])
+        _check_shape(values, shape, self.about["name"])
+        return arrays.as_images(arrays.as_features(values, "predict"))
+
+    def _nodes(self, x: Any, client: int) -> np.ndarray:
+        """Features of all nodes of the client's subgraph [V, F]."""
+        values = np.asarray(x)
+        nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
+        if values.shape != (nodes, *self.about["stored"]):
+            raise BadInput(
+                f"x: shape {[*values.shape]}, but the graph of {self.names[client]!r} has {nodes} nodes of "
+                f"{self.about['stored'][0]} values; give one row for each of its nodes"
+            )
+        data.check_finite(values, "x", "drop these rows, or fill them in")
+        return values.astype(np.float32)
+
+    def _windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
+        """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
+        whole, layout = np.array(x, dtype=np.float32), self.about["layout"]
+        window, span = layout["window"], layout["window"] + layout["horizon"]
+        if whole.ndim != 3 or whole.shape[1:] != (span, 2):
+            raise BadInput(
+                f"x: shape {[*whole.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
+                f"{layout['horizon']} to be forecast, whose values are ignored"
+            )
+        whole[:, window:, 0] = 0
+        data.check_finite(whole, "x", "drop these windows, or fill them in")
+        whole[:, :window, 0] = scaling.of_client(whole[:, :window, 0], client)
+        return whole
+
+
+def probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
+    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
+        return outputs
+    raised = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(raised / raised.sum(1, keepdims=True))
+
+
+def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
+    """The models of a run.
+
+    Args:
+        run: of a folder of results.
+        names: of its clients.
+        model: what made its models, where they have no name: as it was given to `fit`, or an adapter.
+
+    Raises:
+        BadInput: no models were kept, or what they need is not there.
+    """
+    if not any(run.folder.glob(serving.MODELS)):
+        raise BadInput(
+            f"{run.folder}: no models were kept; train again with evaluate={{'models': True}}, which is the default"
+        )
+    plugins.look_for(run.info["method"], METHODS)
+    if run.info["method"] not in METHODS:
+        raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
+    whole = run.folder.parents[1]
+    about, graphs = folder.of_task(whole, run.task), folder.place(whole, run.task) / serving.GRAPHS
+    about, pairs = (about, serving.read_graphs(graphs)) if about else _of_project(run)
+    facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
+    made = _maker(run, about, model)
+    return Predictor(serving.deploy(dict(run.info), facts, run.folder, pairs, made), about, names)
+
+
+def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
+    """The maker of a run's models; None for those that have a name."""
+    block = run.info["spec"]["task"]["model"]
+    if "code" not in block:
+        plugins.look_for(block["name"], MODELS)
+        if block["name"] not in MODELS:
+            raise BadInput(f"predict: the model {block['name']!r} is not defined here; import the file that has it")
+        return None
+    if isinstance(model, Adapter):
+        return model
+    if model is None:
+        raise BadInput(
+            f"predict: the model {block['name']!r} is your own; give what made it: predict(x, client, model=...)"
+        )
+    shape = tuple(about["shape"])
+    made = adapt(model, shape, len(about["classes"]), block["head"], len(shape) == 2)
+    if made.code != block["code"]:
+        raise BadInput(f"predict: model {made.name!r} is not the one that was trained; give that one, or train again")
+    return made
+
+
+def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]]]:
+    """What the stages of DVC know about the data of a run: the arrays in the folder `data` beside `results`."""
+    for above in run.folder.resolve().parents:
+        features, dealt = above / "data" / "features" / run.info["dataset"], above / "data" / "partitions" / run.task
+        if features.is_dir() and (dealt / "partition.npz").is_file():
+            dataset, partition = data.load_dataset(features), data.load_partition(dealt / "partition.npz")
+            about = folder.inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
+            sizes = map(len, partition.nodes or ())
+            return {**about, "name": dataset.name}, serving.normalised(partition.edges or (), sizes)
+    raise BadInput(
+        f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
+        "run in the project: dvc repro partition"
+    )
+
+
+def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
+    if values.ndim != len(shape) + 1 or values.shape[1:] != shape:
+        axes = ", ".join(map(str, shape))
+        single = values.shape == shape
+        way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
+        raise BadInput(f"x: shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")

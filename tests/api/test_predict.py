@@ -1,0 +1,179 @@
+"""Predictions for raw rows, by the client's name: they score what the run says that the client scores."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fedweave as fw
+from tests import trained
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+CLIENTS = ("Ann", "Bob", "Cy")
+QUIET: dict[str, Any] = {"progress": False, "rounds": 2, "seed": 0}
+OWNER = np.array(CLIENTS * 30)
+
+
+def blobs(shape: tuple[int, ...] = (4,)) -> tuple[np.ndarray, np.ndarray]:
+    """Rows far from zero in two classes, so that a prediction without scaling is another one."""
+    draws = np.random.default_rng(0)
+    y = np.array(["no", "yes"])[draws.integers(2, size=len(OWNER))]
+    offset = (y == "yes").astype(float).reshape(-1, *[1] * len(shape))
+    return 50 + 20 * (draws.normal(size=(len(OWNER), *shape)) + 1.5 * offset), y
+
+
+def accuracy(result: fw.MethodResult, rows: Any, y: np.ndarray, federation: fw.Federation, client: str) -> float:
+    """Of the predictions on a client's test rows, in percent."""
+    test = federation.partition.test[CLIENTS.index(client)]
+    said = result.predict(rows.iloc[test] if hasattr(rows, "iloc") else rows[test], client)
+    return 100.0 * float((said == y[test]).mean())
+
+
+@pytest.mark.parametrize("method", ["local", "fedrod", "knn_per"])
+@pytest.mark.parametrize("shape", [(4,), (3, 5), (1, 8, 8)])
+def test_rows_score_what_the_run_scored(shape: tuple[int, ...], method: str, tmp_path: Path) -> None:
+    """Vectors, windows and images, scaled by training rows; also from a folder."""
+    x, y = blobs(shape)
+    federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
+    result = fw.fit(method, federation, model="mlp", lr=0.2, **QUIET)
+    again = fw.load(result.save(tmp_path / "out"))[method]
+    for client in CLIENTS:
+        expected = result.scores[client]
+        assert accuracy(result, x, y, federation, client) == pytest.approx(expected)
+        assert accuracy(again, x, y, federation, client) == pytest.approx(expected)
+        shares = again.predict_proba(x[:5], client)
+        assert [*shares.columns] == ["no", "yes"]
+        np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+
+
+def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
+    """Numbers, categories and missing values; the label and the client need not be there."""
+    x, y = blobs((1,))
+    table = pd.DataFrame({"size": x[:, 0], "kind": np.array(["a", "b", None] * 30, dtype=object)})
+    table.loc[::7, "size"] = np.nan
+    federation = fw.Federation.from_pandas(table.assign(who=OWNER, late=y), client="who", label="late")
+    result = fw.fit("ditto", federation, out=tmp_path, lr=0.2, **QUIET)
+    for client in CLIENTS:
+        assert accuracy(fw.load(tmp_path)["ditto"], table, y, federation, client) == pytest.approx(
+            result.scores[client]
+        )
+    with pytest.raises(fw.BadInput, match="give a pandas table with the columns of the training's"):
+        result.predict(x, "Ann")
+    with pytest.raises(fw.BadInput, match="no column 'kind'"):
+        result.predict(table[["size"]], "Ann")
+
+
+class Net(nn.Module):
+    """A model of one's own, whose answers depend on a dropout layer being off."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
+        self.fc = nn.Linear(6, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body(x))
+
+
+class Linear(Net):
+    """Another one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body[0](x))
+
+
+def make(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """What `fit` and `predict` are given."""
+    return Net(*shape, outputs)
+
+
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    """At hand after `fit`; after `load` it must be given, and it must be the one that was trained."""
+    x, y = blobs()
+    federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
+    result = fw.fit("fedavg_ft", federation, model=make, out=tmp_path, lr=0.1, **QUIET)
+    loaded = fw.load(tmp_path)["fedavg_ft"]
+    assert accuracy(result, x, y, federation, "Bob") == pytest.approx(result.scores["Bob"])
+    np.testing.assert_array_equal(loaded.predict(x, "Bob", model=make), result.predict(x, "Bob"))
+    with pytest.raises(fw.BadInput, match=r"the model 'make' is your own; give what made it: .*model="):
+        loaded.predict(x, "Bob")
+    with pytest.raises(fw.BadInput, match="is not the one that was trained"):
+        loaded.predict(x, "Bob", model=Linear(4, 2))
+
+
+def test_graphs(tmp_path: Path) -> None:
+    """All nodes of the client's own graph."""
+    draws = np.random.default_rng(1)
+    graphs = {
+        name: (draws.normal(size=(20, 3)), draws.integers(20, size=(2, 40)), np.arange(20) % 2) for name in ("u", "v")
+    }
+    federation = fw.Federation.from_graphs(graphs)
+    fw.fit("fedavg_ft", federation, out=tmp_path, **QUIET)
+    result = fw.load(tmp_path)["fedavg_ft"]
+    for i, (name, (x, _, y)) in enumerate(graphs.items()):
+        right = (result.predict(x, name) == y.astype(str))[federation.partition.test[i]].mean()
+        assert 100 * right == pytest.approx(result.scores[name])
+    with pytest.raises(fw.BadInput, match="the graph of 'u' has 20 nodes of 3 values"):
+        result.predict(graphs["u"][0][:5], "u")
+
+
+def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the stages wrote: the scaling comes from the arrays in `data`; forecasts are in the unit of the series."""
+    monkeypatch.chdir(tmp_path)
+    folder, whole, dealt = (
+        trained.train("series", {"fedavg": {}}),
+        trained.dataset("series"),
+        trained.partition("series"),
+    )
+    result = fw.load(folder)["fedavg"]
+    expected = result.chosen().query("seed == 0").set_index("client")["value"]
+    for i, name in enumerate(result.clients):
+        steps = (dealt.test[i] % whole.x.shape[1])[:, None] + np.arange(7)
+        error = result.predict(np.stack([whole.x[i, steps], whole.time[steps]], -1), name) - whole.x[i, steps[:, 4:]]
+        assert np.square(error).mean() == pytest.approx(expected[name], rel=1e-4)
+    with pytest.raises(fw.BadInput, match="know no classes; use predict"):
+        result.predict_proba(np.zeros((1, 7, 2)), name)
+    with pytest.raises(fw.BadInput, match=r"x: shape \[1, 7\]; give \[M, 7, 2\], values and hours of 4 known steps"):
+        result.predict(np.zeros((1, 7)), name)
+
+
+@pytest.fixture(scope="module")
+def result() -> fw.MethodResult:
+    """One method on vectors."""
+    x, y = blobs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fw.fit("local", fw.Federation.from_arrays(x, y, client=OWNER, name="people"), **QUIET)
+
+
+REFUSED = {
+    "client: 'Anne' is unknown; did you mean 'Ann'": (blobs()[0], "Anne", {}),
+    "x: shape [90, 3], but people has rows of shape [4]; give rows [M, 4]": (blobs()[0][:, :3], "Ann", {}),
+    "one row is x[None], of shape [1, 4]": (blobs()[0][0], "Ann", {}),
+    "x of predict": (blobs()[0] * np.nan, "Ann", {}),
+    "seed: 5 was not trained; choices: 0": (blobs()[0], "Ann", {"seed": 5}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str, result: fw.MethodResult) -> None:
+    """One line that says what to give."""
+    x, client, options = REFUSED[message]
+    with pytest.raises(fw.BadInput) as caught:
+        result.predict(x, client, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_that_were_not_kept() -> None:
+    """The line says how to keep them."""
+    x, y = blobs()
+    run = fw.fit("local", fw.Federation.from_arrays(x, y, client=OWNER), evaluate={"models": False}, **QUIET)
+    for ask in (lambda: run.predict(x, "Ann"), run.models):
+        with pytest.raises(fw.BadInput, match=r"train again with evaluate=\{'models': True\}, which is the default"):
+            ask()

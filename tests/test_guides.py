@@ -1,0 +1,58 @@
+"""The guides, as users follow them: their code and their commands, in an empty folder, with public names alone."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fedweave as fw
+from tools.guides import follow, guide
+
+GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md", "docs/installation.md")
+PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
+
+
+def internal(text: str) -> list[str]:
+    """Modules of fedweave that a text imports and that are not public."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            found += [f"fedweave.{name}" for name in names] if node.module == "fedweave" else [node.module or ""]
+    named = {f"fedweave.{name}" for name in fw.__all__}
+    return [name for name in found if name.split(".")[0] == "fedweave" and name not in PUBLIC | named]
+
+
+@pytest.mark.timeout(600)  # some commands, each of which imports PyTorch
+@pytest.mark.parametrize("page", GUIDES)
+def test_guide(page: str, tmp_path: Path) -> None:
+    """Every block and every command works as it is printed."""
+    follow(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_users_import_public_names_alone(page: str) -> None:
+    """`fedweave` and the modules that it names."""
+    steps = guide(page)
+    texts = [steps.script, *(text for name, text in steps.files.items() if name.endswith(".py"))]
+    assert [name for text in texts for name in internal(text)] == []
+
+
+def test_what_is_internal() -> None:
+    """The check sees every form of import."""
+    text = "import fedweave as fw\nimport fedweave.federation\nfrom fedweave.settings import Share\n"
+    text += "from fedweave.federation.protocol import Method\nfrom fedweave import fit, plots\nimport numpy\n"
+    assert internal(text) == ["fedweave.federation", "fedweave.federation.protocol", "fedweave.plots"]
+
+
+def test_the_guides_have_what_is_followed() -> None:
+    """Files, code and commands are found in the pages."""
+    assert {*guide("docs/add-method.md").files} == {"mybench/damped.py", "my.yaml", "test_damped.py"}
+    assert len(guide("docs/add-method.md").commands) == 3
+    assert ["fedweave", "run", "--method", "fedavg", "--dataset", "digits", "--rounds", "3"] in guide(
+        "docs/installation.md"
+    ).commands
+    assert "fw.fit" in guide("docs/own-data.md").script
+    assert "flights.csv" in guide("README.md").script

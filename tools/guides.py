@@ -1,0 +1,95 @@
+"""The guides as users follow them: the code and the commands of a page, in an empty folder."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(?P<mark><!-- excerpt -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of a block that is a file
+PROGRAMS = {"fedweave": ["-m", "fedweave.pipelines.commands.main"], "python": []}
+SERVERS = ("deploy", "worker")
+
+
+class Guide(NamedTuple):
+    """What a page has the reader write and type."""
+
+    files: dict[str, str]
+    script: str
+    commands: list[list[str]]
+
+
+def guide(page: str) -> Guide:
+    """Files with a name in their first line, the rest of the Python as one script, and commands of a line each."""
+    files, script, commands = {}, [], []
+    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
+        named = NAMED.match(block["text"])
+        if block["mark"]:
+            continue
+        if named:
+            files[named["name"]] = block["text"]
+        elif block["language"] == "python":
+            script.append(block["text"])
+        elif not block["language"]:
+            commands += [shlex.split(line, comments=True) for line in block["text"].splitlines()]
+    return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words)])
+
+
+def _can_be_typed(words: list[str]) -> bool:
+    """No command that waits for a server, and none with a word in capitals, which stands for any."""
+    return words[:1] != [] and words[0] in PROGRAMS and words[1] not in SERVERS and not any(map(str.isupper, words))
+
+
+def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> None:
+    """Write the files of a page, run its Python, and type its commands.
+
+    Args:
+        page: relative to the repository.
+        folder: an empty one, outside of it.
+        python: the interpreter.
+        commands: whether to type the commands, which need more than the library.
+
+    Raises:
+        AssertionError: with the command and what it said.
+    """
+    steps = guide(page)
+    _data(folder)
+    for name, text in steps.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "script.py").write_text(steps.script, encoding="utf-8")
+    for command in (["python", "script.py"], *(steps.commands if commands else ())):
+        program, *words = command
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+        done = subprocess.run(
+            [sys.executable, *PROGRAMS[program], *words],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+        assert "Traceback" not in done.stderr
+
+
+def _data(folder: Path) -> None:
+    """The files that the guides read: tables with an owner, a label and a day, and recordings of people."""
+    draws = np.random.default_rng(0)
+    count = 900
+    owner, day = draws.integers(6, size=count), draws.integers(100, size=count)
+    near = draws.normal(size=count)
+    late = np.where(near + draws.normal(size=count) > 0, "late", "on time")
+    table = pd.DataFrame({"distance": near, "weather": draws.choice(["rain", "sun"], count), "late": late, "day": day})
+    for name, column in (("deliveries", "depot"), ("flights", "dest")):
+        table.assign(**{column: [f"{column} {i}" for i in owner]}).to_csv(folder / f"{name}.csv", index=False)
+    activity = np.repeat(draws.integers(3, size=(5, 60)), 20, axis=1)
+    np.save(folder / "activity.npy", activity)
+    np.save(folder / "recordings.npy", activity[:, :, None] + draws.normal(size=(5, 1200, 2)))
