@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from tests.mlflow_store import fresh
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store whose tables are made, to copy: making them takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
