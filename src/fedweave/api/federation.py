@@ -291,11 +291,8 @@ class Federation:
         """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
         if self.dataset.y is None or self.partition.test_weight is not None:
             return None
-        accuracies = []
-        for i in range(len(self)):
-            guess = np.bincount(self._labels(i, "train")).argmax()
-            accuracies.append(100.0 * float((self._labels(i, "test") == guess).mean()))
-        return np.array(accuracies)
+        guesses = [np.bincount(self._labels(i, "train")).argmax() for i in range(len(self))]
+        return np.array([100.0 * float((self._labels(i, "test") == g).mean()) for i, g in enumerate(guesses)])
 
     def _labels(self, client: int, part: str) -> np.ndarray:
         rows = getattr(self.partition, part)[client]
