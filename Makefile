@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: help setup repro test guides fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -39,8 +39,11 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 	@exec python -IS pipelines/launching/reproduce.py $(STUDY)
 	@exec python -m fedweave.pipelines.launching.board
 
-test: $(READY)  ## the whole test suite
+test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)
+
+guides: $(READY)  ## the examples and the code and commands of the guides, each in an empty folder
+	@python tools/run_tests.py -m guides tests/test_guides.py tests/api/test_examples.py
 
 fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)

@@ -31,7 +31,14 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
     """Every call of a file by its dotted name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+            yield dotted(node.func), node
+
+
+def dotted(node: ast.expr) -> str:
+    """ "a.b.c" of such an expression; "" of any other."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def keyword(call: ast.Call, name: str) -> object:

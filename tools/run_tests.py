@@ -92,8 +92,10 @@ def stop(*_: object) -> NoReturn:
 
 def watched(command: list[str], run: str, limit: float) -> int:
     """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
-    # One thread in every process that a test starts: there are as many workers as cores.
-    tests = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ | {MARK: run})
+    # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores + 1)}
+    tests = subprocess.Popen(command, env=defaults | os.environ | {MARK: run})
     try:
         status = tests.wait(limit)
         lines = left_behind(run)

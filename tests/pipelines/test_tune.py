@@ -130,6 +130,8 @@ COMMAND = [sys.executable, "-m", "fedweave.pipelines.commands.main", "search", "
 )
 def test_killed_without_a_traceback(project: Path, command: list[str], number: signal.Signals) -> None:
     """Ctrl-C, or a request to end, to the whole group: a search of two processes ends and says nothing."""
+    endless = STUDY | {"tune": STUDY["tune"] | {"trials": 1000}}
+    Path("params.yaml").write_text(yaml.safe_dump(endless))
     process = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
