@@ -6,7 +6,7 @@ parameters: its weight and bias together.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
+from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
 from fedweave.tensors.trees import Params, mapped
@@ -35,17 +36,25 @@ class Task(ABC):
         build: makes a freshly initialised model from torch's generator.
         dtype: floating type of parameters.
         products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
+        scoring: the metric of the scores, or None for the task's own, which `row_score` computes on the device.
     """
 
     build: Callable[[], ClientModel]
     dtype: torch.dtype = torch.float32
     products: torch.dtype | None = None
+    scoring: Metric | None = field(default=None, kw_only=True)
 
+    targets_are = "numbers"
     metric = "accuracy"
     higher_is_better = True
 
     def __post_init__(self) -> None:
         _ = self.template  # drawn now: no random draw may happen inside a mapped function
+
+    @property
+    def measure(self) -> Metric:
+        """The metric of the scores."""
+        return self.scoring or METRICS[self.metric]
 
     @cached_property
     def template(self) -> ClientModel:
@@ -160,6 +169,13 @@ class Task(ABC):
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Metric per row [B]; a client's value is its weighted mean."""
 
+    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
+        """Outputs [B, ...] for `rows` without a model, by name of the rule; what they know is the client's training
+        rows.
+        """
+        mean = self.targets(data, data.train[data.train >= 0]).mean(0)
+        return {"Training mean": mean.expand(len(rows), *mean.shape)}
+
     def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
         return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
@@ -179,6 +195,8 @@ class Task(ABC):
 class Classification(Task):
     """Cross-entropy and accuracy in percent."""
 
+    targets_are = "classes"
+
     @property
     def capabilities(self) -> frozenset[str]:
         return super().capabilities | {"classes"}
@@ -192,6 +210,12 @@ class Classification(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
+
+    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
+        """The shares of the classes: their largest is the most frequent class."""
+        known = self.targets(data, data.train[data.train >= 0])
+        counts = torch.bincount(known, minlength=int(data.arrays["y"].max()) + 1).to(self.dtype)
+        return {"Majority class": (counts / counts.sum()).expand(len(rows), -1)}
 
 
 @dataclass(frozen=True)
@@ -261,6 +285,7 @@ class Forecast(Task):
     window: int = 12
     horizon: int = 12
 
+    targets_are = "forecasts"
     metric = "mse"
     higher_is_better = False
 
@@ -281,6 +306,13 @@ class Forecast(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.row_loss(outputs, targets)
+
+    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
+        """The last value of the window, repeated, and the mean of the training targets."""
+        last = data.arrays["x"].reshape(-1)[rows + self.window - 1]
+        mean = self.targets(data, data.train[data.train >= 0]).mean()
+        shape = (len(rows), self.horizon)
+        return {"Last value": last[:, None].expand(shape), "Training mean": mean.expand(shape)}
 
 
 def trimmed(rows: Tensor) -> Tensor:

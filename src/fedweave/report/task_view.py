@@ -40,6 +40,7 @@ class TaskView(NamedTuple):
     higher_is_better: bool
     columns: list[tuple[str, str]]
     rows: list[Row]
+    controls: list[tuple[str, str]]
     curves: list[Figure]
     clients: Figure
     cost: Figure
@@ -70,11 +71,17 @@ def view(
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=_facts(task, ordered),
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, scores), *_late(board), *method_views.leaking(tables.leaky, task)],
+        notes=[
+            *_of_metric(task, ordered),
+            *_notes(ordered, marks, scores),
+            *_late(board),
+            *method_views.leaking(tables.leaky, task),
+        ],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
         rows=list(rows_of(board, ordered, significance, looks)),
+        controls=[(row["method"], row["score"]) for row in results.control_rows(_of(tables.controls, task))],
         curves=rounds(tables.curves[tables.curves["task"] == task], ordered, looks, metric, bold(board)),
         clients=Figure(
             "Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."
@@ -142,6 +149,14 @@ def _span(numbers: Iterable[int]) -> str:
     values = list(numbers)
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _of_metric(task: str, runs: list[Run]) -> list[str]:
+    """Which rounds are scored, where another metric chose them, and which clients have no score."""
+    chosen_by = runs[0].info.get("selected_by")
+    rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
+    missing = results.without_score(task, runs)
+    return [*(rounds if chosen_by else []), *([missing] if missing else [])]
 
 
 def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.ndarray]) -> list[str]:
