@@ -110,10 +110,15 @@ def plan(
         assembly.check(study, title, inputs)
     except BadInput as error:
         # Nothing stands in a file here: what is wrong was an argument.
-        raise BadInput(
-            re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", _argument(str(error), title, federation))
-        ) from error
+        raise BadInput(_of_argument(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
+
+
+def _of_argument(message: str, federation: Federation, title: str) -> str:
+    """`message` with the name of the call or of its argument in place of the place in a file."""
+    message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
+    message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
+    return re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", message)
 
 
 def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -169,13 +169,6 @@ class Task(ABC):
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Metric per row [B]; a client's value is its weighted mean."""
 
-    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
-        """Outputs [B, ...] for `rows` without a model, by name of the rule; what they know is the client's training
-        rows.
-        """
-        mean = self.targets(data, data.train[data.train >= 0]).mean(0)
-        return {"Training mean": mean.expand(len(rows), *mean.shape)}
-
     def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
         return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
@@ -210,12 +203,6 @@ class Classification(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
-
-    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
-        """The shares of the classes: their largest is the most frequent class."""
-        known = self.targets(data, data.train[data.train >= 0])
-        counts = torch.bincount(known, minlength=int(data.arrays["y"].max()) + 1).to(self.dtype)
-        return {"Majority class": (counts / counts.sum()).expand(len(rows), -1)}
 
 
 @dataclass(frozen=True)
@@ -306,13 +293,6 @@ class Forecast(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.row_loss(outputs, targets)
-
-    def controls(self, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
-        """The last value of the window, repeated, and the mean of the training targets."""
-        last = data.arrays["x"].reshape(-1)[rows + self.window - 1]
-        mean = self.targets(data, data.train[data.train >= 0]).mean()
-        shape = (len(rows), self.horizon)
-        return {"Last value": last[:, None].expand(shape), "Training mean": mean.expand(shape)}
 
 
 def trimmed(rows: Tensor) -> Tensor:

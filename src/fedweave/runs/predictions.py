@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedweave.client.controls import controls
 from fedweave.errors import BadInput
 from fedweave.federation.predictions import Answers, answers
 from fedweave.federation.schedule import viewers
@@ -96,7 +97,7 @@ def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers
     for data in _clients(prepared):
         rows = data.test[data.test >= 0]
         targets = prepared.method.task.targets(data, rows).cpu().numpy()
-        for name, outputs in prepared.method.task.controls(data, rows).items():
+        for name, outputs in controls(prepared.method.task, data, rows).items():
             wide = _widened(outputs, width).cpu().numpy()
             made.setdefault(name, []).append(Answers(rows.cpu().numpy(), targets, wide))
     return made
@@ -113,7 +114,7 @@ def control_values(prepared: PreparedRun) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     for data in _clients(prepared):
         rows = data.test[data.test >= 0]
-        for name, outputs in task.controls(data, rows).items():
+        for name, outputs in controls(task, data, rows).items():
             values.setdefault(name, []).append(float(task.score(outputs, data, rows, shared_test=True)))
     return values
 
