@@ -47,10 +47,11 @@ def answers(method: Method, models: Tree, executor: Executor, who: Cohort) -> di
 def scores(method: Method, models: Tree, executor: Executor, who: Cohort) -> dict[str, Tensor]:
     """ "val" and "test" -> the metric of the method's task for every client, float64 [N]; NaN where it is undefined."""
     task = method.task
-    return {
-        part: torch.tensor([task.measure.value(task.targets_are, a.targets, a.outputs) for a in mine]).double()
+    values = {
+        part: [task.measure.value(task.targets_are, a.targets, a.outputs) for a in mine]
         for part, mine in answers(method, models, executor, who).items()
     }
+    return {part: torch.tensor(mine, dtype=torch.float64) for part, mine in values.items()}
 
 
 def _padded(outputs: Tensor, length: int) -> Tensor:
