@@ -75,7 +75,7 @@ def _estimator(classes: bool, width: int) -> Any:
     """An estimator whose inputs are its answers."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-    class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    class Classifier(ClassifierMixin, BaseEstimator):
         """Says its inputs [M, C], probabilities of classes."""
 
         classes_ = np.arange(width)
@@ -91,7 +91,7 @@ def _estimator(classes: bool, width: int) -> Any:
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
-    class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    class Regressor(RegressorMixin, BaseEstimator):
         """Says its inputs."""
 
         def predict(self, x: np.ndarray) -> np.ndarray:

@@ -105,8 +105,8 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     method = build_method(run, task)
     if run.task.metric is not None:
-        kind = task.targets_are if inputs else "classes" if "classes" in capabilities else "forecasts"
-        check_fit(run.task.metric, kind, f"{where}: tasks.{run.name}.metric")
+        targets = task.targets_are if inputs else "classes" if "classes" in capabilities else "forecasts"
+        check_fit(run.task.metric, targets, f"{where}: tasks.{run.name}.metric")
     checks.check_uploads(run, method, here, capabilities)
     checks.check_needs(run, here, capabilities)
     return method
