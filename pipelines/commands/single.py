@@ -13,6 +13,7 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose, shown
+from fedweave.metrics import unit
 from fedweave.pipelines import template
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, spec
@@ -172,7 +173,7 @@ def _show(result: fw.MethodResult, seed: int) -> None:
     from fedweave.runs.selection import summarise
 
     info: Mapping[str, Any] = result.run.info
-    unit = " %" if info["metric"] == "accuracy" else ""
+    percent = unit(info["metric"])
     table = Table(
         title=f"{result.run.label} on {info['dataset']} ({info['setting']}), seed {seed}", title_justify="left"
     )
@@ -180,7 +181,7 @@ def _show(result: fw.MethodResult, seed: int) -> None:
         table.add_column(name, justify="left" if name == "split" else "right")
     for split in ("val", "test"):
         values = result.chosen(split)["value"].to_numpy()
-        table.add_row(split, *(f"{value:.4g}{unit}" for value in summarise(values, result.run.higher_is_better)))
+        table.add_row(split, *(f"{value:.4g}{percent}" for value in summarise(values, result.run.higher_is_better)))
     out.print(table)
     sent = result.rounds[["bytes_down", "bytes_up"]].to_numpy().sum() / 2**20
     out.print(

@@ -26,6 +26,16 @@ def main(study: str = "") -> None:
         evaluate.log(folder)
 
 
+def with_metric(study: str, metric: str) -> None:
+    """Build the page of `study` by another metric and print its leaderboard; nothing is trained or logged."""
+    from fedweave.pipelines.stages import leaderboard
+
+    folder = paths.RESULTS / (study or spec.load().name)
+    path = report.build(folder, partitions(folder), metric=metric)
+    leaderboard.show(results.rescored(results.load_study(folder), metric))
+    print(f"{path} shows everything")
+
+
 def partitions(folder: Path) -> Path:
     """Where the clients' data are described: in the folder itself where `fedweave run` or Python wrote it."""
     own = folder / "partitions"

@@ -94,14 +94,6 @@ class Predictor:
         return whole
 
 
-def probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
-    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
-        return outputs
-    raised = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(raised / raised.sum(1, keepdims=True))
-
-
 def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     """The models of a run.
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.api.figures import MethodPlots
-from fedweave.api.prediction import Predictor, predictor, probabilities
+from fedweave.api.prediction import Predictor, predictor
 from fedweave.errors import BadInput, choose
 from fedweave.files import load_tensors
+from fedweave.metrics import probabilities
 from fedweave.results import Graphs, Run
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ parameters: its weight and bias together.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
+from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
 from fedweave.tensors.trees import Params, mapped
@@ -35,17 +36,25 @@ class Task(ABC):
         build: makes a freshly initialised model from torch's generator.
         dtype: floating type of parameters.
         products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
+        scoring: the metric of the scores, or None for the task's own, which `row_score` computes on the device.
     """
 
     build: Callable[[], ClientModel]
     dtype: torch.dtype = torch.float32
     products: torch.dtype | None = None
+    scoring: Metric | None = field(default=None, kw_only=True)
 
+    targets_are = "numbers"
     metric = "accuracy"
     higher_is_better = True
 
     def __post_init__(self) -> None:
         _ = self.template  # drawn now: no random draw may happen inside a mapped function
+
+    @property
+    def measure(self) -> Metric:
+        """The metric of the scores."""
+        return self.scoring or METRICS[self.metric]
 
     @cached_property
     def template(self) -> ClientModel:
@@ -179,6 +188,8 @@ class Task(ABC):
 class Classification(Task):
     """Cross-entropy and accuracy in percent."""
 
+    targets_are = "classes"
+
     @property
     def capabilities(self) -> frozenset[str]:
         return super().capabilities | {"classes"}
@@ -261,6 +272,7 @@ class Forecast(Task):
     window: int = 12
     horizon: int = 12
 
+    targets_are = "forecasts"
     metric = "mse"
     higher_is_better = False
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from fedweave.files import write_atomic
 
 
-def build(folder: Path | str, partitions: Path | str | None = None, stale: Collection[str] = ()) -> Path:
+def build(
+    folder: Path | str, partitions: Path | str | None = None, stale: Collection[str] = (), metric: str = ""
+) -> Path:
     """Write `folder`/report.html from the study's runs and return its path.
 
     Args:
         folder: results/<study>.
         partitions: folder with <task>/labels.csv and summary.json; by default data/partitions next to results/.
         stale: names of runs whose settings differ from params.yaml by now; the page lists them.
+        metric: of the scores, from stored predictions; the page is report-METRIC.html. Default: that of the runs.
 
     Raises:
         BadInput: no finished run, or a file that cannot be read.
@@ -34,8 +37,10 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
         lstrip_blocks=True,
     )
     dealt = Path(partitions or root)
-    tables, template = results.current(study, dealt), environment.get_template("page.html")
-    path = study.folder / "report.html"
+    study = results.rescored(study, metric) if metric else study
+    tables = results.tables(study, dealt) if metric else results.current(study, dealt)
+    template = environment.get_template("page.html")
+    path = study.folder / (f"report-{metric}.html" if metric else "report.html")
     write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, tables, dealt, stale)))))
     return path
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.metrics import unit
 from fedweave.plots import Look
 from fedweave.report import ablations, extras, task_view
 from fedweave.report.summary import summary
@@ -72,6 +73,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "versions": _versions(study.runs),
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
         "looks": looks,
+        "unit": unit,
     }
 
 

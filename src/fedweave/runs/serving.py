@@ -170,7 +170,7 @@ def _run(info: dict[str, Any]) -> Run:
         info["study"],
         info["run"],
         info["task"],
-        construct(TaskSpec, {**task, "train": {}}, "task"),
+        construct(TaskSpec, {**task, "train": {}, "metric": None}, "task"),
         method.pop("name"),
         method,
         construct(TrainSpec, info["spec"]["train"], "train"),

@@ -53,6 +53,7 @@ class EvaluateSpec:
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
     models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class TaskSpec:
         setting: how the partition is called in tables.
         published: the printed column that this task may be compared with, or null.
         attack: which clients attack and how, or null.
+        metric: of the scores; null: accuracy for classes, mse for numbers and forecasts.
     """
 
     dataset: str
@@ -75,6 +77,7 @@ class TaskSpec:
     evaluate: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] | None = None
     attack: dict[str, Any] | None = None
+    metric: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
