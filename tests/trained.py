@@ -72,7 +72,8 @@ def study(
 ) -> spec.Study:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
-        "dataset": "blobs", "setting": "made-up", "normalize": normalize, "partition": {"name": "natural", "clients": 3, "seed": 0},
+        "dataset": "blobs", "setting": "made-up", "normalize": normalize,
+        "partition": {"name": "natural", "clients": 3, "seed": 0},
         "model": MODELS[kind], "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
         "evaluate": evaluate,
     }  # fmt: skip

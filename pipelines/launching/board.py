@@ -1,5 +1,5 @@
-"""The end of `make repro`: brings MLflow up to date, prints the leaderboard that the stage `report` left, links, and the
-time that all took; without importing what made them, where nothing has changed.
+"""The end of `make repro`: brings MLflow up to date, prints the leaderboard that the stage `report` left, links, and
+the time that all took; without importing what made them, where nothing has changed.
 """
 
 import os
@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from fedweave.pipelines import ROOT
+from fedweave.pipelines.addresses import mlflow_address
 from fedweave.pipelines.launching.lines import duration
 from fedweave.pipelines.mlflow_records import stamp, synchronise
-from fedweave.pipelines.ui import mlflow_address
 
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 

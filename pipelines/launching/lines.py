@@ -1,8 +1,5 @@
 """What `dvc repro` says, as one line for each stage that it runs, and a progress line where a terminal shows it."""
 
-# ruff: noqa: PTH103
-# pathlib would take longer to import than all of this.
-
 import os
 import re
 import time
@@ -17,7 +14,7 @@ WIDEST = 120
 
 
 def count(params: str) -> int:
-    """How many stages the study of params.yaml has, read without a YAML library: exact for files that fedweave wrote."""
+    """How many stages the study of params.yaml has, without a YAML library: exact for files that fedweave wrote."""
     total = SINGLE
     for name, stages in BLOCKS.items():
         block = re.search(rf"^{name}:(.*(?:\n[ #].*)*)", params, re.M)

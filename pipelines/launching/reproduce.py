@@ -6,7 +6,7 @@ and holds the lock as long as it lives; the kernel releases it when both have en
 stages say is kept in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH103, PTH123
+# ruff: noqa: PTH100, PTH103, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # without the package, whose import takes longer
-import lines  # noqa: E402  # isort: skip
+import lines  # isort: skip
 
 FOLDER = ".fedweave"
 LOCK = f"{FOLDER}/repro.lock"
@@ -47,7 +47,7 @@ def main(study: str = "") -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(begun)])
 
 
-def _start(command: list[str]) -> tuple[int, int, int]:
+def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return
     """Start `command`, which ends with this process; its number, and the pipes of its output and its errors."""
     mine = os.getpid()
     output, errors = os.pipe(), os.pipe()

@@ -46,12 +46,12 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         used = plugins.loaded()
         (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
         predictor = packing.unpack(Path(folder))
-        first = {"client": predictor.names[0], "seed": min(run.seeds)}
-        answer = predictor.outputs(example, *first.values())
+        client, seed = predictor.names[0], min(run.seeds)
+        answer = predictor.outputs(example, client, seed)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
                 name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=[*CODE, *map(str, used)],
-                input_example=(example, first), signature=infer_signature(example, answer, DEFAULTS),
+                input_example=(example, {"client": client, "seed": seed}), signature=infer_signature(example, answer, DEFAULTS),
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],
             )  # fmt: skip
     store.client.set_terminated(run_id, "FINISHED", ended)  # which MLflow has set to now

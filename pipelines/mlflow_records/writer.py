@@ -21,7 +21,7 @@ from mlflow.entities import Metric, Param, RunTag
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from fedweave.pipelines import ui
+from fedweave.pipelines import addresses
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 COMMIT = "mlflow.source.git.commit"
@@ -86,7 +86,7 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
         mlflow.set_tracking_uri(uri)
-    ui.check_store(mlflow.get_tracking_uri())
+    addresses.check_store(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
         os.register_at_fork(after_in_child=_forget_connections)
