@@ -51,7 +51,8 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
                 name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=[*CODE, *map(str, used)],
-                input_example=(example, {"client": client, "seed": seed}), signature=infer_signature(example, answer, DEFAULTS),
+                input_example=(example, {"client": client, "seed": seed}),
+                signature=infer_signature(example, answer, DEFAULTS),
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],
             )  # fmt: skip
     store.client.set_terminated(run_id, "FINISHED", ended)  # which MLflow has set to now
