@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
@@ -54,8 +55,10 @@ class Personalized(PythonModel):
         self._predictor = packing.unpack(folder)
         _refuse_unknown_parameters()
 
-    # MLflow reads an annotation of `model_input` as a schema, which the signature of the model has already.
-    def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> Any:  # type: ignore[no-untyped-def]
+    # This annotation is the one that MLflow accepts without a schema of its own; tables come as data frames.
+    def predict(
+        self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
+    ) -> np.ndarray:
         """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
 
         Raises:

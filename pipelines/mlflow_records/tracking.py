@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
     def __str__(self) -> str:
         counts = (f"{count} {word}" for word, count in self._asdict().items() if word != "ids" and count)
-        return f"{len(self.ids)} runs of methods ({', '.join(counts) or 'nothing new'})"
+        return f"{len(self.ids)} runs of methods; with searches and ablations {', '.join(counts) or 'nothing new'}"
 
 
 def main(*studies: str) -> None:
