@@ -119,7 +119,7 @@ class Comparison:
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients of the first task."""
-        return client_names(self.study.runs[0])
+        return client_names(self.study.runs[0].info)
 
     @cached_property
     def table(self) -> pd.DataFrame:

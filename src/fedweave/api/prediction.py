@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +17,13 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.results import Run
 from fedweave.runs import serving
 from fedweave.study import plugins
+
+
+class Source(NamedTuple):
+    """The arrays behind a run."""
+
+    dataset: data.Dataset
+    partition: data.Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +120,26 @@ def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     plugins.look_for(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
-    whole = run.folder.parents[1]
-    about, graphs = folder.of_task(whole, run.task), folder.place(whole, run.task) / serving.GRAPHS
-    about, pairs = (about, serving.read_graphs(graphs)) if about else _of_project(run)
+    about, pairs, _ = inputs_of(run)
+    return assemble(run.info, about, run.folder, pairs, names, _maker(run.info, about, model))
+
+
+def assemble(
+    info: Mapping[str, Any],
+    about: Mapping[str, Any],
+    models: Path,
+    graphs: list[tuple[Tensor, Tensor]],
+    names: tuple[str, ...],
+    made: Adapter | None = None,
+) -> Predictor:
+    """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
     facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
-    made = _maker(run, about, model)
-    return Predictor(serving.deploy(dict(run.info), facts, run.folder, pairs, made), about, names)
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, made), about, names)
 
 
-def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
+def _maker(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
     """The maker of a run's models; None for those that have a name."""
-    block = run.info["spec"]["task"]["model"]
+    block = info["spec"]["task"]["model"]
     if "code" not in block:
         plugins.look_for(block["name"], MODELS)
         if block["name"] not in MODELS:
@@ -141,15 +158,28 @@ def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
     return made
 
 
-def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]]]:
+def inputs_of(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source | None]:
+    """How rows become inputs of a run's models, the graphs of its clients, and the arrays where they are at hand.
+
+    Raises:
+        BadInput: neither the folder of results nor the project around it says so.
+    """
+    whole = run.folder.parents[1]
+    about = folder.of_task(whole, run.task)
+    if about:
+        return about, serving.read_graphs(folder.place(whole, run.task) / serving.GRAPHS), None
+    return _of_project(run)
+
+
+def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source]:
     """What the stages of DVC know about the data of a run: the arrays in the folder `data` beside `results`."""
     for above in run.folder.resolve().parents:
         features, dealt = above / "data" / "features" / run.info["dataset"], above / "data" / "partitions" / run.task
         if features.is_dir() and (dealt / "partition.npz").is_file():
             dataset, partition = data.load_dataset(features), data.load_partition(dealt / "partition.npz")
             about = folder.inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
-            sizes = map(len, partition.nodes or ())
-            return {**about, "name": dataset.name}, serving.normalised(partition.edges or (), sizes)
+            pairs = serving.normalised(partition.edges or (), map(len, partition.nodes or ()))
+            return {**about, "name": dataset.name}, pairs, Source(dataset, partition)
     raise BadInput(
         f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
         "run in the project: dvc repro partition"
@@ -162,3 +192,9 @@ def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
         single = values.shape == shape
         way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
         raise BadInput(f"x: shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
+
+
+def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the clients of a run, from its run.json; numbers where it has none."""
+    names = info.get("client_names")
+    return tuple(names) if names else tuple(f"client {i}" for i in range(int(info.get("clients", 0))))
