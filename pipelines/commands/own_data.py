@@ -1,6 +1,7 @@
 """`fedweave compare` and `fedweave predict`: methods on a file of the user's own data, and what their models say."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,12 +69,14 @@ def compare(
     data: dict[str, Any] = {key: value for key, value in texts.items() if value}
     data |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
     data |= {"pooled": False} if per_client else {}
-    federation = fw.Federation.from_file(file, client=client, label=label, **data)
     train, options = _training(settings or [])
-    done = fw.compare(
-        federation, _words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds, tune=tune, out=out,
-        resume=resume, **train,
-    )  # fmt: skip
+    federation = fw.Federation.from_file(file, client=client, label=label, **data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
+        done = fw.compare(
+            federation, _words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds, tune=tune,
+            out=out, resume=resume, **train,
+        )  # fmt: skip
     done.save(out)
     show(done)
 
@@ -128,7 +131,7 @@ def best(done: fw.Comparison) -> str:
 
 
 def show(done: fw.Comparison) -> None:
-    """The leaderboard, the summary in sentences, and where the report is."""
+    """The leaderboard, the summary in sentences, what to know before believing it, and where the report is."""
     from fedweave import results
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
@@ -141,6 +144,8 @@ def show(done: fw.Comparison) -> None:
     for line in leaderboard.LEGEND:
         console.print(line, style="dim", soft_wrap=True)
     leaderboard.in_words(console, summary(done.study, tables))
+    for line in done.warnings:
+        console.print(f"warning: {line}", soft_wrap=True, highlight=False)
     console.print(f"{done.report()} shows everything", soft_wrap=True)
 
 

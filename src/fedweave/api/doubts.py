@@ -61,20 +61,26 @@ def _cells(column: "pd.Series[Any]", half: int) -> np.ndarray:
     return np.where(np.isnan(numbers), 0, np.searchsorted(edges, numbers) + 1)
 
 
-def duplicates(dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]]) -> tuple[str, ...]:
+def duplicates(
+    dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]], whole: np.ndarray | None = None
+) -> tuple[str, ...]:
     """A line if test rows are training rows too: the same features and the same class.
 
     Nothing is said where most rows are the same as others, as in a table of a few categories: there it means nothing.
+
+    Args:
+        whole: whether a row has all its values [M]; others, which are filled in, are passed over.
     """
     if len(dataset.x) < FEWEST:
         return ()
     hashes = _hashes(dataset.x, dataset.labels)
-    train, test = (hashes[np.concatenate(rows[part])] for part in ("train", "test"))
+    chosen = [np.concatenate(rows[part]) for part in ("train", "test")]
+    train, test = (hashes[part if whole is None else part[whole[part]]] for part in chosen)
     count = int(np.isin(test, train).sum())
     if not count or len(np.unique(train)) < len(train) / 2:
         return ()
     return (
-        f"{count} of {len(test)} test rows are training rows too, with the same features and the same label; "
+        f"{count} of {len(chosen[1])} test rows are training rows too, with the same features and the same label; "
         "drop duplicates before splitting",
     )
 
