@@ -85,7 +85,7 @@ def checked(method: str, dataset: str, rounds: int, seed: int, settings: list[st
         "methods": {method: {}},
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
-    given = _pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
+    given = pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
     try:
         study = spec.parse(block, "fedweave run")
         chosen = assembly.varied(study, key, {}, given)
@@ -130,7 +130,7 @@ def _check_partition(chosen: spec.Run, dataset: str) -> None:
         )
 
 
-def _pairs(settings: list[str]) -> dict[str, Any]:
+def pairs(settings: list[str]) -> dict[str, Any]:
     """Settings of the command line by name.
 
     Raises:
@@ -139,18 +139,18 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {shown(bad)} is not name=value, such as train.lr=0.1")
-    pairs: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in (s.split("=", 1) for s in settings):
-        if name in pairs:
+        if name in found:
             hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
-            raise BadInput(f"--set {name}: {shown(pairs[name])} and {value} both; give one{hint}")
+            raise BadInput(f"--set {name}: {shown(found[name])} and {value} both; give one{hint}")
         try:
-            pairs[name] = config.load_yaml(value)
+            found[name] = config.load_yaml(value)
         except BadInput as error:
             raise BadInput(
                 f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text"
             ) from error
-    return pairs
+    return found
 
 
 def _download(dataset: str) -> None:

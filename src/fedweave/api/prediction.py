@@ -50,7 +50,7 @@ class Predictor:
         scaling = folder.scaling(self.about)
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
-        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x)
+        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x, i)
         return self.models.answer(scaling.of_client(values, i), i, seed)
 
     def classes(self) -> list[str]:
@@ -63,13 +63,13 @@ class Predictor:
             raise BadInput("predict_proba: these models forecast numbers and know no classes; use predict")
         return list(self.about["classes"])
 
-    def _rows(self, x: Any) -> np.ndarray:
+    def _rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
         table = folder.columns(self.about)
         if table is not None:
             if not hasattr(x, "columns"):
                 raise BadInput("x: give a pandas table with the columns of the training's, such as table.head()")
-            return arrays.as_images(table.encode(x))
+            return arrays.as_images(table.encode(x, client))
         values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
@@ -77,7 +77,8 @@ class Predictor:
 
     def _nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""
-        values = np.asarray(x)
+        table = folder.columns(self.about)
+        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else np.asarray(x)
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
             raise BadInput(

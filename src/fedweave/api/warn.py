@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def findings(done: "Comparison", federation: Federation) -> list[str]:
     """One line each: training was too short, no method is above a control, clients are too small or too few."""
-    return [*_unfinished(done), *_controls(done), *federation.small_clients(), *_few(done)]
+    return [*_unfinished(done), *_controls(done), *federation.notes, *federation.small_clients(), *_few(done)]
 
 
 def _unfinished(done: "Comparison") -> list[str]:

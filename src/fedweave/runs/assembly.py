@@ -175,7 +175,7 @@ def _built(
             )
             return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
-        built = model or partial(build, name, shape, dataset.classes, **options)
+        built = model or partial(build, name, shape, dataset.classes, categories=dataset.categories, **options)
         if dataset.kind == "graph":
             return NodeClassification(built, dtype)
         rows = RowClassification(built, dtype, half, run.train.augment or 0)

@@ -144,9 +144,11 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
         blank = Dataset(facts["name"], kind, np.zeros((1, 1), np.float32), None, 0, time=np.zeros(1, np.float32))
     else:
         edges = np.zeros((2, 0), np.int64) if kind == "graph" else None
+        empty = np.zeros((1, *shape), np.float32)
         blank = Dataset(
-            facts["name"], kind, np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), facts["classes"], edges=edges
-        )
+            facts["name"], kind, empty, np.zeros(1, np.int64), facts["classes"], edges=edges,
+            categories=tuple(facts.get("categories", ())),
+        )  # fmt: skip
     return blank, Partition((), (), (), layout=layout)
 
 
