@@ -56,7 +56,7 @@ def test_weights_help_the_rare_class() -> None:
             warnings.simplefilter("ignore")
             done = fw.compare(people(), ["local", "ditto"], seeds=1, metric="balanced_accuracy", class_weights=weights,
                               **QUIET)  # fmt: skip
-        recall[weights] = done.leaderboard().set_index("method")["mean"]
+        recall[weights] = done.leaderboard().set_index("method")["mean"].sort_index()
     assert (recall["balanced"] > recall[None] + 5).all()
 
 
