@@ -9,8 +9,9 @@ import pytest
 from sklearn.metrics import get_scorer, matthews_corrcoef, roc_auc_score
 
 import fedweave as fw
-from fedweave import results
+from fedweave import report, results
 from fedweave.metrics import METRICS, probabilities
+from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
 from fedweave.results.rescoring import predictions as said_by
 from fedweave.runs import predictions
@@ -70,6 +71,20 @@ def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparis
         assert other[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
     assert other.metric == "roc_auc"
     assert other.leaderboard()["mean"].is_monotonic_decreasing
+
+
+def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = plain.study.folder
+    page = report.build(folder, folder / "partitions", metric="roc_auc")
+    assert page.name == "report-roc_auc.html"
+    text = page.read_text(encoding="utf-8")
+    assert "Scores by roc_auc are at the rounds that accuracy chose on validation data." in text
+    assert "1 of 4 clients have no roc_auc" in text
+    leaderboard.show(results.rescored(results.load_study(folder), "roc_auc"))
+    shown = capsys.readouterr().out
+    assert "people own, roc_auc" in shown
+    assert "Majority class [control]" in shown
+    assert "0.5000" in shown
 
 
 def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> None:

@@ -20,7 +20,7 @@ from fedweave.client.solvers import Loss, masked_mean
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
-from fedweave.tensors.trees import Params, mapped
+from fedweave.tensors.trees import Params
 
 CHUNK = 2048  # rows evaluated at once
 
@@ -102,7 +102,7 @@ class Task(ABC):
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
         """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the
-        task.
+        task, each times the weight of its class where classes have weights.
         """
 
         def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
@@ -111,7 +111,10 @@ class Task(ABC):
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             buffers = {name: model[name].clone() for name in self.buffers}
             mask = rows >= 0 if data.padded else None
-            values = (row_losses or fit)({**model, **buffers}, rows.clamp(min=0) if data.padded else rows, key, mask)
+            real = rows.clamp(min=0) if data.padded else rows
+            values = (row_losses or fit)({**model, **buffers}, real, key, mask)
+            if "class_weight" in data.arrays:
+                values = values * data.arrays["class_weight"][self.targets(data, real)]
             return values.mean() if mask is None else masked_mean(values, mask), buffers
 
         return loss
@@ -293,8 +296,3 @@ class Forecast(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.row_loss(outputs, targets)
-
-
-def trimmed(rows: Tensor) -> Tensor:
-    """`rows` without padding where shapes may depend on data (outside `vmap`)."""
-    return rows if mapped() else rows[rows >= 0]

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData
-from fedweave.client.task import trimmed
+from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData
-from fedweave.client.task import Task, trimmed
+from fedweave.client.data import ClientData, trimmed
+from fedweave.client.task import Task
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort
 from fedweave.federation.protocol import Method

@@ -32,6 +32,9 @@ class TrainSpec:
     weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
     clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
     augment: Annotated[int | None, Between(1, 4096), "pixels by which training images are shifted"] = None
+    class_weights: Annotated[Literal["balanced"] | None, "of a client's losses, by its training rows; null: none"] = (
+        None
+    )
     bn_buffers: Annotated[Literal["average"] | None, "who keeps BatchNorm statistics; null: the clients"] = None
     precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
     executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
