@@ -23,6 +23,7 @@ def main(study: str = "") -> None:
     name = study or spec.load().name
     folder = paths.RESULTS / name
     report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
+    report.draw_curves(folder, partitions(folder))
     write_board(folder, study)
     synchronise.here(folder, name)
 

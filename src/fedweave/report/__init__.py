@@ -45,6 +45,31 @@ def build(
     return path
 
 
+def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Path:
+    """Write `folder`/curves/<task>.svg, test scores as reported by round, for `dvc plots show`; returns the folder.
+
+    Raises:
+        BadInput: no finished run, or a file that cannot be read.
+    """
+    from fedweave import plots, results
+    from fedweave.report import page, task_view
+
+    study = results.load_study(folder)
+    tables = results.current(study, Path(partitions) if partitions else None)
+    looks = plots.looks([run.label for run in study.runs], page.leading(tables.board))
+    points = {run.name: run.info["point"] for run in study.runs}
+    drawn = tables.curves[
+        (tables.curves["split"] == "test") & (tables.curves["point"] == tables.curves["run"].map(points))
+    ]
+    whole = study.folder / "curves"
+    whole.mkdir(exist_ok=True)
+    for task, part in drawn.groupby("task"):
+        bold = task_view.bold(tables.board[tables.board["task"] == task])
+        metric = str(part["metric"].iloc[0])
+        plots.save(whole / f"{task}.svg", plots.convergence(part, looks, metric, bold=bold))
+    return whole
+
+
 def distinct(page: str) -> str:
     """`page` with ids of their own in drawings that are the same to the letter, as the ranks on two tasks may be."""
     count_of: Counter[str] = Counter()
