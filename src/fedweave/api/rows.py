@@ -66,14 +66,17 @@ class Arrangement:
     rows: Mapping[str, tuple[np.ndarray, ...]]
 
 
-def arrange(y: Any, client: Any, count: int, options: RowOptions) -> Arrangement:
+def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
     """Rows given to clients and split.
+
+    Args:
+        client: who owns each row; a position in `names` where these are given.
 
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
     labels, classes = arrays.as_classes(y, count)
-    owner, names = arrays.as_clients(client, count)
+    owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.of_split(count))
     arrays.check_classes(labels, rows, classes)
     return Arrangement(owner, names, labels, classes, rows)
