@@ -52,6 +52,7 @@ def compare(
     rounds: Annotated[int, typer.Option(help="of training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of a search for each method's settings")] = 0,
+    metric: Annotated[str, typer.Option(help="of the scores; default: accuracy")] = "",
     settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="take finished runs with the same settings and code")] = True,
     uses: Uses = None,
@@ -70,6 +71,7 @@ def compare(
     data |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
     data |= {"pooled": False} if per_client else {}
     train, options = _training(settings or [])
+    train |= {"metric": metric} if metric else {}
     federation = fw.Federation.from_file(file, client=client, label=label, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard

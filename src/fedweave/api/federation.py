@@ -276,7 +276,8 @@ class Federation:
 
     def describe(self) -> Text:
         """What the federation holds and what was done to its features, as a text."""
-        lines = [repr(self), f"scaling: {self.normalize}", *self.notes, *self.small_clients()]
+        scaling = f"scaling: {self.normalize}" if self.preprocessing is None else self.dataset.note
+        lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
         columns = [] if self.preprocessing is None else ["columns, as training rows say:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 

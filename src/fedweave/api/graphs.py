@@ -1,6 +1,7 @@
 """Federations of graphs: one subgraph per client, from arrays or from a table of nodes and one of edges."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,7 @@ def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
         split = [part for given in split for part in given]
     owner = np.repeat(np.arange(len(parts)), sizes)
     labels = np.concatenate([y for _, _, y in parts])
-    arrangement = arrange(labels, owner, len(owner), RowOptions(**{**vars(options), "split": split}))
-    arrangement = Arrangement(owner, tuple(named), arrangement.labels, arrangement.classes, arrangement.rows)
+    arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(named))
     edges = np.concatenate([pairs + start for (_, pairs, _), start in zip(parts, first, strict=True)], axis=1)
     return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, ())
 
@@ -41,7 +41,7 @@ def of_tables(
     chosen = feature_columns(table, client, label, features, {**named, "node": node})
     if node in chosen:
         raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
-    options = RowOptions(**{**vars(options), **{key: column_values(table, column) for key, column in named.items()}})
+    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
     preprocessing = fit_columns(table, chosen, arrangement.rows["train"], embed=False)
     pairs = _positions(edges, table[node].tolist())

@@ -66,14 +66,17 @@ class Arrangement:
     rows: Mapping[str, tuple[np.ndarray, ...]]
 
 
-def arrange(y: Any, client: Any, count: int, options: RowOptions) -> Arrangement:
+def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
     """Rows given to clients and split.
+
+    Args:
+        client: who owns each row; a position in `names` where these are given.
 
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
     labels, classes = arrays.as_classes(y, count)
-    owner, names = arrays.as_clients(client, count)
+    owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.of_split(count))
     arrays.check_classes(labels, rows, classes)
     return Arrangement(owner, names, labels, classes, rows)
@@ -115,13 +118,18 @@ def of_table(
     arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
     preprocessing = fit_columns(table, chosen, arrangement.rows["train"], embed, pooled)
     encoded = preprocessing.encode(table, arrangement.owner)
-    whole = any(not column.levels for column in preprocessing.columns)
+    has_numbers = any(not column.levels for column in preprocessing.columns)
     dataset = Dataset(
         options.name, "images", arrays.as_images(encoded), arrangement.labels, classes=len(arrangement.classes),
-        note=SCALED["standard" if pooled else "standard_client"] if whole else "", categories=preprocessing.categories,
+        note=SCALED["standard" if pooled else "standard_client"] if has_numbers else "",
+        categories=preprocessing.categories,
     )  # fmt: skip
     train = np.concatenate(arrangement.rows["train"])
-    notes = (*doubts.revealing(table, chosen, arrangement.labels, train), *doubts.duplicates(dataset, arrangement.rows))
+    whole_rows = table[chosen].notna().all(axis=1).to_numpy()
+    notes = (
+        *doubts.revealing(table, chosen, arrangement.labels, train),
+        *doubts.duplicates(dataset, arrangement.rows, whole_rows),
+    )
     return {**_fields(dataset, arrangement, options, encoded.shape[1:], notes), "preprocessing": preprocessing}
 
 
