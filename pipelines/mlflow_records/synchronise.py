@@ -73,4 +73,7 @@ def _busy() -> bool:
 
 
 if __name__ == "__main__":
+    from fedweave.runs.parallel import die_with_parent
+
+    die_with_parent()  # what is cut off here is repaired by the next one
     here(Path(sys.argv[1]), sys.argv[2])
