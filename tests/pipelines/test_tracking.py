@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -177,11 +178,15 @@ def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkey
     lock = tmp_path / ".dvc" / "tmp" / "rwlock"
     lock.parent.mkdir(parents=True)
     lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
-    synchronise.follow(Path("results"), 0.2)
+    end = threading.Event()
+    thread = synchronise.follow(Path("results"), end, 0.2)
     time.sleep(1)
     assert synchronise.is_due(folder, "toy")
     lock.write_text('{"write": {}, "read": {}}')
     assert until(lambda: not synchronise.is_due(folder, "toy"), 90)
+    end.set()
+    thread.join(30)
+    assert not thread.is_alive()
     assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
