@@ -36,7 +36,7 @@ def apart(folder: Path, study: str) -> None:
 
 
 def follow(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
-    """Keep MLflow up to date with every study under `folder` in the background, until `end` is set or this process ends.
+    """Keep MLflow up to date with every study under `folder` in the background, until `end` is set.
 
     What DVC is writing at the moment is left alone until it has ended. What could not be logged is tried again when its
     files have changed.
