@@ -71,7 +71,7 @@ def main() -> None:
             print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
         for study, runs in _studies():
             print(f"runs of {study}: {runs}", flush=True)
-        follow(Path("results"))
+        follow(Path("results"), threading.Event())
         if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
             print(
                 f"UI_HOST={os.environ['UI_HOST']}: everyone who reaches this machine reaches both, without a password",

@@ -33,6 +33,11 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
+def columns(stream: TextIO) -> int:
+    """The width of the terminal behind `stream`."""
+    return min(WIDEST, os.get_terminal_size(stream.fileno()).columns)
+
+
 class View:
     """The lines on `output`, and errors on `errors`; `total` stages are to come."""
 
@@ -96,7 +101,7 @@ class View:
 
     def _move(self, text: str) -> None:
         if self._moving:
-            width = min(WIDEST, os.get_terminal_size(self._output.fileno()).columns) - 1
+            width = columns(self._output) - 1
             print(f"\r{self._place()} {text}"[: width + 1], end="\x1b[K", file=self._output, flush=True)
 
     def _clear(self) -> None:

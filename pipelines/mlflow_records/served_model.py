@@ -1,7 +1,7 @@
 """The personalized models of a run as one MLflow model, which takes rows as they are before any scaling.
 
 MLflow stores this file and runs it when the model is loaded, so nothing is pickled. A parameter names the client:
-{"inputs": ..., "params": {"client": "subject 1, left", "seed": 0}}. The number of the client does as well ("3").
+{"inputs": ..., "params": {"client": "subject 1, left", "seed": 0}}. The number of the client does as well.
 """
 
 import json
@@ -78,7 +78,10 @@ class Personalized(PythonModel):
 
 
 def _refuse_unknown_parameters() -> None:
-    """MLflow leaves out parameters that a model does not have, with a warning in its log; here they are an error."""
+    """MLflow leaves out parameters that a model does not have, with a warning in its log; here they are an error.
+
+    And a client may be a number, which MLflow takes for a wrong type.
+    """
     inner = vars(sys.modules["mlflow.pyfunc"]).get("_enforce_params_schema")
     if inner is None or hasattr(inner, "fedweave"):
         return
@@ -89,6 +92,7 @@ def _refuse_unknown_parameters() -> None:
             for name in params:
                 if name not in PARAMETERS:
                     raise Refused(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
+            params = {name: str(value) if name == "client" else value for name, value in params.items()}
         return inner(params, schema)
 
     enforce.fedweave = True  # type: ignore[attr-defined]

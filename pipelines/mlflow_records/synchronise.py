@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +35,8 @@ def apart(folder: Path, study: str) -> None:
         subprocess.run([sys.executable, "-m", __name__, str(folder), study], check=False)
 
 
-def follow(folder: Path, pause: float = 5.0) -> threading.Thread:
-    """Keep MLflow up to date with every study under `folder` in the background, as long as this process lives.
+def follow(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
+    """Keep MLflow up to date with every study under `folder` in the background, until `end` is set.
 
     What DVC is writing at the moment is left alone until it has ended. What could not be logged is tried again when its
     files have changed.
@@ -45,13 +44,12 @@ def follow(folder: Path, pause: float = 5.0) -> threading.Thread:
 
     def look() -> None:
         tried: dict[str, str] = {}
-        while True:
+        while not end.wait(pause):
             for study in _finished(folder):
                 results = stamp.of_results(folder / study)
                 if tried.get(study) != results and not _busy() and is_due(folder / study, study):
                     tried[study] = results
                     apart(folder / study, study)
-            time.sleep(pause)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -73,4 +71,7 @@ def _busy() -> bool:
 
 
 if __name__ == "__main__":
+    from fedweave.runs.parallel import die_with_parent
+
+    die_with_parent()  # what is cut off here is repaired by the next one
     here(Path(sys.argv[1]), sys.argv[2])

@@ -106,7 +106,7 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
     whole, dealt = trained.dataset("images"), trained.partition("images")
     with served(store, "models:/toy-blobs@best") as ask:
         for client, rows in enumerate(dealt.test):
-            status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": str(client), "seed": 1})
+            status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": client, "seed": 1})
             assert status == 200, answer
             right = np.array(answer["predictions"]).argmax(1) == whole.labels[rows]
             assert 100.0 * right.mean() == scores[1, client]

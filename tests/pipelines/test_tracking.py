@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
-from fedweave.pipelines.mlflow_records import entries, stamp, tracking, writer
+from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking, writer
 from fedweave.runs import parallel
 from tests.mlflow_store import fresh
+from tests.servers import until
 
 # One worker for all of it, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -165,6 +168,26 @@ def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> 
         assert not stamp.is_current(folder, "toy", store)
         tracking.log_study(folder, store)
         assert stamp.is_current(folder, "toy", store)
+
+
+def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that appear are logged, but not while DVC writes."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder = small(Path("results", "toy"))
+    results.write(folder)
+    lock = tmp_path / ".dvc" / "tmp" / "rwlock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
+    end = threading.Event()
+    thread = synchronise.follow(Path("results"), end, 0.2)
+    time.sleep(1)
+    assert synchronise.is_due(folder, "toy")
+    lock.write_text('{"write": {}, "read": {}}')
+    assert until(lambda: not synchronise.is_due(folder, "toy"), 90)
+    end.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
 def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
