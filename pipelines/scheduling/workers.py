@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FOLDER = "FEDWEAVE_PROJECT"  # the variable in prefect.yaml that says where a run works
 POOL, WRITER, STAGES = "gpu-pool", "writer", "stages"
 HEARTBEAT = 30  # seconds between two signs of life of a run
-QUERY = 2  # seconds between two looks for work; Prefect's 10 are long beside a stage
 LOST = "no sign of life for {} seconds: its worker was lost"
 Role = Literal["both", "writer", "stages"]
 
@@ -84,7 +83,7 @@ def worker(
         if health_port
         else {}
     )
-    os.execve(sys.executable, command, {"PREFECT_WORKER_QUERY_SECONDS": str(QUERY), **os.environ, **own, **health})
+    os.execve(sys.executable, command, {**os.environ, **own, **health})
 
 
 def _server() -> str:
