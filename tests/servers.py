@@ -198,7 +198,8 @@ class Project:
             folder,
             {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()},
         )
-        shutil.copytree(self.folder, folder, symlinks=True)
+        # The server of DVC's stages may still end: its socket cannot be copied.
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
         other.configure(remote)
         return other
 

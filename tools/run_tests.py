@@ -17,6 +17,8 @@ from typing import NoReturn
 
 import psutil
 
+from fedweave.runs.parallel import cores
+
 MARK = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
@@ -93,8 +95,7 @@ def stop(*_: object) -> NoReturn:
 def watched(command: list[str], run: str, limit: float) -> int:
     """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
     # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores + 1)}
+    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1)}
     tests = subprocess.Popen(command, env=defaults | os.environ | {MARK: run})
     try:
         status = tests.wait(limit)

@@ -161,7 +161,8 @@ def _download(dataset: str) -> None:
         lines: dict[str, Any] = {}
 
         def show(name: str, done: int, total: int | None) -> None:
-            lines.setdefault(name, bar.add_task(name))
+            if name not in lines:
+                lines[name] = bar.add_task(name)
             bar.update(lines[name], completed=done, total=total)
 
         data.download(dataset, RAW, progress=show)
