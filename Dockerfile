@@ -8,9 +8,9 @@ RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir uv==0.1
 WORKDIR /fedweave
 # The dependencies, in a layer of their own that a change of the code leaves alone.
 COPY pyproject.toml constraints.txt ./
-RUN mkdir -p src/fedweave pipelines studies .dvc/plots \
+RUN mkdir -p src/fedweave pipelines studies \
     && printf '__version__ = "0"\n' > src/fedweave/__init__.py \
-    && touch README.md pipelines/__init__.py dvc.yaml prefect.yaml .env studies/base.yaml .dvc/plots/curves.json \
+    && touch README.md pipelines/__init__.py dvc.yaml prefect.yaml .env studies/base.yaml \
     && /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --torch-backend "${TORCH}" \
        --constraint constraints.txt '.[pipeline,datasets,postgres]'
 COPY . .

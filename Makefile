@@ -37,7 +37,6 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 	@git rev-parse --git-dir >/dev/null 2>&1 || grep -qs no_scm .dvc/config .dvc/config.local || { echo "error: $(CURDIR): is not a checkout \
 	  of git, which DVC asks for; make it one (git init), or tell DVC that there is none (dvc config core.no_scm true)" | tr -s '\t ' ' ' >&2; exit 2; }
 	@exec python -IS pipelines/launching/reproduce.py $(STUDY)
-	@exec python -m fedweave.pipelines.launching.board
 
 test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)

@@ -2,20 +2,20 @@
 
 import os
 import socket
-import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.pipelines.addresses import LOOPBACK, check_store, mlflow_address, mlflow_port, page
+from fedweave.pipelines.mlflow_records.synchronise import follow
 from fedweave.pipelines.processes import Children, stage
 
-LOOPBACK = "127.0.0.1"
 PATIENCE = 90.0  # seconds for a server to answer
 
 
@@ -31,7 +31,7 @@ class Server(NamedTuple):
 def servers() -> tuple[Server, Server]:
     """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback or on the address UI_HOST."""
     host = os.environ.get("UI_HOST", LOOPBACK)
-    mlflow, prefect = _mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
+    mlflow, prefect = mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     run = (sys.executable, "-m")
     # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
@@ -44,41 +44,6 @@ def servers() -> tuple[Server, Server]:
         ),
         Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", host, "--port", str(prefect)), own),
     )
-
-
-def _mlflow_port() -> int:
-    return int(os.environ.get("MLFLOW_PORT", 5000))
-
-
-def mlflow_address() -> str:
-    """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
-    store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    local = f"http://{LOOPBACK}:{_mlflow_port()}"
-    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
-
-
-def page(experiment: str, run: str = "") -> str:
-    """The runs of an experiment, or one of them, below MLflow's address; its default page is about language models."""
-    return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
-
-
-def check_store(uri: str) -> None:
-    """Refuse a database that SQLite cannot read: MLflow would try for minutes, and then print a traceback.
-
-    Raises:
-        BadInput: naming the file, the reason and the way out.
-    """
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
-    if not uri.startswith("sqlite:///") or not file.exists():
-        return
-    try:
-        with closing(sqlite3.connect(file)) as database:
-            database.execute("SELECT * FROM sqlite_master").fetchall()
-    except sqlite3.DatabaseError as error:
-        if "locked" not in str(error):  # by another writer, for whom MLflow waits
-            raise BadInput(
-                f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log"
-            ) from error
 
 
 def main() -> None:
@@ -106,6 +71,7 @@ def main() -> None:
             print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
         for study, runs in _studies():
             print(f"runs of {study}: {runs}", flush=True)
+        follow(Path("results"), threading.Event())
         if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
             print(
                 f"UI_HOST={os.environ['UI_HOST']}: everyone who reaches this machine reaches both, without a password",

@@ -52,11 +52,13 @@ def partition(kind: str) -> Partition:
     )
 
 
-def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> Path:
+def train(
+    kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), normalize: str = "none", **evaluate: Any
+) -> Path:
     """Train `methods` for a few rounds and write results/toy; returns that folder."""
     data.save_dataset(Path("data/features/blobs"), dataset(kind))
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
-    made = study(kind, methods, seeds, **evaluate)
+    made = study(kind, methods, seeds, normalize, **evaluate)
     for key in made.runs:
         prepared = repetition.prepare(made.run(key), dataset(kind), partition(kind))
         archive.write(
@@ -65,10 +67,13 @@ def train(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1),
     return Path("results/toy")
 
 
-def study(kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), **evaluate: Any) -> spec.Study:
+def study(
+    kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), normalize: str = "none", **evaluate: Any
+) -> spec.Study:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
-        "dataset": "blobs", "setting": "made-up", "partition": {"name": "natural", "clients": 3, "seed": 0},
+        "dataset": "blobs", "setting": "made-up", "normalize": normalize,
+        "partition": {"name": "natural", "clients": 3, "seed": 0},
         "model": MODELS[kind], "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
         "evaluate": evaluate,
     }  # fmt: skip

@@ -90,6 +90,13 @@ def _data(folder: Path) -> None:
     table = pd.DataFrame({"distance": near, "weather": draws.choice(["rain", "sun"], count), "late": late, "day": day})
     for name, column in (("deliveries", "depot"), ("flights", "dest")):
         table.assign(**{column: [f"{column} {i}" for i in owner]}).to_csv(folder / f"{name}.csv", index=False)
+    table[["distance", "weather"]].head(3).to_csv(folder / "new.csv", index=False)
+    ends = draws.integers(90, size=(200, 2))
+    pd.DataFrame(ends, columns=["from", "to"]).to_csv(folder / "edges.csv", index=False)
+    nodes = pd.DataFrame({"paper": np.arange(90), "library": [f"library {i % 3}" for i in range(90)]})
+    nodes.assign(year=draws.integers(1990, 2020, size=90), topic=draws.choice(["sheaf", "graph"], 90)).to_csv(
+        folder / "nodes.csv", index=False
+    )
     activity = np.repeat(draws.integers(3, size=(5, 60)), 20, axis=1)
     np.save(folder / "activity.npy", activity)
     np.save(folder / "recordings.npy", activity[:, :, None] + draws.normal(size=(5, 1200, 2)))

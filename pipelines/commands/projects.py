@@ -19,7 +19,7 @@ LAUNCHER = "python -IS pipelines/launching/launcher.py"
 STAGE = "python -m fedweave.pipelines.launching.launcher"
 CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
 INSTALLED = ".fedweave/installed.yaml"  # where fedweave lies on this machine
-COPIED = ("prefect.yaml", ".env", ".dvc/plots/curves.json", "studies/base.yaml")
+COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
 KEPT = ("README.md", ".gitignore", "studies/first.yaml", "params.yaml")  # which the user changes
 
 out = Console(markup=False, highlight=False)
@@ -151,7 +151,6 @@ def _dvc(folder: Path) -> None:
         Repo.init(str(folder), no_scm=not in_git, force=True, subdir=in_git and not (folder / ".git").exists()).close()
         with Repo(str(folder)) as repo, repo.config.edit() as config:
             config["core"] |= {"analytics": False, "check_update": False}
-        write_atomic(folder / ".dvc" / "plots" / "curves.json", template(".dvc/plots/curves.json").read_text())
 
 
 def _first(folder: Path) -> None:

@@ -8,7 +8,10 @@ app = typer.Typer()
 
 
 @app.command()
-def report(study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "") -> None:
+def report(
+    study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "",
+    metric: Annotated[str, typer.Option(help="another metric, from stored predictions: report-METRIC.html")] = "",
+) -> None:
     """Build results/<study>/report.html and print the leaderboard."""
     import fedweave as fw
     from fedweave.pipelines import paths
@@ -18,8 +21,11 @@ def report(study: Annotated[str, typer.Argument(help="default: the study of para
     folder = paths.RESULTS / study
     if study and (folder / "partitions").is_dir():  # no stage makes the tables of what `fedweave run` has written
         fw.load(folder).save(folder)
-    stage.main(study)
-    leaderboard.main(study)
+    if metric:
+        stage.with_metric(study, metric)
+    else:
+        stage.main(study)
+        leaderboard.main(study)
 
 
 @app.command()

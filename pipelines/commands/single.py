@@ -13,6 +13,7 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose, shown
+from fedweave.metrics import unit
 from fedweave.pipelines import template
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, spec
@@ -84,7 +85,7 @@ def checked(method: str, dataset: str, rounds: int, seed: int, settings: list[st
         "methods": {method: {}},
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
-    given = _pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
+    given = pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
     try:
         study = spec.parse(block, "fedweave run")
         chosen = assembly.varied(study, key, {}, given)
@@ -129,7 +130,7 @@ def _check_partition(chosen: spec.Run, dataset: str) -> None:
         )
 
 
-def _pairs(settings: list[str]) -> dict[str, Any]:
+def pairs(settings: list[str]) -> dict[str, Any]:
     """Settings of the command line by name.
 
     Raises:
@@ -138,18 +139,18 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {shown(bad)} is not name=value, such as train.lr=0.1")
-    pairs: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in (s.split("=", 1) for s in settings):
-        if name in pairs:
+        if name in found:
             hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
-            raise BadInput(f"--set {name}: {shown(pairs[name])} and {value} both; give one{hint}")
+            raise BadInput(f"--set {name}: {shown(found[name])} and {value} both; give one{hint}")
         try:
-            pairs[name] = config.load_yaml(value)
+            found[name] = config.load_yaml(value)
         except BadInput as error:
             raise BadInput(
                 f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text"
             ) from error
-    return pairs
+    return found
 
 
 def _download(dataset: str) -> None:
@@ -173,7 +174,7 @@ def _show(result: fw.MethodResult, seed: int) -> None:
     from fedweave.runs.selection import summarise
 
     info: Mapping[str, Any] = result.run.info
-    unit = " %" if info["metric"] == "accuracy" else ""
+    percent = unit(info["metric"])
     table = Table(
         title=f"{result.run.label} on {info['dataset']} ({info['setting']}), seed {seed}", title_justify="left"
     )
@@ -181,7 +182,7 @@ def _show(result: fw.MethodResult, seed: int) -> None:
         table.add_column(name, justify="left" if name == "split" else "right")
     for split in ("val", "test"):
         values = result.chosen(split)["value"].to_numpy()
-        table.add_row(split, *(f"{value:.4g}{unit}" for value in summarise(values, result.run.higher_is_better)))
+        table.add_row(split, *(f"{value:.4g}{percent}" for value in summarise(values, result.run.higher_is_better)))
     out.print(table)
     sent = result.rounds[["bytes_down", "bytes_up"]].to_numpy().sum() / 2**20
     out.print(

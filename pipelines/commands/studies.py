@@ -54,10 +54,9 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
     _switch(name, task, method, uses, force)
-    for module in ("reproduce", "board"):
-        done = subprocess.run([sys.executable, "-m", f"fedweave.pipelines.launching.{module}"], check=False)
-        if done.returncode:
-            raise typer.Exit(done.returncode)
+    done = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode)
 
 
 def _switch(

@@ -1,24 +1,31 @@
 """The command of `make repro`: `python -IS pipelines/launching/reproduce.py [STUDY]`; one per folder, ended with
 `make`.
 
-It becomes `dvc repro`: the lock stays with that process, and the kernel releases it when the process ends for any
-reason.
+It starts `dvc repro`, shows one line for each stage that it runs, and then becomes `board`. DVC ends with this process,
+and holds the lock as long as it lives; the kernel releases it when both have ended for any reason. What DVC and the
+stages say is kept in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH103, PTH123
+# ruff: noqa: PTH100, PTH103, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
 import fcntl
 import json
 import os
+import selectors
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # without the package, whose import takes longer
+import lines  # isort: skip
+
 FOLDER = ".fedweave"
 LOCK = f"{FOLDER}/repro.lock"
+LOG = f"{FOLDER}/repro.log"
 DVC_LOCK = ".dvc/tmp/rwlock"  # JSON: which process reads and writes what
 PR_SET_PDEATHSIG = 1
 BUSY = "error: another run is active in this folder (process {}); wait until it has ended, then start this one again"
@@ -33,12 +40,58 @@ def main(study: str = "") -> NoReturn:
         _, status = os.waitpid(os.posix_spawn(sys.executable, command, os.environ), 0)
         if status:
             sys.exit(os.waitstatus_to_exitcode(status))
-    os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro"])
+    begun = time.time()
+    status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
+    if status:
+        os._exit(status if status > 0 else 128 - status)
+    os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(begun)])
+
+
+def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return
+    """Start `command`, which ends with this process; its number, and the pipes of its output and its errors."""
+    mine = os.getpid()
+    output, errors = os.pipe(), os.pipe()
+    child = os.fork()
+    if child:
+        os.close(output[1])
+        os.close(errors[1])
+        return child, output[0], errors[0]
+    _end_with(mine)
+    os.dup2(output[1], 1)
+    os.dup2(errors[1], 2)
+    os.execve(command[0], command, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def _follow(child: int, output: int, errors: int) -> int:
+    """Show what `child` says until it ends; returns its exit code, below zero for a signal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
+    with open("params.yaml", encoding="utf-8") as file:
+        view = lines.View(sys.stdout, sys.stderr, lines.count(file.read()))
+    selector, rest = selectors.DefaultSelector(), {output: b"", errors: b""}
+    with open(LOG, "wb") as log:
+        for pipe, show in ((output, view.output), (errors, view.error)):
+            selector.register(pipe, selectors.EVENT_READ, show)
+        while selector.get_map():
+            for key, _ in selector.select():
+                content = os.read(key.fd, 65536)
+                log.write(content)
+                log.flush()
+                *whole, rest[key.fd] = (rest[key.fd] + content).split(b"\n")
+                for line in [*whole, *([] if content else [rest[key.fd]])]:
+                    key.data(line.decode(errors="replace"))
+                if not content:
+                    selector.unregister(key.fd)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    view.end(status)
+    return status
 
 
 def _end_with_parent() -> None:
     """Let the kernel end this process, and what it becomes, when its parent ends (Linux; elsewhere nothing)."""
-    parent = os.getppid()
+    _end_with(os.getppid())
+
+
+def _end_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:

@@ -2,51 +2,60 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 import mlflow
+import numpy as np
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
+from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
+from fedweave.pipelines.mlflow_records import entries
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
-from fedweave.runs import serving
 from fedweave.study import plugins
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
-NEEDED = ("numpy", "torch", "tqdm")  # what `fedweave.runs.serving` imports, in addition to MLflow itself
+NEEDED = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packing` imports, in addition to MLflow itself
 ALIAS = "best"
+DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
 
 
-def log_model(run: Run, run_id: str) -> str | None:
+def log_model(store: Store, run: Run, run_id: str) -> str | None:
     """The models of all clients and seeds as one MLflow model of the run `run_id`; returns its id.
 
     None where there are no models, or the data or what defines the models are not here.
     """
     plugins.look_for(run.info["method"], METHODS)
-    if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"]["name"] not in MODELS:
+    if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"].get("name") not in MODELS:
         return None  # made by a plug-in that is not here, or by a model of one's own
+    ended = store.client.get_run(run_id).info.end_time
     with tempfile.TemporaryDirectory() as folder:
-        example = serving.pack(run.folder, Path(folder))
+        example = packing.pack(run, Path(folder))
         if example is None:
             return None
         used = plugins.loaded()
         (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
-        answer = serving.load(Path(folder)).answer(example)
+        predictor = packing.unpack(Path(folder))
+        client, seed = predictor.names[0], min(run.seeds)
+        answer = predictor.outputs(example, client, seed)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
                 name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=[*CODE, *map(str, used)],
-                input_example=example,
-                signature=infer_signature(example, answer, {"client": 0, "seed": min(run.seeds)}),
+                input_example=(example, {"client": client, "seed": seed}),
+                signature=infer_signature(example, answer, DEFAULTS),
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],
             )  # fmt: skip
+    store.client.set_terminated(run_id, "FINISHED", ended)  # which MLflow has set to now
     return str(logged.model_id)
 
 
@@ -59,15 +68,29 @@ def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, s
     named, runs = {}, {run.name: run for run in study.runs}
     for task, part in tables.board.groupby("task", sort=False):
         leader = part.iloc[0]
-        run_id = logged[leader["run"]]
-        model = _model_of(store, run_id) or log_model(runs[leader["run"]], run_id)
+        run, run_id = runs[leader["run"]], logged[leader["run"]]
+        model = _model_of(store, run_id) or log_model(store, run, run_id)
         if model is not None:
+            _score(store, model, run_id, entries.headline(run, tables))
             text = verdicts.verdict(
                 part, verdicts.marked(part, tables.significance[tables.significance["task"] == task])
             )
             name = f"{study.name}-{task}".replace("/", "-").replace(":", "-")
             named[name] = _point(store, name, model, run_id, str(leader["method"]), text)
     return named
+
+
+def _score(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) -> None:
+    """Attach the leaderboard's numbers to a logged model, so that models can be ranked by them."""
+    stored = {entry.key: entry.value for entry in store.client.get_logged_model(model).metrics or ()}
+    at = int(time.time() * 1000)
+    changed = [
+        Metric(name, value, at, 0, model_id=model, run_id=run_id)
+        for name, value in numbers.items()
+        if np.isfinite(value) and stored.get(name) != value
+    ]
+    if changed:
+        store.client.log_batch(run_id, changed)
 
 
 def _model_of(store: Store, run_id: str) -> str | None:
@@ -86,7 +109,10 @@ def _point(store: Store, name: str, model: str, run_id: str, method: str, text: 
     version = (
         versions[0] if versions else store.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
     )
-    store.client.set_model_version_tag(name, version.version, "method", method)
-    store.client.update_model_version(name, version.version, text)
-    store.client.set_registered_model_alias(name, ALIAS, version.version)
+    if version.tags.get("method") != method:
+        store.client.set_model_version_tag(name, version.version, "method", method)
+    if version.description != text:
+        store.client.update_model_version(name, version.version, text)
+    if ALIAS not in version.aliases:
+        store.client.set_registered_model_alias(name, ALIAS, version.version)
     return str(version.version)

@@ -1,38 +1,102 @@
-"""The personalized models of a run as one MLflow model.
+"""The personalized models of a run as one MLflow model, which takes rows as they are before any scaling.
 
-MLflow stores this file and runs it when the model is loaded, so nothing is pickled. A parameter chooses the client's
-model:
-{"inputs": ..., "params": {"client": 3, "seed": 0}}.
+MLflow stores this file and runs it when the model is loaded, so nothing is pickled. A parameter names the client:
+{"inputs": ..., "params": {"client": "subject 1, left", "seed": 0}}. The number of the client does as well.
 """
 
 import json
+import sys
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from fedweave.runs import serving
+from fedweave.api import packing
+from fedweave.errors import BadInput
+
+PARAMETERS = {"client", "seed"}
+FIRST = -1  # as a seed: that of the first repetition
+
+
+class Refused(MlflowException):
+    """A request that cannot be answered: one line, without the whole input that MLflow would put before it."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line, error_code=INVALID_PARAMETER_VALUE)
+
+    @property
+    def message(self) -> str:
+        """The reason."""
+        return self._line
+
+    @message.setter
+    def message(self, text: str) -> None:
+        self._line = text.rpartition("\nError: ")[2]
+
+    def __str__(self) -> str:
+        return self._line
 
 
 class Personalized(PythonModel):
-    """Answers as the method's clients do; by default as the first one in the first repetition."""
+    """Answers as the method's clients do."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Read what `serving.pack` gathered."""
+        """Read what `packing.pack` gathered."""
         folder = Path(context.artifacts["run"])
         plugins = folder / "plugins.json"
         for name in json.loads(plugins.read_text(encoding="utf-8")) if plugins.is_file() else ():
             import_module(name)  # defines methods and models, and was stored with the code of fedweave
-        self._deployed = serving.load(folder)
+        self._predictor = packing.unpack(folder)
+        _refuse_unknown_parameters()
 
+    # This annotation is the one that MLflow accepts without a schema of its own; tables come as data frames.
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> np.ndarray:
-        """Outputs for `model_input`, as `Deployed.answer`."""
-        return self._deployed.answer(model_input, **(params or {}))
+        """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
+
+        Raises:
+            Refused: no client or an unknown one, an unknown seed, or rows of another shape.
+        """
+        asked = params or {}
+        client, seed = str(asked.get("client", "")), int(asked.get("seed", FIRST))
+        names = self._predictor.names
+        if not client:
+            raise Refused(f"client: missing; give its name or number as a parameter; the first is {names[0]!r}")
+        if client not in names and client.isdecimal() and int(client) < len(names):
+            client = names[int(client)]
+        try:
+            return self._predictor.outputs(model_input, client, None if seed == FIRST else seed)
+        except BadInput as error:
+            raise Refused(str(error)) from error
+
+
+def _refuse_unknown_parameters() -> None:
+    """MLflow leaves out parameters that a model does not have, with a warning in its log; here they are an error.
+
+    And a client may be a number, which MLflow takes for a wrong type.
+    """
+    inner = vars(sys.modules["mlflow.pyfunc"]).get("_enforce_params_schema")
+    if inner is None or hasattr(inner, "fedweave"):
+        return
+
+    @wraps(inner)
+    def enforce(params: Any, schema: Any) -> Any:
+        if schema is not None and {spec.name for spec in schema.params} == PARAMETERS and isinstance(params, dict):
+            for name in params:
+                if name not in PARAMETERS:
+                    raise Refused(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
+            params = {name: str(value) if name == "client" else value for name, value in params.items()}
+        return inner(params, schema)
+
+    enforce.fedweave = True  # type: ignore[attr-defined]
+    vars(sys.modules["mlflow.pyfunc"])["_enforce_params_schema"] = enforce
 
 
 set_model(Personalized())

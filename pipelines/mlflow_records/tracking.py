@@ -1,51 +1,45 @@
 """Results in MLflow: what a results folder says, as runs to browse and compare.
 
-A parent run per method and task with a child per seed, a parent per search with a child per trial, a parent per
-ablation with a child per variant. The files are the truth: the database may be deleted at any time, and `main` writes
-it again.
+The files are the truth: the database may be deleted at any time, and `main` writes it again.
 """
 
-import json
-import tempfile
+import fcntl
+import sys
 from collections.abc import Iterator
-from datetime import datetime
-from functools import cache, partial
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import mlflow
-import numpy as np
-import pandas as pd
-from mlflow.data.code_dataset_source import CodeDatasetSource
-from mlflow.data.dataset import Dataset
-from mlflow.data.meta_dataset import MetaDataset
-from mlflow.data.numpy_dataset import from_numpy
-from mlflow.entities import DatasetInput, InputTag, Metric
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from fedweave import plots, results
-from fedweave.data import load_dataset
+from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines.mlflow_records import registry, writer
-from fedweave.pipelines.mlflow_records.writer import Entry, Store, metric
-from fedweave.pipelines.paths import RESULTS
+from fedweave.pipelines.mlflow_records import entries, registry, stamp, versions, views, writer
+from fedweave.pipelines.paths import RESULTS, STATE
 from fedweave.pipelines.processes import stage
-from fedweave.report import extras
-from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.results import Study
 from fedweave.study import plugins
 from fedweave.study.spec import PARAMS, read_yaml
 
-TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
-STEPS = 16  # most pictures that a run's graph steps through
-SQUARE = 240  # smallest width and height of such a picture, in pixels
-HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up",
-            "bytes_down": "bytes_down",
-            "seconds": "seconds", "published": "published_mean"}  # fmt: skip
+
+class Record(NamedTuple):
+    """A study in MLflow: the parents' run ids of its methods in the order of the runs' names, and what was done."""
+
+    ids: list[str]
+    new: int
+    restored: int
+    superseded: int
+
+    def __str__(self) -> str:
+        counts = (f"{count} {word}" for word, count in self._asdict().items() if word != "ids" and count)
+        return f"{len(self.ids)} runs of methods; with searches and ablations {', '.join(counts) or 'nothing new'}"
 
 
 def main(*studies: str) -> None:
-    """Log `studies` (default: every one under results/), for example after the database was deleted.
+    """Bring MLflow up to date with `studies` (default: every one under results/), for example after the database was
+    deleted.
 
     Raises:
         BadInput: a study that is not there, or has no finished run, or MLflow does not take it.
@@ -53,48 +47,59 @@ def main(*studies: str) -> None:
     folders = [RESULTS / name for name in studies] or sorted(
         {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
     )
-    if PARAMS.is_file():  # whose plug-ins define methods and models that are stored too
-        plugins.load(plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values())
+    load_plugins()
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
         try:
-            logged = log_study(folder)
+            record = log_study(folder)
         except (MlflowException, SQLAlchemyError) as error:
             reason = str(error).splitlines()[0]
             raise BadInput(
                 f"{mlflow.get_tracking_uri()}: not logged ({reason}); repair it or move it away, then: fedweave log"
             ) from error
-        print(f"MLflow holds {len(logged)} runs of {folder.relative_to(RESULTS)}", flush=True)
+        print(f"MLflow has {folder.relative_to(RESULTS)}: {record}", flush=True)
 
 
-def log_study(folder: Path | str, uri: str | None = None, ablations: bool = True) -> list[str]:
-    """Log results/<study>: its finished runs, searches and ablations, and the leaders' models with their alias.
+def load_plugins() -> None:
+    """Import the plug-ins of params.yaml, which define methods and models that are stored too."""
+    if PARAMS.is_file():
+        plugins.load(plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values())
+
+
+def report(folder: Path) -> None:
+    """Bring MLflow up to date with results/<study>; a failure is one line only, because this can be repeated."""
+    try:
+        print(f"MLflow: {log_study(folder)}", flush=True)
+    except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
+        print(
+            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(RESULTS)}",
+            file=sys.stderr,
+        )
+
+
+def log_study(folder: Path | str, uri: str | None = None) -> Record:
+    """Let MLflow show what results/<study> says now: its finished runs, searches and ablations, and the models of the
+    leaders with their alias. What was replaced is kept and tagged as superseded.
 
     Args:
         folder: results/<study>.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
-        ablations: log them too.
-
-    Returns:
-        the parents' run ids of the study's methods, in the order of the runs' names.
 
     Raises:
         BadInput: no finished run, or a broken one.
     """
-    study = results.load_study(folder)
-    tables, store = results.current(study), writer.connect(study.name, uri)
-    writer.describe(
-        store, {str(run.info["dataset"]): (str(run.info["metric"]), run.higher_is_better) for run in study.runs}
-    )
-    ids = [_run(store, run, tables) for run in study.runs]
-    for search in extras.tuning(study.folder):
-        _search(store, study, search)
-    if ablations:
-        for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
-            _ablation(store, study, str(name), table)
-    registry.name_best(store, tables, study, dict(zip((run.name for run in study.runs), ids, strict=True)))
-    return ids
+    with _alone():
+        before, study = stamp.of_results(Path(folder)), results.load_study(folder)
+        store = writer.connect(study.name, uri)
+        tables = results.current(study)
+        outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
+        ids = {run.name: outcome.ids[run.name] for run in study.runs}
+        registry.name_best(store, tables, study, ids)
+        views.describe(store, study)
+        links = {task: views.link(store, task) for task in results.by_task(study)}
+        stamp.write(before, study.name, mlflow.get_tracking_uri(), links)
+    return Record([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
 
 
 def log_run(folder: Path | str, uri: str | None = None) -> str:
@@ -105,191 +110,18 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
     """
     run = results.load_run(folder)
     alone = Study(str(run.info["study"]), run.folder, (run,), ())
-    return _run(writer.connect(alone.name, uri), run, results.tables(alone))
+    store = writer.connect(alone.name, uri)
+    unit = entries.of_run(run, results.tables(alone))
+    return versions.synchronise(store, [unit], whole=False).ids[run.name]
 
 
-def _run(store: Store, run: Run, tables: Tables) -> str:
-    mark = writer.digest(*(run.folder / name for name in ("run.json", "rounds.csv", "evaluations.parquet")))
-    return writer.once(store, run.name, mark, partial(_method, run, tables), partial(_finish, store, run))
-
-
-def _about(run: Run) -> dict[str, str]:
-    return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
-
-
-def _method(run: Run, tables: Tables) -> Entry:
-    """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
-    ended = int((run.folder / "run.json").stat().st_mtime * 1000)
-    spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
-    ends = ended - int(spent.sum()) + spent.cumsum()
-    mine = tables.board["task"] == run.task
-    marks = verdicts.marked(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
-    children = (
-        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)},
-              _of_seed(run, tables, seed),
-              int(ends[seed] - spent[seed]), int(ends[seed]))
-        for seed in run.info["seeds"]
-    )  # fmt: skip
-    params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
-    tags = _about(run) | {"verdict": marks[run.label]}
-    return Entry(run.name, "method", tags, params, _headline(run, tables), ended - int(spent.sum()), ended, children)
-
-
-def _headline(run: Run, tables: Tables) -> Iterator[Metric]:
-    """The leaderboard's numbers, and the mean over seeds of every curve."""
-    ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
-    place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
-    yield metric(run.info["metric"], row["mean"])
-    yield from (metric(name, row[column]) for name, column in HEADLINE.items())
-    yield metric("parameters", run.info["parameters"])
-    yield metric("rank", place)
-    yield from (metric(name, run.info[name]) for name in ("dropped", "epsilon") if name in run.info)
-    tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
-    yield from (metric("p_adjusted", p) for p in tests["p_adjusted"])
-    yield from _curves(run, tables.curves[tables.curves["run"] == run.name], "mean")
-    yield from _machine(run)
-
-
-def _machine(run: Run) -> Iterator[Metric]:
-    """What the machine did meanwhile, under the names that MLflow draws as system metrics."""
-    for step, row in enumerate(run.machine.to_dict("records")):
-        at = int(row.pop("time") * 1000)
-        yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
-
-
-def _of_seed(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
-    """Curves, ledger and diagnostics by round, and the selected value of every client (its number as the step)."""
-    mine = run.evaluations[run.evaluations["seed"] == seed]
-    means = mine.groupby(["point", "split", "round"], as_index=False)["value"].mean()
-    yield from _curves(run, means, "value")
-    for row in run.rounds[run.rounds["seed"] == seed].itertuples():
-        for name in ("train_loss", "bytes_up", "bytes_down", "seconds"):
-            yield metric(f"round/{name}", getattr(row, name), row.round)
-    for row in run.diagnostics[run.diagnostics["seed"] == seed].itertuples():
-        yield metric(f"diagnostic/{row.name}", row.value, row.round)
-    final = tables.clients[(tables.clients["run"] == run.name) & (tables.clients["seed"] == seed)]
-    for row in final.itertuples():
-        yield metric(f"client/{run.info['metric']}", row.value, row.client)
-    yield metric(run.info["metric"], final["value"].mean())
-
-
-def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
-    for row in table.to_dict("records"):
-        yield metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
-
-
-def _finish(store: Store, run: Run, run_id: str) -> None:
-    """Everything that is no number: the data, the files, the graphs."""
-    store.client.log_inputs(run_id, [_dataset(run)])
-    for path in sorted(run.folder.iterdir()):
-        if not path.name.startswith("models-"):  # they are the logged model's, and large
-            store.client.log_artifact(run_id, str(path), "run")
-    _log_graphs(store, run_id, run)
-
-
-_content_of_data = cache(writer.digest)  # which many runs share, and which may be large
-
-
-def _dataset(run: Run) -> DatasetInput:
-    """The data set, partitioned as in the task, as MLflow's input of a run; the digest is of the files."""
-    name = str(run.info["dataset"])
-    features = Path("data", "features", name)
-    dealt = Path("data", "partitions", run.task, "partition.npz")
-    digest = _content_of_data(*sorted(features.glob("*")), dealt)
-    source = CodeDatasetSource({"stage": f"partition@{run.task}", "setting": run.info["setting"]})
-    try:
-        source_data: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
-    except BadInput:
-        source_data = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
-    return DatasetInput(source_data._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
-
-
-def _log_graphs(store: Store, run_id: str, run: Run) -> None:
-    """Who learned from whom: one picture for all layers, and one per layer and stored round, which MLflow shows as
-    steps.
-    """
-    graphs = results.graphs(run)
-    if graphs is None:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder, "collaboration.svg")
-        plots.save(picture, plots.collaboration(graphs.weights, graphs.rounds, graphs.layers))
-        store.client.log_artifact(run_id, str(picture))
-    whole = graphs.weights / max(float(graphs.weights.max()), 1e-12)
-    layers = {"all layers": whole.mean(axis=1)}
-    if len(graphs.layers) > 1:
-        layers |= {str(layer): whole[:, place] for place, layer in enumerate(graphs.layers)}
-    for layer, weights in layers.items():
-        for place in plots.some(len(graphs.rounds), STEPS):
-            shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
-            square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
-            store.client.log_image(
-                run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place])
-            )
-
-
-def _search(store: Store, study: Study, search: extras.Tuning) -> None:
-    """A search: its best value and what mattered, a child for every trial."""
-    run = next((run for run in study.runs if run.name == search.run), None)
-    if run is None:
-        return
-    about = {name: _about(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
-    value = f"validation_{run.info['metric']}"
-
-    def entry() -> Entry:
-        begun, ended = (
-            int(1000 * t)
-            for t in (search.trials["started"].min(), (search.trials["started"] + search.trials["seconds"]).max())
-        )
-        numbers = [
-            metric(value, search.value),
-            metric("trials", len(search.trials)),
-            metric("pruned", search.trials["value"].isna().sum()),
-        ]
-        numbers += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
-        params = writer.flatten({"best": search.best, "budget": search.budget})
-        children = (_trial(search, about, value, number) for number in range(len(search.trials)))
-        return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
-
-    writer.once(store, f"tuning/{run.name}", writer.digest(search.file), entry)
-
-
-def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
-    row = search.trials.iloc[number]
-    begun = int(1000 * row["started"])
-    numbers = [
-        metric(value, row["value"]),
-        *(metric(f"{value}/reached", v, step) for step, v in search.curves[number].items()),
-    ]
-    tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
-    params = writer.flatten({name: row[name] for name in search.names})
-    return Entry(
-        f"{search.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
-    )
-
-
-def _ablation(store: Store, study: Study, name: str, table: pd.DataFrame) -> None:
-    """An ablation: a child for every variant, with its settings as parameters."""
-    file = study.folder / "ablations" / name / "table.csv"
-    at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
-    first = table.iloc[0]
-    about = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
-
-    def variant(row: dict[str, Any]) -> Entry:
-        numbers = [
-            metric(row["metric"], row["mean"]),
-            *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean"),
-        ]
-        return Entry(
-            f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at
-        )
-
-    def entry() -> Entry:
-        return Entry(
-            name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records"))
-        )
-
-    writer.once(store, f"ablation/{name}", writer.digest(file), entry)
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One synchronisation at a time: two would log everything twice."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / "mlflow.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 if __name__ == "__main__":

@@ -1,49 +1,45 @@
-"""Writing to MLflow: each run exists once, however often it is logged.
+"""Writing to MLflow: a run with its children, in as few calls as MLflow's limits allow.
 
-A run carries a digest of its source files. A run with the same digest is left alone; any other run of the same name,
-also a half-logged one, is replaced.
+A parent gets the digest of its source files at the very end, so that a run that was cut off never counts as whole.
 """
 
 import hashlib
 import json
 import logging
 import math
+import os
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric, Param, RunTag
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from fedweave.pipelines import ui
+from fedweave.pipelines import addresses
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
+COMMIT = "mlflow.source.git.commit"
+RECORD = "record"  # tag: whether a run shows what results/ says now, or what it said before
+CURRENT, SUPERSEDED = "current", "superseded"
+FORMAT = "2"  # of what is logged of a run; a run of another format is logged again
 LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
 BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
-ABOUT = """\
-Compare the methods on {links}: that is `tags.kind = 'method' AND tags.dataset = '{dataset}'`,
-sorted by `metrics.{metric}`.
-
-`kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
-With the filter above and several experiments chosen, the same list spans studies.
-"""
-CHARTS = "&searchFilter={filter}&orderByKey=metrics.%60{metric}%60&orderByAsc={up}&compareRunsMode=CHART"
+PATIENCE = 120_000  # milliseconds that a connection waits for another one that writes
 
 
 class Store(NamedTuple):
-    """Where runs are written: a client, an experiment, the tags of code and data, and the runs that exist already."""
+    """Where runs are written: a client, an experiment and its name, the tags of code and data."""
 
     client: MlflowClient
     experiment: str
+    name: str
     provenance: Mapping[str, str]
-    runs: Mapping[str, list[mlflow.entities.Run]]
 
 
 class Entry(NamedTuple):
@@ -59,6 +55,25 @@ class Entry(NamedTuple):
     children: Iterable["Entry"] = ()
 
 
+class Unit(NamedTuple):
+    """What becomes one run with its children.
+
+    Attributes:
+        name: of what it was made from; the same for all versions of it.
+        mark: a digest of the files behind it.
+        make: what to log.
+        finish: adds artifacts to the run with this id, before its digest makes it whole.
+        numbers, tags: what may change although the files behind it do not, such as its rank among others.
+    """
+
+    name: str
+    mark: str
+    make: Callable[[], Entry]
+    finish: Callable[[Store, str], None] = lambda store, run: None
+    numbers: Mapping[str, float] = {}
+    tags: Mapping[str, str] = {}
+
+
 def connect(experiment: str, uri: str | None = None) -> Store:
     """The experiment, made where it is not there yet.
 
@@ -71,19 +86,33 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
         mlflow.set_tracking_uri(uri)
-    ui.check_store(mlflow.get_tracking_uri())
+    addresses.check_store(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
-    client, experiment_id = MlflowClient(), mlflow.set_experiment(experiment).experiment_id
-    return Store(client, experiment_id, provenance(), _known(client, experiment_id))
+        os.register_at_fork(after_in_child=_forget_connections)
+    client = MlflowClient()
+    before = client.get_experiment_by_name(experiment)
+    if before is not None and before.lifecycle_stage == "deleted":
+        client.restore_experiment(before.experiment_id)
+    return Store(client, mlflow.set_experiment(experiment).experiment_id, experiment, provenance())
 
 
 def _unhurried(connection: Any, _: Any) -> None:
     """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and loses no earlier
-    one.
+    one. Several processes may write: each waits for the others.
     """
     if isinstance(connection, sqlite3.Connection):
-        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+        connection.executescript(
+            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = {PATIENCE}"
+        )
+
+
+def _forget_connections() -> None:
+    """A forked process makes connections of its own; those of its parent must not be used, nor closed."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for engine in SqlAlchemyStore._engine_map.values():
+        engine.dispose(close=False)
 
 
 @cache
@@ -93,7 +122,7 @@ def provenance() -> Mapping[str, str]:
     git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     answer = subprocess.run(git, capture_output=True, text=True, check=False)
     if answer.returncode == 0:
-        tags["mlflow.source.git.commit"] = answer.stdout.strip()
+        tags[COMMIT] = answer.stdout.strip()
     if Path("dvc.lock").is_file():
         tags["dvc.lock"] = digest(Path("dvc.lock"))
     return tags
@@ -108,59 +137,26 @@ def digest(*files: Path) -> str:
     return content.hexdigest()[:16]
 
 
-def _known(client: MlflowClient, experiment: str) -> dict[str, list[mlflow.entities.Run]]:
-    """The runs that are logged, parents and children, by the name of what they were made from."""
-    runs: dict[str, list[mlflow.entities.Run]] = {}
-    page: str | None = ""
-    while page is not None:
-        answer = client.search_runs([experiment], page_token=page or None)
-        for entry in answer:
-            runs.setdefault(entry.data.tags.get(RUN, ""), []).append(entry)
-        page = answer.token or None
-    return runs
+def mark(*files: Path) -> str:
+    """A digest of the files behind a run, and of how it is logged."""
+    return f"{digest(*files)}.{FORMAT}"
 
 
-def once(
-    store: Store, name: str, mark: str, make: Callable[[], Entry], finish: Callable[[str], None] = lambda run: None
-) -> str:
-    """Exactly one run called `name`: the one with the digest `mark`, or a new one instead of all others; returns its
-    id.
-
-    Args:
-        make: what to log.
-        finish: adds artifacts to the run with this id, before its digest makes it whole.
-    """
-    stored = store.runs.get(name, [])
-    same = [r for r in stored if r.data.tags.get(DIGEST) == mark and r.info.status == "FINISHED"]
-    if same:
-        run_id = str(same[0].info.run_id)
-        _delete(store, [r for r in stored if run_id not in (r.info.run_id, r.data.tags.get(PARENT))])
-        return run_id
-    _delete(store, stored)
-    return _log(store, make(), {RUN: name, **store.provenance}, mark, finish)
+def log(store: Store, unit: Unit) -> str:
+    """A new run of `unit` with its children; returns its id."""
+    return _log(store, unit.make(), {RUN: unit.name, RECORD: CURRENT, **store.provenance}, unit)
 
 
-def _delete(store: Store, runs: list[mlflow.entities.Run]) -> None:
-    for entry in runs:
-        source = f"source_run_id = '{entry.info.run_id}'"
-        for model in store.client.search_logged_models([store.experiment], source):
-            store.client.delete_logged_model(model.model_id)
-        store.client.delete_run(entry.info.run_id)
-
-
-def _log(store: Store, entry: Entry, tags: Mapping[str, str], mark: str, finish: Callable[[str], None]) -> str:
-    """The run of `entry` with its children.
-
-    A parent's digest is last, so that a half-logged run never counts as complete.
-    """
+def _log(store: Store, entry: Entry, tags: Mapping[str, str], unit: Unit | None) -> str:
     about = {**tags, **entry.tags, "kind": entry.kind}
     run = str(store.client.create_run(store.experiment, entry.begun, about, entry.name).info.run_id)
     _write(store, run, entry.metrics, entry.params)
-    finish(run)
+    if unit is not None:
+        unit.finish(store, run)
     for child in entry.children:
-        _log(store, child, {**tags, PARENT: run}, mark, lambda run: None)
-    if PARENT not in tags:
-        store.client.set_tag(run, DIGEST, mark)
+        _log(store, child, {**tags, PARENT: run}, None)
+    if unit is not None:
+        store.client.set_tag(run, DIGEST, unit.mark)
     store.client.set_terminated(run, "FINISHED", entry.ended)
     return run
 
@@ -173,6 +169,11 @@ def _write(store: Store, run: str, metrics: Iterable[Metric], params: Mapping[st
         store.client.log_batch(run, finite[at : at + BATCH], settings[:FEW] if not at else ())
     for at in range(FEW, len(settings), FEW):
         store.client.log_batch(run, params=settings[at : at + FEW])
+
+
+def set_tags(store: Store, run: str, tags: Mapping[str, str]) -> None:
+    """All of `tags` in one call."""
+    store.client.log_batch(run, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
 def metric(name: str, value: float, step: int = 0, at: int = 0) -> Metric:
@@ -190,17 +191,3 @@ def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             flat[f"{prefix}{key}"] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return flat
-
-
-def describe(store: Store, metrics: Mapping[str, tuple[str, bool]]) -> None:
-    """Describe in the experiment how to compare its runs; `metrics`: data set -> metric, and whether higher is
-    better.
-    """
-    links = []
-    for dataset, (metric, higher) in metrics.items():
-        chosen = quote(f"tags.kind = 'method' AND tags.dataset = '{dataset}'")
-        charts = CHARTS.format(filter=chosen, metric=metric, up=str(not higher).lower())
-        links.append(f"[{dataset}]({ui.page(store.experiment)}{charts})")
-    dataset, (metric, _) = next(iter(metrics.items()))
-    about = ABOUT.format(links=", ".join(links), dataset=dataset, metric=metric)
-    store.client.set_experiment_tag(store.experiment, "mlflow.note.content", about)

@@ -18,7 +18,7 @@ from prefect.artifacts import (
 )
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import paths, ui
+from fedweave.pipelines import addresses, paths
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -63,7 +63,7 @@ def publish(study: str) -> None:
     """The leaderboard as a table, figures, and links to the runs of results/<study>, if there are results."""
     folder = paths.RESULTS / study
     board = folder / "leaderboard.csv"
-    create_link_artifact(ui.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
+    create_link_artifact(addresses.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
     if not board.is_file():
         return
     with board.open(encoding="utf-8", newline="") as file:
@@ -137,20 +137,22 @@ def _runs(study: str) -> Iterator["Run"]:
     from mlflow import MlflowClient, get_tracking_uri
 
     try:
-        ui.check_store(get_tracking_uri())
+        addresses.check_store(get_tracking_uri())
     except BadInput:
         return
     client = MlflowClient()
     experiment = client.get_experiment_by_name(study)
     if experiment is not None:
-        runs = client.search_runs([experiment.experiment_id], order_by=["tags.`mlflow.runName`"], max_results=5000)
+        runs = client.search_runs(
+            [experiment.experiment_id], "tags.record = 'current'", order_by=["tags.`mlflow.runName`"], max_results=5000
+        )
         yield from (run for run in runs if PARENT not in run.data.tags)
 
 
 def _table(runs: list["Run"]) -> Iterator[str]:
     yield from ("| run | state | finished (UTC) |", "| --- | --- | --- |")
     for run in runs:
-        link = f"{ui.mlflow_address()}/{ui.page(run.info.experiment_id, run.info.run_id)}"
+        link = f"{addresses.mlflow_address()}/{addresses.page(run.info.experiment_id, run.info.run_id)}"
         yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_clock(run.info.end_time)} |"
 
 

@@ -25,6 +25,8 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from fedweave.errors import BadInput, choose
+from fedweave.pipelines.mlflow_records import synchronise
+from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
@@ -197,7 +199,9 @@ def reproduce(
     if where == "workers":
         recall(RECALL)  # what a flow that was killed left with them
     failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
-    publish(str(_params()["study"]))
+    finished = str(_params()["study"])
+    synchronise.apart(RESULTS / finished, finished)
+    publish(finished)
     if failed or idle:
         raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
     return f"{len(stages)} stages brought up to date"

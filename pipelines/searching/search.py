@@ -133,7 +133,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
         optuna.create_study(
             storage=storage(path),
             study_name=digest(study, key),
-            direction="maximize" if task.higher_is_better else "minimize",
+            direction="maximize" if task.measure.higher_is_better else "minimize",
             load_if_exists=True,
         ),
         (dataset, partition, *model),
@@ -236,7 +236,7 @@ def _value(prepared: repetition.PreparedRun, seeds: list[int], trial: optuna.Tri
 
 def _best(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optuna.Trial) -> float:
     """The best validation value of one repetition."""
-    better = max if prepared.method.task.higher_is_better else min
+    better = max if prepared.method.task.measure.higher_is_better else min
     best: float | None = None
     for report in repetition.repeat(prepared, seed):
         if report.scores:

@@ -72,7 +72,9 @@ def outcomes(
         trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
         results_of[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
-        print(f"{title}: {trained.prepared.method.task.metric} {results_of[variant].values.mean():.4g}", flush=True)
+        print(
+            f"{title}: {trained.prepared.method.task.measure.name} {results_of[variant].values.mean():.4g}", flush=True
+        )
     if not any(outcome.declared for outcome in results_of.values()):
         results_of = {DECLARED: _of_results(study, key, {}), **results_of}
     return results_of, done

@@ -18,16 +18,18 @@ from fedweave.runs import assembly
 from fedweave.study import spec
 
 COLUMNS = {
-    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "worst10": "worst 10 %",
+    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pooled": "pooled",
+    "worst10": "worst 10 %",
     "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds",
     "published": "published",
 }  # fmt: skip
-OPTIONAL = ("vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
+OPTIONAL = ("pooled", "vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
 LEAST = (
     "seconds",
     "mib",
     "gain",
     "published",
+    "pooled",
     "vs_fedavg_ft",
     "vs_local",
     "worst10",
@@ -39,6 +41,7 @@ LEGEND = (
     "interval: bootstrap over seeds and clients",
     "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
     "? undecided (the interval leaves out zero, the corrected test does not decide)",
+    "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
     "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
     "gain / loss: clients with a better / worse mean over seeds than with Local",
 )
@@ -63,8 +66,21 @@ def main(study: str = "") -> None:
             f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro",
             soft_wrap=True,
         )
+    _print(console, loaded, tables)
+    console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
+    console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def show(study: results.Study) -> None:
+    """Print the leaderboard and the summary of `study` as it is, such as by another metric."""
+    console = Console(markup=False)
+    console.width = console.width if console.is_terminal else WIDE
+    _print(console, study, results.tables(study, paths.PARTITIONS))
+
+
+def _print(console: Console, loaded: results.Study, tables: results.Tables) -> None:
     for task, part in tables.board.groupby("task", sort=False):
-        console.print(fitting(console, part))
+        console.print(fitting(console, part, tables.controls[tables.controls["task"] == task]))
         runs = results.by_task(loaded)[str(task)]
         if reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients)):
             console.print(reason, soft_wrap=True)
@@ -74,20 +90,18 @@ def main(study: str = "") -> None:
     for grid in extra_grids(tables):
         console.print("", plain(grid))
     in_words(console, summary(loaded, tables))
-    console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
-    console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
 
-def fitting(console: Console, part: pd.DataFrame) -> Table:
+def fitting(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
     """The leaderboard of one task with as many columns as the terminal has room for."""
     unlimited = console.options.update(width=10 * WIDE)  # else the measure is never more than the terminal has
-    tables = (board(part, LEAST[:count]) for count in range(len(LEAST) + 1))
+    tables = (board(part, LEAST[:count], rules) for count in range(len(LEAST) + 1))
     fit = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
-    return next(fit, board(part, LEAST))
+    return next(fit, board(part, LEAST, rules))
 
 
-def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:
-    """The leaderboard of one task, `without` some columns."""
+def board(part: pd.DataFrame, without: Sequence[str] = (), rules: pd.DataFrame | None = None) -> Table:
+    """The leaderboard of one task, `without` some columns; below it the scores of `rules` without a model."""
     rows = list(results.leaderboard_rows(part))
     table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
     filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
@@ -96,6 +110,8 @@ def board(part: pd.DataFrame, without: Sequence[str] = ()) -> Table:
         table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
+    for rule in () if rules is None else results.control_rows(rules):
+        table.add_row(*(rule.get(key, "") for key in keys), style="dim")
     return table
 
 

@@ -16,14 +16,26 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # w
 
 
 def main(study: str = "") -> None:
-    """Build the page of `study` (default: that of params.yaml), log its ablations, and write the leaderboard."""
-    from fedweave.pipelines.stages import evaluate, leaderboard
+    """Build the page of `study` (default: that of params.yaml), write the leaderboard, and bring MLflow up to date."""
+    from fedweave.pipelines.mlflow_records import synchronise
+    from fedweave.pipelines.stages import leaderboard
+
+    name = study or spec.load().name
+    folder = paths.RESULTS / name
+    report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
+    report.draw_curves(folder, partitions(folder))
+    write_board(folder, study)
+    synchronise.here(folder, name)
+
+
+def with_metric(study: str, metric: str) -> None:
+    """Build the page of `study` by another metric and print its leaderboard; nothing is trained or logged."""
+    from fedweave.pipelines.stages import leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)
-    report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
-    write_board(folder, study)
-    if any((folder / "ablations").glob("*/table.csv")):  # which are younger than what the stage `evaluate` logged
-        evaluate.log(folder)
+    path = report.build(folder, partitions(folder), metric=metric)
+    leaderboard.show(results.rescored(results.load_study(folder), metric))
+    print(f"{path} shows everything")
 
 
 def partitions(folder: Path) -> Path:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.federation.records import Report
@@ -29,10 +31,8 @@ def main(key: str) -> None:
         prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
     note("trained")
     for seed, history in histories.items():
-        print(
-            f"{key}, seed {seed}: test {prepared.method.task.metric} {archive.selected(prepared, history).mean():.4g}",
-            flush=True,
-        )
+        score = np.nanmean(archive.selected(prepared, history))
+        print(f"{key}, seed {seed}: test {prepared.method.task.measure.name} {score:.4g}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
     checkpoint_files.forget(checkpoints, prepared.run)

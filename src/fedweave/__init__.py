@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedweave.errors import BadInput, Diverged
     from fedweave.federation.protocol import Method
     from fedweave.federation.registry import method
+    from fedweave.metrics import Metric, metric
     from fedweave.models.registry import model
 
 __version__ = "0.1.0"
@@ -32,8 +33,10 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "BadInput": ("fedweave.errors",),
     "Diverged": ("fedweave.errors",),
     "Method": ("fedweave.federation.protocol",),
+    "Metric": ("fedweave.metrics",),
     "dataset": ("fedweave.data.registry",),
     "method": ("fedweave.federation.registry",),
+    "metric": ("fedweave.metrics",),
     "model": ("fedweave.models.registry",),
     "partition": ("fedweave.data.partitions.registry", "rule"),
 }
@@ -46,6 +49,7 @@ __all__ = [
     "Federation",
     "Method",
     "MethodResult",
+    "Metric",
     "Progress",
     "compare",
     "data",
@@ -55,6 +59,7 @@ __all__ = [
     "load",
     "method",
     "methods",
+    "metric",
     "model",
     "models",
     "partition",

@@ -211,12 +211,11 @@ def test_refused(message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_unseen_classes_and_small_clients_are_said() -> None:
-    """What a user must know of the data stands in the description."""
+def test_unseen_classes_are_refused_and_small_clients_are_said() -> None:
+    """A class that no model can learn is an error; what a user must know of the data stands in the description."""
     label = ["train", "val", "test"] * 20
     y = np.where(np.array(label) == "test", 2, np.arange(60) // 3 % 2)
-    federation = fw.Federation.from_arrays(X, y, client=np.repeat(["a", "b"], 30), split=label)
-    text = str(federation.describe())
-    assert "classes in test rows that no training row has: 2" in text
+    with pytest.raises(fw.BadInput, match="labels that no training row has: '2'"):
+        fw.Federation.from_arrays(X, y, client=np.repeat(["a", "b"], 30), split=label)
     federation = fw.Federation.from_arrays(X, Y, client=WHO)
     assert "3 of 3 clients have fewer than 10 test rows" in str(federation.describe())

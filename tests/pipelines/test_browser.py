@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from servers import Project, answers, free_port, process, study, until
 
-from fedweave.pipelines.ui import page
+from fedweave.pipelines.addresses import page
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None

@@ -3,13 +3,18 @@ did.
 """
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from mlflow import MlflowClient
 
+from fedweave import results
 from fedweave.pipelines.launching import forkserver
 from fedweave.pipelines.stages import train
 from tests import trained
@@ -40,8 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_results_are_there(project: Project) -> None:
     """Leaderboard, report, MLflow's database, and what tuning found."""
-    results = project.folder / "results" / "small"
-    board = pd.read_csv(results / "leaderboard.csv")
+    folder = project.folder / "results" / "small"
+    board = pd.read_csv(folder / "leaderboard.csv")
     assert ",".join(board.columns) == (
         "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,low,high,mark,vs_local,vs_fedavg_ft,"
         "gain,loss,clients,best_round,at_last,bytes_up,bytes_down,seconds,published_mean,published_std"
@@ -49,37 +54,37 @@ def test_results_are_there(project: Project) -> None:
     assert len(board) == 3
     assert board["seeds"].eq(2).all()
     assert board["published_mean"].isna().all()
-    assert "Ditto" in (results / "report.html").read_text()
-    record = json.loads((results / "tuned" / "digits" / "trials" / "digits-ditto.json").read_text())
+    assert "Ditto" in (folder / "report.html").read_text()
+    record = json.loads((folder / "tuned" / "digits" / "trials" / "digits-ditto.json").read_text())
     assert len(record["trials"]) == 2
     assert record["trials"][0]["params"] == {"lam": 1.0}
-    assert json.loads((results / "tuned" / "digits" / "digits-ditto.json").read_text()) == {
+    assert json.loads((folder / "tuned" / "digits" / "digits-ditto.json").read_text()) == {
         "run": "digits-ditto",
         "best": record["best"],
     }
-    assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(results / "runs" / "digits-ditto" / "system.csv")}
-    assert "Ditto" in (results / "leaderboard.txt").read_text()
+    assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(folder / "runs" / "digits-ditto" / "system.csv")}
+    assert "Ditto" in (folder / "leaderboard.txt").read_text()
     assert (project.folder / "mlflow.db").is_file()
     assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
 
 
 def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> None:
     """What equals it is not trained again; other clients are another deal of the rows and are not paired."""
-    results = project.folder / "results" / "small"
-    board = pd.read_csv(results / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
-    pull = pd.read_csv(results / "ablations" / "pull" / "table.csv").set_index("variant")
+    folder = project.folder / "results" / "small"
+    board = pd.read_csv(folder / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
+    pull = pd.read_csv(folder / "ablations" / "pull" / "table.csv").set_index("variant")
     assert [*pull.index] == ["as declared", "none", "strong"]
     assert pull.loc["as declared", "mean"] == pytest.approx(board["digits", "Ditto"])
     assert pull.loc[["none", "strong"], "p_adjusted"].between(0, 1).all()
-    values = pd.read_csv(results / "ablations" / "pull" / "values.csv").groupby("variant")["value"].mean()
+    values = pd.read_csv(folder / "ablations" / "pull" / "values.csv").groupby("variant")["value"].mean()
     assert values.to_dict() == pytest.approx(pull["mean"].to_dict())
-    clients = pd.read_csv(results / "ablations" / "clients" / "table.csv").set_index("variant")
+    clients = pd.read_csv(folder / "ablations" / "clients" / "table.csv").set_index("variant")
     assert clients["declared"].to_dict() == {"clients = 5": 0, "clients = 10": 1}
     assert clients.loc["clients = 10", "mean"] == pytest.approx(board["digits", "FedAvg"])
     assert clients["p_adjusted"].isna().all()
-    values = pd.read_csv(results / "ablations" / "clients" / "values.csv")
+    values = pd.read_csv(folder / "ablations" / "clients" / "values.csv")
     assert values.groupby("variant")["client"].nunique().to_dict() == {"clients = 5": 5, "clients = 10": 10}
-    assert (results / "ablations" / "clients" / "plot.svg").is_file()
+    assert (folder / "ablations" / "clients" / "plot.svg").is_file()
 
 
 def test_second_time_runs_nothing(project: Project) -> None:
@@ -112,6 +117,50 @@ def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
     assert "train@digits-ditto" in repro(project)
     (project.folder / "params.yaml").write_text(params())
     assert [stage for stage in repro(project) if not stage.startswith("tune@")] == []
+
+
+def reproduced(project: Project) -> list[str]:
+    """The lines that `make repro` prints."""
+    command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
+    done = subprocess.run(
+        command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_mlflow_says_what_the_results_say_after_a_value_is_changed_and_changed_back(project: Project) -> None:
+    """A run that comes back from DVC's cache is the current one again, with every number of the tables."""
+    reproduced(project)
+    assert not any(line.startswith("MLflow: ") for line in reproduced(project))
+    before = record(project)
+    (project.folder / "params.yaml").write_text(params(lam=0.3))
+    lines = reproduced(project)
+    assert sum("train@digits-ditto" in line for line in lines) == 1
+    assert [line for line in lines if line.startswith("all in ")] == lines[-1:]
+    assert record(project)["digits-ditto"] != before["digits-ditto"]
+    (project.folder / "params.yaml").write_text(params())
+    assert any("restored" in line for line in reproduced(project))
+    assert record(project) == before
+
+
+def record(project: Project) -> dict[str, str]:
+    """Run -> its one current run in MLflow, which has the numbers of the tables, to the last bit."""
+    study = results.load_study(project.folder / "results" / "small")
+    rows = results.tables(study).board.set_index("run")
+    client = MlflowClient(project.env["MLFLOW_TRACKING_URI"])
+    experiment = client.get_experiment_by_name("small").experiment_id
+    current = "tags.kind = 'method' AND tags.record = 'current'"
+    ids = {}
+    for run in client.search_runs([experiment], current):
+        row = rows.loc[run.info.run_name]
+        assert run.info.run_name not in ids
+        ids[run.info.run_name] = run.info.run_id
+        same = {row["metric"]: "mean"} | {name: name for name in ("std", "worst10", "client_std", "seconds")}
+        assert {name: run.data.metrics[name] for name in same} == {name: row[column] for name, column in same.items()}
+        assert run.data.tags["verdict"] == row["mark"]
+    assert {*ids} == {*rows.index}
+    return ids
 
 
 def test_bad_input_stops_before_work(project: Project) -> None:

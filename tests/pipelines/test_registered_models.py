@@ -3,12 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import fake_results
@@ -19,10 +20,11 @@ import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
+from fedweave.api import packing
 from fedweave.pipelines.mlflow_records import tracking
-from fedweave.runs import serving
 from tests import trained
 from tests.mlflow_store import fresh
+from tests.servers import answers, free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,9 +34,9 @@ pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def test_the_leaders_models_are_registered_and_answer_for_every_client(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    folder = trained.train("images", {"local": {}, "fedavg": {}}, normalize="standard")
     tracking.log_study(folder, store)
-    ids = tracking.log_study(folder, store)
+    ids = tracking.log_study(folder, store).ids
     client = MlflowClient(store)
     (version,) = client.search_model_versions("name = 'toy-blobs'")
     board = results.tables(results.load_study(folder)).board
@@ -42,15 +44,16 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
     assert version.description
     experiment = client.get_experiment_by_name("toy").experiment_id
-    for model in client.search_logged_models([experiment]):
-        pyfunc = mlflow.pyfunc.load_model(model.model_uri)
-        example = pyfunc.input_example
-        assert pyfunc.metadata.signature.inputs.inputs[0].shape == (-1, *example.shape[1:])
-        (tmp_path / model.name).mkdir()
-        serving.pack(folder / "runs" / model.name, tmp_path / model.name)
-        alone = serving.load(tmp_path / model.name)
-        assert np.array_equal(pyfunc.predict(example), alone.answer(example))
-        assert np.array_equal(pyfunc.predict(example, {"client": 2, "seed": 1}), alone.answer(example, 2, 1))
+    (model,) = client.search_logged_models(
+        [experiment], order_by=[{"field_name": "metrics.accuracy", "ascending": False}]
+    )
+    assert {m.key: m.value for m in model.metrics}["accuracy"] == board["mean"].iloc[0]
+    pyfunc = mlflow.pyfunc.load_model(model.model_uri)
+    assert pyfunc.metadata.signature.inputs.inputs[0].shape == (-1, 1, 4, 4)
+    packing.pack(results.load_run(folder / "runs" / model.name), tmp_path)
+    alone, x = packing.unpack(tmp_path), trained.dataset("images").x[:5]
+    assert np.array_equal(pyfunc.predict(x, {"client": "client 2", "seed": 1}), alone.outputs(x, "client 2", 1))
+    assert np.array_equal(pyfunc.predict(x, {"client": "2"}), alone.outputs(x, "client 2", 0))
 
 
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
@@ -67,45 +70,58 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
     assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
 
 
-def test_the_best_model_is_served_over_http(store: str, tmp_path: Path) -> None:
-    """`mlflow models serve` on the alias, and an answer for one client."""
-    folder = trained.train("images", {"local": {}})
-    tracking.log_study(folder, store)
-    serving.pack(folder / "runs" / "blobs-local", tmp_path)
-    x = trained.dataset("images").x[:3]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "models",
-        "serve",
-        "-m",
-        "models:/toy-blobs@best",
-        "--env-manager",
-        "local",
-    ]
+@contextmanager
+def served(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
+    """`mlflow models serve`; yields a function from a request to its status and answer."""
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
     env = {**os.environ, "MLFLOW_TRACKING_URI": store}
     server = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], env=env, start_new_session=True)
-    body = json.dumps({"inputs": x.tolist(), "params": {"client": 2, "seed": 1}}).encode()
-    asked = Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
+
+    def ask(**content: Any) -> tuple[int, Any]:
+        body = json.dumps(content).encode()
+        address = f"http://127.0.0.1:{port}/invocations"
+        try:
+            with urlopen(Request(address, body, {"Content-Type": "application/json"}), timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as error:
+            return error.code, json.load(error)
+
     try:
-        end = time.monotonic() + 90
-        while True:
-            try:
-                with urlopen(asked, timeout=10) as answer:
-                    said = json.load(answer)["predictions"]
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.2)
+        assert until(lambda: answers(f"http://127.0.0.1:{port}/ping") or server.poll() is not None, 90)
+        yield ask
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-    assert np.allclose(said, serving.load(tmp_path).answer(x, 2, 1), atol=1e-6)
+
+
+def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(store: str, tmp_path: Path) -> None:
+    """Three clients on raw test rows, to the last bit of their accuracies; what is asked wrongly is refused in a
+    line.
+    """
+    folder = trained.train("images", {"local": {}}, normalize="standard")
+    tracking.log_study(folder, store)
+    run = results.load_run(folder / "runs" / "blobs-local")
+    scores = results.chosen(run).set_index(["seed", "client"])["value"]
+    whole, dealt = trained.dataset("images"), trained.partition("images")
+    with served(store, "models:/toy-blobs@best") as ask:
+        for client, rows in enumerate(dealt.test):
+            status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": client, "seed": 1})
+            assert status == 200, answer
+            right = np.array(answer["predictions"]).argmax(1) == whole.labels[rows]
+            assert 100.0 * right.mean() == scores[1, client]
+        x = whole.x[:1].tolist()
+        for params, words in (
+            ({"klient": "1"}, "klient: not a parameter; choices: client, seed"),
+            ({"client": "99"}, "client: '99' is unknown"),
+            ({"client": "1", "seed": 7}, "seed: 7 was not trained; choices: 0, 1"),
+            ({}, "client: missing; give its name or number"),
+        ):
+            status, answer = ask(inputs=x, params=params)
+            assert 400 <= status < 500
+            assert answer["message"].startswith(words)
+            assert len(answer["message"].splitlines()) == 1
+            assert "stack_trace" not in answer
 
 
 def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +139,7 @@ def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, mo
         subprocess.run(command, env={**env, "MLFLOW_TRACKING_URI": uri}, check=True, capture_output=True)
         client = MlflowClient(uri)
         assert client.get_model_version_by_alias("toy-blobs", "best").version in (1, "1")
-        own = ("fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
+        own = ("record", "fedweave.run", "fedweave.digest", "kind", "study", "method", "state", "seed", "verdict")
         answer = {
             (experiment.name, run.info.run_name): (
                 run.data.metrics,

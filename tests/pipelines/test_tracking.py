@@ -1,17 +1,23 @@
 """Results in MLflow, against a real store: what is logged, that it is logged once, and that models come back."""
 
 import json
+import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import fake_results
 import mlflow
+import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
-from fedweave.pipelines.mlflow_records import tracking, writer
+from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking, writer
+from fedweave.runs import parallel
 from tests.mlflow_store import fresh
+from tests.servers import until
 
 # One worker for all of it, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -41,7 +47,7 @@ def curve(uri: str, run_id: str, name: str) -> dict[int, float]:
 
 def test_a_parent_per_run_and_a_child_per_seed_hold_what_the_files_hold(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
-    ids = tracking.log_study(folder, store)
+    ids = tracking.log_study(folder, store).ids
     runs = logged(store, "toy")
     assert len(runs) == 2 * (1 + 2)
     for run, parent in zip(results.load_study(folder).runs, ids, strict=True):
@@ -69,7 +75,7 @@ def test_a_parent_per_run_and_a_child_per_seed_hold_what_the_files_hold(store: s
 
 def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
-    ids = dict(zip(["blobs-fedaghn", "blobs-local"], tracking.log_study(folder, store), strict=True))
+    ids = dict(zip(["blobs-fedaghn", "blobs-local"], tracking.log_study(folder, store).ids, strict=True))
     client = MlflowClient(store)
     names = {run: {item.path for item in client.list_artifacts(run_id)} for run, run_id in ids.items()}
     assert {"collaboration.svg", "images", "run"} <= names["blobs-fedaghn"]
@@ -77,17 +83,122 @@ def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: P
     assert "run/collaboration-0.npz" in {item.path for item in client.list_artifacts(ids["blobs-fedaghn"], "run")}
 
 
-def test_logging_again_keeps_and_a_changed_run_is_replaced(store: str, tmp_path: Path) -> None:
+def state(uri: str) -> dict[str, tuple[str, str]]:
+    """Run id -> name and record of every run."""
+    return {run.info.run_id: (run.info.run_name, run.data.tags["record"]) for run in logged(uri, "toy")}
+
+
+def test_a_replaced_run_is_kept_and_current_again_when_its_files_are_back(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
     first = tracking.log_study(folder, store)
-    assert tracking.log_study(folder, store) == first
+    assert first.new == 2
+    assert tracking.log_study(folder, store) == first._replace(new=0)
     info = folder / "runs" / "blobs-local" / "run.json"
-    info.write_text(json.dumps(json.loads(info.read_text()) | {"note": "trained again"}))
+    before = info.read_text()
+    changed = json.loads(before)
+    changed["spec"]["method"]["lam"] = 3.0
+    info.write_text(json.dumps(changed))
     second = tracking.log_study(folder, store)
-    assert second[0] == first[0]
-    assert second[1] != first[1]
-    assert tracking.log_run(info.parent, store) == second[1]
+    assert (second.new, second.superseded) == (1, 1)
+    assert second.ids[0] == first.ids[0]
+    assert second.ids[1] != first.ids[1]
+    old = MlflowClient(store).get_run(first.ids[1])
+    assert old.data.tags["superseded.reason"] == "method.lam: 1.0 -> 3.0"
+    assert {"superseded.commit", "superseded.at"} <= {*old.data.tags}
+    assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
+    assert tracking.log_run(info.parent, store) == second.ids[1]
+    info.write_text(before)
+    third = tracking.log_study(folder, store)
+    assert (third.ids, third.new, third.restored, third.superseded) == (first.ids, 0, 1, 1)
+    back = MlflowClient(store).get_run(first.ids[1])
+    assert not [tag for tag in back.data.tags if tag.startswith("superseded")]
+    assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
+
+
+def test_what_is_not_among_the_results_any_more_is_superseded(store: str, tmp_path: Path) -> None:
+    folder = small(tmp_path / "results" / "toy")
+    ids = tracking.log_study(folder, store).ids
+    shutil.move(folder / "runs" / "blobs-local", tmp_path / "aside")
+    assert tracking.log_study(folder, store).superseded == 1
+    alone = MlflowClient(store).get_run(ids[0])
+    assert (alone.data.tags["record"], alone.data.metrics["rank"]) == ("current", 1)
+    assert MlflowClient(store).get_run(ids[1]).data.tags["superseded.reason"] == "not among the results any more"
+
+
+def test_ranks_and_verdicts_follow_the_other_runs(store: str, tmp_path: Path) -> None:
+    """The files behind FedAGHN stay; what is said of it does not."""
+    folder = small(tmp_path / "results" / "toy")
+    ids = tracking.log_study(folder, store).ids
+    file = folder / "runs" / "blobs-local" / "evaluations.parquet"
+    table = pd.read_parquet(file)
+    table.assign(value=99.0).to_parquet(file, index=False)
+    assert tracking.log_study(folder, store).ids[0] == ids[0]
+    assert MlflowClient(store).get_run(ids[0]).data.metrics["rank"] == 2
+    for run in results.load_study(folder).runs:
+        agrees(store, folder, run.name)
+
+
+def agrees(uri: str, folder: Path, name: str) -> None:
+    """The one current run of this name has the leaderboard's numbers and verdict, to the last bit."""
+    study = results.load_study(folder)
+    tables = results.tables(study)
+    row = tables.board.set_index("run").loc[name]
+    (mine,) = [
+        run
+        for run in logged(uri, "toy")
+        if run.info.run_name == name and run.data.tags["record"] == "current" and run.data.tags["kind"] == "method"
+    ]
+    for metric, column in {row["metric"]: "mean", "std": "std", "worst10": "worst10", "seconds": "seconds"}.items():
+        assert mine.data.metrics[metric] == row[column]
+    assert mine.data.tags["verdict"] == row["mark"]
+
+
+def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> None:
+    """The file of digests tells when results, settings of the record, or the database have changed."""
+    folder = small(tmp_path / "results" / "toy")
+    tracking.log_study(folder, store)
+    assert stamp.is_current(folder, "toy", store)
+    assert [*stamp.links("toy")] == ["blobs"]
+    for change in (
+        lambda: (folder / "runs" / "blobs-local" / "run.json").touch(),
+        lambda: MlflowClient(store).delete_run(logged(store, "toy")[0].info.run_id),
+        lambda: MlflowClient(store).set_tag(logged(store, "toy")[0].info.run_id, "record", "superseded"),
+    ):
+        change()
+        assert not stamp.is_current(folder, "toy", store)
+        tracking.log_study(folder, store)
+        assert stamp.is_current(folder, "toy", store)
+
+
+def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that appear are logged, but not while DVC writes."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder = small(Path("results", "toy"))
+    results.write(folder)
+    lock = tmp_path / ".dvc" / "tmp" / "rwlock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
+    end = threading.Event()
+    thread = synchronise.follow(Path("results"), end, 0.2)
+    time.sleep(1)
+    assert synchronise.is_due(folder, "toy")
+    lock.write_text('{"write": {}, "read": {}}')
+    assert until(lambda: not synchronise.is_due(folder, "toy"), 90)
+    end.set()
+    thread.join(30)
+    assert not thread.is_alive()
     assert len(logged(store, "toy")) == 2 * (1 + 2)
+
+
+def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    methods = {f"M{i}": -float(i) for i in range(6)}
+    folder = fake_results.write_study(
+        tmp_path / "results" / "toy", methods=methods, seeds=(0,), clients=4, rounds=3, extras=False
+    )
+    record = tracking.log_study(folder, store)
+    assert record.new == len({*record.ids}) == len(methods)
+    assert [name for name, _ in state(store).values()].count("blobs-m3") == 1
 
 
 def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +208,7 @@ def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(tracking, "_log_graphs", killed)
+        patch.setattr(entries, "_log_graphs", killed)
         with pytest.raises(KeyboardInterrupt):
             tracking.log_run(folder, store)
     assert len(logged(store, "toy")) == 1
@@ -162,18 +273,16 @@ def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_varia
     }  # fmt: skip
 
 
-def test_one_search_lists_the_methods_of_a_data_set(store: str, tmp_path: Path) -> None:
+def test_a_saved_view_lists_the_methods_of_a_task(store: str, tmp_path: Path) -> None:
     tasks = {"blobs": {"dataset": "blobs"}, "rings": {"dataset": "rings"}}
     folder = small(tmp_path / "results" / "toy", tasks=tasks)
     tracking.log_study(folder, store)
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("toy")
-    assert "tags.kind = 'method' AND tags.dataset = 'blobs'" in experiment.tags["mlflow.note.content"]
-    runs = client.search_runs(
-        [experiment.experiment_id],
-        "tags.kind = 'method' AND tags.dataset = 'blobs'",
-        order_by=["metrics.accuracy DESC"],
-    )
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.blobs"])["state"])
+    assert "viewStateShareKey=rings" in experiment.tags["mlflow.note.content"]
+    assert {"metrics.`accuracy`", "metrics.`rank`", "metrics.`bytes`", "tags.`verdict`"} <= {*view["selectedColumns"]}
+    runs = client.search_runs([experiment.experiment_id], view["searchFilter"], order_by=[view["orderByKey"] + " DESC"])
     board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
     assert [run.info.run_name for run in runs] == board["run"].tolist()
     assert [run.data.metrics["rank"] for run in runs] == [1, 2]

@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedweave import report, results
+from fedweave import plots, report, results
 from fedweave.pipelines.stages import leaderboard
+from fedweave.report import page as page_data
+from fedweave.report import task_view
 from fedweave.results import verdicts
+from fedweave.results.marks import REFERENCES
 from fedweave.results.tables import matrix, values
 from tests.fake_results import write_run, write_study
 
@@ -211,6 +214,28 @@ def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
     board = pd.DataFrame({"method": [f"m{i}" for i in range(9)], "mean": 50.0, "std": 1.0, "metric": "accuracy"})
     text = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
     assert text.endswith("not significantly different from m1, m2, m3, m4, m5 or 3 others.")
+
+
+def test_methods_in_colour_differ_in_every_task() -> None:
+    """Thirty-one methods on two tasks, each with a best three of its own."""
+    names = [*REFERENCES, *(f"m{i:02d}" for i in range(28))]
+    orders = {"first": [*names[3:], *names[:3]], "second": [*names[27:], *names[:27]]}
+    parts = [pd.DataFrame({"task": task, "method": order, "mean": 50.0}) for task, order in orders.items()]
+    looks = plots.looks(names, page_data.leading(pd.concat(parts)))
+    for part in parts:
+        bold = task_view.bold(part)
+        assert len(bold) == 6
+        assert len({looks[name][1:] for name in bold}) == 6
+
+
+def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
+    """As files of their own, which need no network."""
+    shutil.copytree(folder, tmp_path / "results" / "toy")
+    drawn = report.draw_curves(tmp_path / "results" / "toy")
+    assert {file.name for file in drawn.iterdir()} == {"blobs.svg", "sensors.svg"}
+    text = (drawn / "blobs.svg").read_text()
+    assert "FedAGHN" in text
+    assert "http" not in text.replace("http://www.w3.org/", "")
 
 
 def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+from fedweave import results
+from fedweave.api import packing
 from fedweave.errors import BadInput
 from fedweave.runs import serving
 from tests import trained
@@ -40,9 +42,10 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
     for run in sorted((folder / "runs").iterdir()):
         packed = tmp_path / run.name
         packed.mkdir()
-        example = serving.pack(run, packed)
-        deployed = serving.load(packed)
-        assert np.isfinite(deployed.answer(example)).all()
+        example = packing.pack(results.load_run(run), packed)
+        predictor = packing.unpack(packed)
+        deployed = predictor.models
+        assert np.isfinite(predictor.outputs(example, "client 0", None)).all()
         for seed in (0, 1):
             for client, value in stored(run, seed).items():
                 assert score(deployed, whole, dealt, client, seed) == pytest.approx(value, rel=1e-5), (
@@ -75,15 +78,15 @@ def score(
 def test_clients_differ_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = trained.train("images", {"local": {}}, (0, 3)) / "runs" / "blobs-local"
-    example = serving.pack(run, tmp_path)
-    deployed = serving.load(tmp_path)
-    assert np.array_equal(deployed.answer(example), deployed.answer(example, 0, 0))
-    assert not np.allclose(deployed.answer(example, 0), deployed.answer(example, 1))
-    assert not np.allclose(deployed.answer(example, 0, 0), deployed.answer(example, 0, 3))
-    with pytest.raises(BadInput, match=r"client: 3 is not one of 0 \.\. 2"):
-        deployed.answer(example, 3)
+    example = packing.pack(results.load_run(run), tmp_path)
+    predictor = packing.unpack(tmp_path)
+    assert np.array_equal(predictor.outputs(example, "client 0", None), predictor.outputs(example, "client 0", 0))
+    assert not np.allclose(predictor.outputs(example, "client 0", 0), predictor.outputs(example, "client 1", 0))
+    assert not np.allclose(predictor.outputs(example, "client 0", 0), predictor.outputs(example, "client 0", 3))
+    with pytest.raises(BadInput, match="client: 'client 3' is unknown"):
+        predictor.outputs(example, "client 3", None)
     with pytest.raises(BadInput, match="seed: 1 was not trained; choices: 0, 3"):
-        deployed.answer(example, 0, 1)
+        predictor.outputs(example, "client 0", 1)
 
 
 def test_a_run_may_keep_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,13 +98,15 @@ def test_a_run_may_keep_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         tables.append(pd.read_parquet(run / "evaluations.parquet"))
         assert any(run.glob("models-*.pt")) == models
     pd.testing.assert_frame_equal(*tables)
-    assert serving.pack(run, tmp_path) is None
+    assert packing.pack(results.load_run(run), tmp_path) is None
 
 
 def test_without_models_or_data_there_is_nothing_to_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = trained.train("images", {"local": {}}) / "runs" / "blobs-local"
-    assert serving.pack(run, tmp_path, tmp_path / "elsewhere") is None
+    (tmp_path / "data").rename(tmp_path / "aside")
+    assert packing.pack(results.load_run(run), tmp_path) is None
+    (tmp_path / "aside").rename(tmp_path / "data")
     for file in run.glob("models-*.pt"):
         file.unlink()
-    assert serving.pack(run, tmp_path) is None
+    assert packing.pack(results.load_run(run), tmp_path) is None

@@ -45,6 +45,41 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
     return column
 
 
+def as_times(values: Any, count: int) -> np.ndarray:
+    """A time per row [M]: numbers as they are, dates and texts as nanoseconds.
+
+    Raises:
+        BadInput: a time is missing, or a text that cannot be read as one.
+    """
+    column = as_column(values, "time", count)
+    if column.dtype.kind in "iub":
+        return column
+    if column.dtype.kind == "f":
+        return _without_gaps(column, np.isnan(column))
+    import pandas as pd
+
+    try:
+        if column.dtype.kind in "OUS":
+            numbers = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
+            if np.isfinite(numbers).all():
+                return numbers
+        times = pd.to_datetime(pd.Series(column), utc=True)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
+        raise BadInput(
+            f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
+        ) from error
+    return _without_gaps(times.astype("int64").to_numpy(), times.isna().to_numpy())
+
+
+def _without_gaps(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    if missing.any():
+        raise BadInput(
+            f"time: is missing in {int(missing.sum())} rows, first in row {int(missing.argmax())}; drop them first"
+        )
+    return times
+
+
 def as_classes(y: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers of the classes [M] and their names, sorted."""
     column = as_column(y, "y", count)
@@ -66,6 +101,8 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if len(ids) != count:
         raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
     distinct = list(dict.fromkeys(ids))
+    if any(one is None or one != one for one in distinct):
+        raise BadInput("client: is missing in some rows; drop them first")
     with suppress(TypeError):  # ids of several types keep the order in which they come
         distinct.sort()
     names = tuple(map(str, distinct))
@@ -94,10 +131,33 @@ def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np
     return np.array([titles.index(members[name]) for name in names], dtype=np.int64), titles
 
 
-def unseen_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """A note on classes of test rows that no training row has."""
-    new = sorted({*labels[np.concatenate(rows["test"])]} - {*labels[np.concatenate(rows["train"])]})
-    return (f"classes in test rows that no training row has: {', '.join(classes[c] for c in new)}",) if new else ()
+def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
+    """Edges [2, R] of a given client graph in both directions, from pairs of names."""
+    place = {name: i for i, name in enumerate(names)}
+    unknown = next((one for pair in pairs for one in pair if str(one) not in place), None)
+    if unknown is not None:
+        raise BadInput(f"relation: {unknown!r} is no client; clients: {', '.join(names[:10])}")
+    if not pairs:
+        raise BadInput("relation: has no pair; give such as [('a', 'b')], or leave it out")
+    return symmetric(np.array([[place[str(one)] for one in pair] for pair in pairs]).T, len(names))
+
+
+def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
+    """Refuse test rows of a class that no training row has: no model can learn it.
+
+    Raises:
+        BadInput: naming such a class.
+    """
+    test, train = (
+        np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
+    )
+    new = np.flatnonzero((test > 0) & (train == 0))
+    if len(new):
+        which = ", ".join(repr(classes[c]) for c in new[:3]) + (", ..." if len(new) > 3 else "")
+        raise BadInput(
+            f"y: test rows have labels that no training row has: {which}; give these more training rows, "
+            "or leave their rows out"
+        )
 
 
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -133,6 +193,9 @@ def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """The partition block of a task whose rows are given: the data stand in it as a hash."""
     content = hashlib.sha256()
     rows = (mine for part in PARTS for mine in getattr(partition, part))
-    for array in (dataset.x, dataset.labels, *rows, *(partition.edges or ())):
-        content.update(str((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes())
+    relation = [] if partition.relation is None else [partition.relation]
+    for array in (dataset.x, dataset.labels, *rows, *(partition.edges or ()), *relation):
+        values = np.ascontiguousarray(array)
+        content.update(str((values.dtype, values.shape)).encode())
+        content.update(values.data if values.size else b"")
     return {"name": "given", "clients": partition.clients, "seed": 0, "content": content.hexdigest()[:16]}

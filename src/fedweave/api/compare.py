@@ -38,6 +38,7 @@ def compare(
     rounds: int = 50,
     seeds: int | Sequence[int] = 3,
     tune: int | Mapping[str, Any] = 0,
+    metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     resume: bool = True,
@@ -57,6 +58,8 @@ def compare(
         rounds: of training.
         seeds: how many repetitions, or a list of seeds.
         tune: trials of a search for each method's settings, or a mapping as the block `tune` of params.yaml.
+        metric: of the scores: a name as in `fedweave.metrics.METRICS`, a `fw.Metric`, a function (targets, outputs), or
+            a scorer of scikit-learn. Default: accuracy for classes, mse for forecasts.
         evaluate: every, select, point: see `fedweave.study.schema.EvaluateSpec`.
         out: folder for the results; default: one that goes with the returned object, see `Comparison.save`.
         resume: take finished runs from `out` where the settings and the code are the same.
@@ -84,6 +87,7 @@ def compare(
         head=head,
         seeds=seeds,
         tune=tune,
+        metric=metric,
         evaluate=evaluate,
         name=name,
         train=settings,
@@ -105,6 +109,7 @@ def fit(
     head: str | None = None,
     rounds: int = 50,
     seed: int = 0,
+    metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     resume: bool = True,
@@ -131,6 +136,7 @@ def fit(
         model=model,
         head=head,
         seeds=[seed],
+        metric=metric,
         evaluate=evaluate,
         name=name,
         title="fit()",

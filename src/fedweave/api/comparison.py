@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fedweave import report, results
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import of_task
 from fedweave.api.result import MethodResult, client_names
+from fedweave.api.scorers import named_metric
 from fedweave.errors import BadInput, choose
 from fedweave.results import Run, Study, statistics
 
@@ -80,7 +81,13 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return str(self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.4g}"))
+        rules = self.controls().rename(columns={"control": "method"})
+        rules["method"] += " [control]"
+        return str(
+            pd.concat([self.leaderboard(), rules])[[*self.leaderboard()]].to_html(
+                na_rep="", index=False, float_format=lambda value: f"{value:.4g}"
+            )
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)
@@ -112,7 +119,7 @@ class Comparison:
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients of the first task."""
-        return client_names(self.study.runs[0])
+        return client_names(self.study.runs[0].info)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -123,14 +130,39 @@ class Comparison:
     def _chosen(self) -> pd.DataFrame:
         return results.clients(self.study)
 
+    def with_metric(self, metric: Any) -> "Comparison":
+        """The same runs with scores by another metric, from stored predictions; nothing is trained.
+
+        Every run stays at the round that validation by its own metric chose.
+
+        Args:
+            metric: as in `compare`.
+
+        Raises:
+            BadInput: an unknown metric, one that does not fit the targets, or no predictions are stored.
+        """
+        return replace(self, study=results.rescored(self.study, str(named_metric(metric))), warnings=())
+
+    def controls(self) -> pd.DataFrame:
+        """One row per rule without a model (most frequent class, training mean, last value), best first.
+
+        A rule knows the training rows of each client, and has no seeds: no test compares it with a method.
+        """
+        table = results.controls(self.study)
+        return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])
+
     def leaderboard(self) -> pd.DataFrame:
-        """One row per method, best first: test score at the round that validation chose, spread, cost."""
+        """One row per method, best first: test score at the round that validation chose, spread, cost.
+
+        `pooled` is the metric of all clients' test rows together. `controls` has what no model is needed for.
+        """
         board = results.board(self.study, self._chosen)
         names = {run.name: name for name, run in self.runs.items()}
         board["method"] = board["run"].map(names)
         board["point"] = [self.runs[name].info["point"] for name in board["method"]]
         board["mib"] = (board["bytes_up"] + board["bytes_down"]) / results.MIB
-        columns = ["method", "metric", "mean", "std", "seeds", "client_std", "worst10", "point", "mib", "seconds"]
+        columns = ["method", "metric", "mean", "std", "seeds", "pooled", "client_std", "worst10", "point", "mib"]
+        columns += ["seconds"]
         tasks = ["task"] if board["task"].nunique() > 1 else []
         return board[[*tasks, *columns]]
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave import data
-from fedweave.api import arrays
-from fedweave.api.splits import split_rows
-from fedweave.api.tables import Preprocessing, Text, fit_columns
+from fedweave.api import graphs as subgraphs
+from fedweave.api import images, reading, rows
+from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
@@ -50,78 +49,63 @@ class Federation:
 
     @classmethod
     def from_arrays(
-        cls,
-        x: Any,
-        y: Any,
-        *,
-        client: Sequence[Hashable],
-        split: Any = None,
-        time: Sequence[Any] | None = None,
-        group: Any = None,
-        val: float | None = None,
-        normalize: Any = "none",
-        name: str = "own-data",
-        seed: int = 0,
-    ) -> "Federation":
+        cls, x: Any, y: Any, *, client: Sequence[Hashable], split: Any = None,
+        shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
+        group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = "none",
+        name: str = "own-data", seed: int = 0,
+    ) -> "Federation":  # fmt: skip
         """A federation from arrays with one entry per row.
 
         Args:
             x: vectors [M, F], windows of series [M, T, C] or images [M, C, H, W].
             y: the class of each row: numbers or names.
             client: who owns each row; any hashable value, which is also the client's name.
-            split: "train", "val" or "test" for each row; or {"train": rows, ...}; or shares {"train": 0.6, ...}
-                (default .6/.2/.2) of each client's rows, drawn with the mix of its classes.
-            time: of each row; with shares, a client's first rows train and its last ones test.
+            split: "train", "val" or "test" for each row; {"train": rows, ...}; shares {"train": 0.6, ...}; or a rule:
+                "random", "stratified" (with the mix of classes), "chronological" (a client's first rows train, its last
+                ones test) or "grouped" (whole recordings). Default: chronological where `time` is given, grouped where
+                `recording` is, else stratified.
+            shares: of a rule; default .6/.2/.2.
+            time: of each row: numbers, dates or texts such as 2024-05-31 17:00.
+            gap: rows between two parts in the order of time that are in none.
+            recording: of each row, such as a session: its rows stay in one part, or it is cut by `time` on its own.
             group: of each row, or {client: group}; for tables and figures alone.
-            val: share of the training rows that validates, where `split` marks no row "val".
-            normalize: "none", "standard" (by channel or column, from training rows) or "unit".
+            relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
+            val: share of the training rows that validates, where nothing else says which rows do.
+            normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from those
+                of the client) or "unit".
             name: of the data in tables.
             seed: of a drawn split.
 
         Raises:
-            BadInput: lengths that differ, values that are not finite, or parts that overlap or are empty.
+            BadInput: lengths that differ, values that are not finite, parts that overlap or are empty, or labels of
+                test rows that no training row has.
 
         >>> import numpy as np
         >>> x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 2
         >>> Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 10)
         Federation 'own-data': 3 clients, 30 rows of 2 values, 2 classes
         """
-        values = arrays.as_features(x, name)
-        count = len(values)
-        labels, classes = arrays.as_classes(y, count)
-        owner, names = arrays.as_clients(client, count)
-        times = None if time is None else arrays.as_column(time, "time", count)
-        rows = split_rows(owner, labels, names, split, times, val, seed)
-        stored = arrays.as_images(values)
-        dataset = Dataset(name, "images", stored, labels, classes=len(classes))
-        members, groups = arrays.as_groups(group, owner, names)
-        partition = Partition(rows["train"], rows["val"], rows["test"], names=names, group=members, group_names=groups)
-        unseen = arrays.unseen_classes(labels, rows, classes)
-        return cls(
-            dataset,
-            partition,
-            "own",
-            arrays.given_block(dataset, partition),
-            normalize,
-            values.shape[1:],
-            classes,
-            notes=unseen,
-        )
+        options = rows.RowOptions(split, shares, time, gap, recording, group, relation, val, normalize, name, seed)
+        return cls(**rows.of_arrays(x, y, client, options))
 
     @classmethod
     def from_pandas(
-        cls, table: "pd.DataFrame", *, client: str, label: str, features: Sequence[str] | None = None, **options: Any
-    ) -> "Federation":
+        cls, table: "pd.DataFrame", *, client: str, label: str, features: Sequence[str] | None = None,
+        embed: bool | None = None, pooled: bool = True, **options: Any,
+    ) -> "Federation":  # fmt: skip
         """A federation from a table.
 
-        Numbers are standardised by training rows, and a missing one becomes their median; categories have one column
-        per value. `describe` says what was done with each column.
+        Numbers are standardised by training rows, and a missing one becomes their median. A category has one column
+        per value, in which a missing or new value is zero everywhere; or it is embedded by the clients' models, and a
+        missing or new value has a vector of its own. `describe` says what was done with each column.
 
         Args:
             table: one row per example.
             client, label: names of columns.
             features: names of columns; default: all others.
-            options: those of `from_arrays`; split, time and group may be names of columns.
+            embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
+            pooled: whether the numbers of all clients' training rows scale a column, or those of each client its own.
+            options: those of `from_arrays`; split, time, recording and group may be names of columns.
 
         Raises:
             BadInput: a column that is not there or cannot be a feature, and as `from_arrays`.
@@ -131,74 +115,93 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        named = {
-            key: value for key, value in options.items() if key in ("split", "time", "group") and isinstance(value, str)
-        }
-        used = [client, label, *named.values()]
-        chosen = [str(c) for c in table.columns if c not in used] if features is None else list(features)
-        for column in (*used, *chosen):
-            if column not in table:
-                raise BadInput(f"table: no column {column!r}; it has {', '.join(map(str, table.columns))}")
-        for column in (client, label):
-            if table[column].isna().any():
-                raise BadInput(
-                    f"table: column {column!r} is missing in {int(table[column].isna().sum())} rows; drop them first"
-                )
-        if not chosen or {*chosen} & {client, label}:
-            raise BadInput(f"features: {chosen} must name columns other than {client!r} and {label!r}, at least one")
-        settings = {**options, **{key: table[column].tolist() for key, column in named.items()}}
-        numbers = np.zeros((len(table), 1), dtype=np.float32)
-        plan = cls.from_arrays(numbers, table[label].tolist(), client=table[client].tolist(), **settings)
-        preprocessing = fit_columns(table, chosen, np.concatenate(plan.partition.train))
-        encoded = preprocessing.encode(table)
-        dataset = Dataset(
-            plan.dataset.name, "images", arrays.as_images(encoded), plan.dataset.y, classes=len(plan.classes)
-        )
-        dealt = arrays.given_block(dataset, plan.partition)
-        return cls(
-            dataset,
-            plan.partition,
-            "own",
-            dealt,
-            plan.normalize,
-            encoded.shape[1:],
-            plan.classes,
-            preprocessing,
-            plan.notes,
-        )
+        return cls(**rows.of_table(table, client, label, features, embed, pooled, rows.RowOptions(**options)))
+
+    @classmethod
+    def from_file(cls, path: Path | str, *, client: str, label: str, **options: Any) -> "Federation":
+        """A federation from a CSV, TSV or Parquet file, or from the arrays of an NPZ file.
+
+        Args:
+            path: of the file; its name is the default for `name`.
+            client, label: names of columns, or of arrays with one entry per row.
+            options: of a table those of `from_pandas`. Of arrays those of `from_arrays`: `features` names the array of
+                features, "x" if it is left out, and split, time, recording and group may be names of arrays.
+
+        Raises:
+            BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
+        """
+        named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        if Path(path).suffix.lower() == reading.ARRAYS:
+            return cls(**rows.of_stored(reading.read_arrays(path), client, label, named))
+        return cls.from_pandas(rows.read_used(path, client, label, named), client=client, label=label, **named)
+
+    @classmethod
+    def from_images(
+        cls, folder: Path | str, table: Any = None, *, file: str = "file", client: str = "client",
+        label: str = "label", size: tuple[int, int] | None = None, **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from image files.
+
+        Args:
+            folder: of files CLIENT/CLASS/FILE, or of those that `table` names.
+            table: one row per image, or the path of its CSV or Parquet file.
+            file, client, label: names of columns of the table.
+            size: height and width to which images are resized; default: all have the same.
+            options: those of `from_arrays`; split, time, recording and group may be names of columns.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another size.
+        """
+        listed = images.listed(folder) if table is None else reading.read_table(table)
+        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, rows.RowOptions(**options)))
+
+    @classmethod
+    def from_huggingface(
+        cls, dataset: Any, *, client: str, label: str, image: str | None = None,
+        size: tuple[int, int] | None = None, **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from a data set of Hugging Face, or anything that has `to_pandas`.
+
+        Args:
+            dataset: one, or a mapping of "train", "validation" and "test" to one each, which is then the split.
+            client, label: names of columns.
+            image: name of the column of images; default: the columns are features of a table.
+            size: as in `from_images`.
+            options: those of `from_pandas`, or of `from_arrays` for images.
+
+        Raises:
+            BadInput: no such data set, and as `from_pandas` and `from_images`.
+        """
+        table = images.as_table(dataset)
+        if isinstance(dataset, Mapping) and "split" in table:
+            options = {"split": "split", **options}
+        if image is None:
+            return cls.from_pandas(table, client=client, label=label, **options)
+        return cls(**rows.of_images(table, image, client, label, Path(), size, rows.RowOptions(**options)))
 
     @classmethod
     def from_graphs(
-        cls, graphs: Sequence[tuple[Any, Any, Any]] | Mapping[str, tuple[Any, Any, Any]], *, split: Any = None,
-        val: float | None = None, name: str = "own-graphs", seed: int = 0,
+        cls, graphs: Any, edges: Any = None, *, node: str = "node", client: str = "client", label: str = "label",
+        features: Sequence[str] | None = None, **options: Any,
     ) -> "Federation":  # fmt: skip
         """A federation from one graph per client.
 
         Args:
-            graphs: (x [V, F], edge_index [2, E], y [V]) of each client, or a mapping of names to these. Edges are made
-                to run in both directions.
-            split: one list of "train", "val" or "test" per client, a label per node; or shares as in `from_arrays`.
-            val, name, seed: as in `from_arrays`.
+            graphs: (x [V, F], edge_index [2, E], y [V]) of each client, or a mapping of names to these. With `edges`:
+                a table with a row per node, or its file.
+            edges: a table of two columns, or its file: names of nodes. Edges between two clients are left out. All
+                edges are made to run in both directions.
+            node, client, label, features: names of columns of the table of nodes.
+            options: those of `from_arrays`; split, time, recording and group may be names of columns. Of graphs
+                without `edges`, split may be one list of "train", "val" or "test" per client, a label per node.
 
         Raises:
-            BadInput: shapes that do not fit each other, and as `from_arrays`.
+            BadInput: shapes that do not fit each other, an edge of an unknown node, and as `from_arrays`.
         """
-        named = arrays.as_graphs(graphs)
-        parts = [*named.values()]
-        sizes = [len(x) for x, _, _ in parts]
-        first, owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(parts)), sizes)
-        labels, classes = arrays.as_classes(np.concatenate([y for _, _, y in parts]), sum(sizes))
-        whole = split if split is None or isinstance(split, Mapping) else [part for given in split for part in given]
-        rows = split_rows(owner, labels, tuple(named), whole, None, val, seed)
-        local = {part: tuple(mine - start for mine, start in zip(rows[part], first, strict=True)) for part in PARTS}
-        edges = np.concatenate([e + start for (_, e, _), start in zip(parts, first, strict=True)], axis=1)
-        x = np.concatenate([features for features, _, _ in parts])
-        dataset = Dataset(name, "graph", x, labels, classes=len(classes), edges=edges)
-        nodes = tuple(np.arange(size) + start for size, start in zip(sizes, first, strict=True))
-        rest: dict[str, Any] = {"nodes": nodes, "edges": tuple(pairs for _, pairs, _ in parts), "names": tuple(named)}
-        partition = Partition(local["train"], local["val"], local["test"], **rest)
-        dealt, notes = arrays.given_block(dataset, partition), arrays.unseen_classes(labels, rows, classes)
-        return cls(dataset, partition, "own", dealt, "none", dataset.x.shape[1:], classes, notes=notes)
+        given = rows.RowOptions(**{"name": "own-graphs", **options})
+        if edges is None:
+            return cls(**subgraphs.of_graphs(graphs, given))
+        return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, given))
 
     @classmethod
     def from_dataset(
@@ -261,7 +264,7 @@ class Federation:
 
         frame = pd.DataFrame({"client": self.names})
         for part in PARTS:
-            frame[part] = [len(rows) for rows in getattr(self.partition, part)]
+            frame[part] = [len(held) for held in getattr(self.partition, part)]
         if self.dataset.y is not None:
             counts = [np.bincount(self._labels(i, "train"), minlength=self.dataset.classes) for i in range(len(self))]
             frame["classes"] = [int((count > 0).sum()) for count in counts]
@@ -273,19 +276,17 @@ class Federation:
 
     def describe(self) -> Text:
         """What the federation holds and what was done to its features, as a text."""
-        lines = [repr(self), f"scaling: {self.normalize}", *self.notes, *self.small_clients()]
+        scaling = f"scaling: {self.normalize}" if self.preprocessing is None else self.dataset.note
+        lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
         columns = [] if self.preprocessing is None else ["columns, as training rows say:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 
     def small_clients(self) -> list[str]:
         """A line where clients have so few test rows that their scores say little."""
-        few = [name for name, rows in zip(self.names, self.partition.test, strict=True) if len(rows) < SMALL]
+        few = [name for name, held in zip(self.names, self.partition.test, strict=True) if len(held) < SMALL]
         shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
-        return (
-            [f"{len(few)} of {len(self)} clients have fewer than {SMALL} test rows ({shown}); their scores say little"]
-            if few
-            else []
-        )
+        line = f"{len(few)} of {len(self)} clients have fewer than {SMALL} test rows ({shown}); their scores say little"
+        return [line] if few else []
 
     def majority(self) -> np.ndarray | None:
         """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
@@ -295,6 +296,5 @@ class Federation:
         return np.array([100.0 * float((self._labels(i, "test") == g).mean()) for i, g in enumerate(guesses)])
 
     def _labels(self, client: int, part: str) -> np.ndarray:
-        rows = getattr(self.partition, part)[client]
-        nodes = self.partition.nodes
-        return self.dataset.labels[rows if nodes is None else nodes[client][rows]]
+        held, nodes = getattr(self.partition, part)[client], self.partition.nodes
+        return self.dataset.labels[held if nodes is None else nodes[client][held]]

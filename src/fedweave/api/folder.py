@@ -83,6 +83,7 @@ def inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, 
             "rows": scaling.rows,
         },
         "columns": None,
+        **({"categories": [*dataset.categories]} if dataset.categories else {}),
     }
 
 

@@ -10,12 +10,14 @@ import torch
 
 from fedweave import data
 from fedweave.api.federation import Federation
+from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput, choose
 from fedweave.federation.executors import Batched, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
+from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
@@ -59,7 +61,9 @@ def _code(run: Run) -> str:
     # The script or test in which a class stands says more than the class: of it the class alone counts.
     places = (PACKAGE, *plugins.loaded())
     ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, places))]
-    text = "".join([digest(ours), *map(source_of, own)])
+    metric = METRICS.get(str(run.task.metric))
+    scored = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
+    text = "".join([digest(ours), *map(source_of, [*own, *scored])])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -71,6 +75,7 @@ def plan(
     head: str | None = None,
     seeds: int | Sequence[int] = 3,
     tune: int | Mapping[str, Any] = 0,
+    metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
     name: str = "comparison",
     title: str = "compare()",
@@ -85,10 +90,11 @@ def plan(
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     block, adapter = _model(federation, model, head)
     named = resolve(methods)
+    scored = named_metric(metric)
     raw = {
         "study": name,
         "seeds": _seeds(seeds),
-        "tasks": {federation.name: _task(federation, block, train, evaluate)},
+        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": scored}},
         "runs": {
             _key(federation, n): {"task": federation.name, "method": m, "set": options}
             for n, (m, options) in named.items()
@@ -104,8 +110,15 @@ def plan(
         assembly.check(study, title, inputs)
     except BadInput as error:
         # Nothing stands in a file here: what is wrong was an argument.
-        raise BadInput(re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", str(error))) from error
+        raise BadInput(_of_argument(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
+
+
+def _of_argument(message: str, federation: Federation, title: str) -> str:
+    """`message` with the name of the call or of its argument in place of the place in a file."""
+    message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
+    message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
+    return re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", message)
 
 
 def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +17,13 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.results import Run
 from fedweave.runs import serving
 from fedweave.study import plugins
+
+
+class Source(NamedTuple):
+    """The arrays behind a run."""
+
+    dataset: data.Dataset
+    partition: data.Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +50,7 @@ class Predictor:
         scaling = folder.scaling(self.about)
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
-        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x)
+        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x, i)
         return self.models.answer(scaling.of_client(values, i), i, seed)
 
     def classes(self) -> list[str]:
@@ -55,13 +63,13 @@ class Predictor:
             raise BadInput("predict_proba: these models forecast numbers and know no classes; use predict")
         return list(self.about["classes"])
 
-    def _rows(self, x: Any) -> np.ndarray:
+    def _rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
         table = folder.columns(self.about)
         if table is not None:
             if not hasattr(x, "columns"):
                 raise BadInput("x: give a pandas table with the columns of the training's, such as table.head()")
-            return arrays.as_images(table.encode(x))
+            return arrays.as_images(table.encode(x, client))
         values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
@@ -69,7 +77,8 @@ class Predictor:
 
     def _nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""
-        values = np.asarray(x)
+        table = folder.columns(self.about)
+        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else np.asarray(x)
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
             raise BadInput(
@@ -94,14 +103,6 @@ class Predictor:
         return whole
 
 
-def probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
-    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
-        return outputs
-    raised = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(raised / raised.sum(1, keepdims=True))
-
-
 def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     """The models of a run.
 
@@ -120,17 +121,26 @@ def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     plugins.look_for(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
-    whole = run.folder.parents[1]
-    about, graphs = folder.of_task(whole, run.task), folder.place(whole, run.task) / serving.GRAPHS
-    about, pairs = (about, serving.read_graphs(graphs)) if about else _of_project(run)
+    about, pairs, _ = inputs_of(run)
+    return assemble(run.info, about, run.folder, pairs, names, _maker(run.info, about, model))
+
+
+def assemble(
+    info: Mapping[str, Any],
+    about: Mapping[str, Any],
+    models: Path,
+    graphs: list[tuple[Tensor, Tensor]],
+    names: tuple[str, ...],
+    made: Adapter | None = None,
+) -> Predictor:
+    """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
     facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
-    made = _maker(run, about, model)
-    return Predictor(serving.deploy(dict(run.info), facts, run.folder, pairs, made), about, names)
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, made), about, names)
 
 
-def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
+def _maker(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
     """The maker of a run's models; None for those that have a name."""
-    block = run.info["spec"]["task"]["model"]
+    block = info["spec"]["task"]["model"]
     if "code" not in block:
         plugins.look_for(block["name"], MODELS)
         if block["name"] not in MODELS:
@@ -149,15 +159,28 @@ def _maker(run: Run, about: Mapping[str, Any], model: Any) -> Adapter | None:
     return made
 
 
-def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]]]:
+def inputs_of(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source | None]:
+    """How rows become inputs of a run's models, the graphs of its clients, and the arrays where they are at hand.
+
+    Raises:
+        BadInput: neither the folder of results nor the project around it says so.
+    """
+    whole = run.folder.parents[1]
+    about = folder.of_task(whole, run.task)
+    if about:
+        return about, serving.read_graphs(folder.place(whole, run.task) / serving.GRAPHS), None
+    return _of_project(run)
+
+
+def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source]:
     """What the stages of DVC know about the data of a run: the arrays in the folder `data` beside `results`."""
     for above in run.folder.resolve().parents:
         features, dealt = above / "data" / "features" / run.info["dataset"], above / "data" / "partitions" / run.task
         if features.is_dir() and (dealt / "partition.npz").is_file():
             dataset, partition = data.load_dataset(features), data.load_partition(dealt / "partition.npz")
             about = folder.inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
-            sizes = map(len, partition.nodes or ())
-            return {**about, "name": dataset.name}, serving.normalised(partition.edges or (), sizes)
+            pairs = serving.normalised(partition.edges or (), map(len, partition.nodes or ()))
+            return {**about, "name": dataset.name}, pairs, Source(dataset, partition)
     raise BadInput(
         f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
         "run in the project: dvc repro partition"
@@ -170,3 +193,9 @@ def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
         single = values.shape == shape
         way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
         raise BadInput(f"x: shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
+
+
+def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the clients of a run, from its run.json; numbers where it has none."""
+    names = info.get("client_names")
+    return tuple(names) if names else tuple(f"client {i}" for i in range(int(info.get("clients", 0))))

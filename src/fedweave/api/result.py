@@ -10,9 +10,10 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.api.figures import MethodPlots
-from fedweave.api.prediction import Predictor, predictor, probabilities
+from fedweave.api.prediction import Predictor, client_names, predictor
 from fedweave.errors import BadInput, choose
 from fedweave.files import load_tensors
+from fedweave.metrics import probabilities
 from fedweave.results import Graphs, Run
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class MethodResult:
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients."""
-        return client_names(self.run)
+        return client_names(self.run.info)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -167,9 +168,3 @@ class MethodResult:
     def _others(self) -> list[str]:
         found = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
         return found or ["pfedgraph, fedaghn and others"]
-
-
-def client_names(run: Run) -> tuple[str, ...]:
-    """Names of the clients of a run; numbers where it has none."""
-    names = run.info.get("client_names")
-    return tuple(names) if names else tuple(f"client {i}" for i in range(int(run.info.get("clients", 0))))

@@ -1,7 +1,7 @@
-"""Which rows of a client train, validate and test: given by the user, or drawn."""
+"""Which rows of a client train, validate and test: given by the user, or made by a rule."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,61 +10,197 @@ from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
+RULES = ("random", "stratified", "chronological", "grouped")
+FROM_TRAINING = 0.1  # share of the training rows that validates, where shares name no "val"
 Rows = tuple[np.ndarray, ...]
 
 
-def split_rows(
-    owner: np.ndarray,
-    y: np.ndarray,
-    names: Sequence[str],
-    split: Any,
-    time: np.ndarray | None,
-    val: float | None,
-    seed: int,
-) -> dict[str, Rows]:
-    """Rows of every part and client: part -> one sorted array a client.
+class SplitOptions(NamedTuple):
+    """How rows are split, see `Federation.from_arrays`.
+
+    Attributes:
+        split: labels per row, rows or shares of the parts, the name of a rule, or None.
+        shares: of the parts, where `split` names a rule.
+        time: of each row [M], or None.
+        gap: rows between two parts in the order of time that are in none.
+        recording: of each row [M], or None.
+        val: share of the training rows that validates, where nothing else says which rows do.
+        seed: of a drawn split.
+    """
+
+    split: Any = None
+    shares: Mapping[str, float] | None = None
+    time: np.ndarray | None = None
+    gap: int = 0
+    recording: np.ndarray | None = None
+    val: float | None = None
+    seed: int = 0
+
+
+def split_rows(owner: np.ndarray, y: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+    """Rows of every part and client: part -> one sorted array a client. No row is in two parts.
 
     Args:
         owner: client of each row [M].
-        y: classes [M], whose mix a random split keeps.
+        y: classes [M], whose mix a stratified split keeps.
         names: of the clients.
-        split: a label ("train", "val", "test") per row; a mapping of parts to rows, or to shares; or None.
-        time: of each row [M]: the first rows of a client train and the last ones test.
-        val: share of the training rows that validates, where `split` names no such rows.
-        seed: of a random split.
+        options: how to split.
 
     Raises:
-        BadInput: overlapping or empty parts, unknown labels, or lengths that differ.
+        BadInput: overlapping or empty parts, unknown labels, lengths that differ, or options that contradict each
+            other.
     """
-    if split is None or (isinstance(split, Mapping) and all(isinstance(v, int | float) for v in split.values())):
-        shares = parse(SHARES if split is None else split, 0.1 if val is None else val, tested=True)
-        parts = [_drawn(np.flatnonzero(owner == i), y, shares, time, seed, i, name) for i, name in enumerate(names)]
-        return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
-    if time is not None:
+    rule, shares = _rule(options)
+    rows = _by_rule(owner, y, names, rule, shares, options) if rule else _given(owner, names, options)
+    parts = [mine for part in PARTS for mine in rows[part]]
+    taken = np.bincount(np.concatenate(parts), minlength=len(owner))
+    if taken.max() > 1:  # whatever the rule was: a row in two parts makes every score wrong
+        raise BadInput(f"split: row {int(taken.argmax())} is in two parts; the parts must not overlap")
+    return rows
+
+
+def _rule(options: SplitOptions) -> tuple[str, Mapping[str, float] | None]:
+    """(the rule, or "" where the parts are given, the shares).
+
+    Raises:
+        BadInput: options that do not go together.
+    """
+    split, shares = options.split, options.shares
+    if isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values()):
+        if shares is not None:
+            raise BadInput(f"shares: {dict(shares)}, but split is {dict(split)}; give one of them")
+        split, shares = None, split
+    if isinstance(options.gap, bool) or not isinstance(options.gap, int) or options.gap < 0:
+        raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
+    timed, recorded = options.time is not None, options.recording is not None
+    if split is None:
+        split = "chronological" if timed else "grouped" if recorded else "stratified"
+    if not isinstance(split, str):
+        _refuse("the parts are given by split", shares=shares is not None, time=timed, recording=recorded,
+                gap=bool(options.gap))  # fmt: skip
+        return "", None
+    if split not in RULES:
+        raise BadInput(f"split: {split!r} is no rule and no column; rules: {', '.join(RULES)}")
+    if split == "chronological" and not timed:
+        raise BadInput("split: 'chronological' needs the time of each row; give time")
+    if split == "grouped" and not recorded:
+        raise BadInput("split: 'grouped' needs the recording of each row (a patient, a session); give recording")
+    by_time = split == "chronological"
+    _refuse(f"split is {split!r}", time=timed and not by_time,
+            recording=recorded and split in ("random", "stratified"),
+            gap=bool(options.gap) and not by_time)  # fmt: skip
+    return split, shares
+
+
+def _refuse(because: str, **useless: bool) -> None:
+    given = next((name for name, there in useless.items() if there), None)
+    if given:
         raise BadInput(
-            "time: the parts are given by split; leave one out, or give shares such as split={'train': 0.7, ...}"
+            f"{given}: {because}, which does not use it; leave one out, or give shares as split={{'train': 0.7, ...}}"
         )
+
+
+def _by_rule(
+    owner: np.ndarray,
+    y: np.ndarray,
+    names: Sequence[str],
+    rule: str,
+    shares: Mapping[str, float] | None,
+    options: SplitOptions,
+) -> dict[str, Rows]:
+    """Every client's rows, split in the same way."""
+    split = parse(
+        SHARES if shares is None else shares, FROM_TRAINING if options.val is None else options.val, tested=True
+    )
+    recording = None if options.recording is None else _recordings(options.recording, owner, names)
+    of_clients = _of_clients(np.arange(len(owner)), owner, len(names))
+    parts: list[list[np.ndarray]] = []
+    for i, (rows, name) in enumerate(zip(of_clients, names, strict=True)):
+        who, draws = f"client {name!r}", stream(options.seed, i)
+        if rule == "chronological":
+            times: Any = options.time
+            parts.append(_chronological(rows, times, split, options.gap, recording, who))
+        elif rule == "grouped":
+            parts.append(_grouped(rows, recording, split, draws, who))
+        elif rule == "random":
+            parts.append(random_parts(rows, split, draws, who))
+        else:
+            parts.append(stratified_parts(rows, y, split, draws, who))
+    return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
+
+
+def _chronological(
+    rows: np.ndarray, time: np.ndarray, split: Split, gap: int, recording: np.ndarray | None, who: str
+) -> list[np.ndarray]:
+    """The first rows of a client, or of each of its recordings, train and the last ones test."""
+    pieces: list[list[np.ndarray]] = []
+    for mine in [rows] if recording is None else [rows[recording[rows] == r] for r in np.unique(recording[rows])]:
+        ordered = mine[np.argsort(time[mine], kind="stable")]
+        usable = len(ordered) - 2 * gap
+        if usable < 3:
+            between = f" and two gaps of {gap}" if gap else ""
+            whole = "" if recording is None else " of one recording"
+            raise BadInput(f"split: {who} has {len(ordered)} rows{whole}, too few for train, val and test{between}")
+        train, held, _ = sizes(usable, split, who)
+        cuts = [train, train + gap, train + gap + held, train + 2 * gap + held]
+        first, _, second, _, third = np.split(ordered, cuts)
+        pieces.append([first, second, third])
+    return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
+
+
+def _grouped(rows: np.ndarray, recording: Any, split: Split, draws: np.random.Generator, who: str) -> list[np.ndarray]:
+    """Whole recordings in each part: one in random order goes where the most rows are missing."""
+    ids, counts = np.unique(recording[rows], return_counts=True)
+    if len(ids) < len(PARTS):
+        raise BadInput(f"split: {who} has {len(ids)} recordings, too few for train, val and test; it takes 3 or more")
+    missing = np.array(split) * len(rows)
+    place = np.zeros(len(ids), dtype=np.int64)
+    for turn, k in enumerate(draws.permutation(len(ids))):
+        # The first three make sure that no part stays empty.
+        place[k] = turn if turn < len(PARTS) else missing.argmax()
+        missing[place[k]] -= counts[k]
+    part = place[np.searchsorted(ids, recording[rows])]
+    return [rows[part == k] for k in range(len(PARTS))]
+
+
+def _recordings(recording: np.ndarray, owner: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Number of each row's recording [M].
+
+    Raises:
+        BadInput: rows of one recording belong to two clients.
+    """
+    ids: dict[Hashable, int] = {}
+    numbers = np.array([ids.setdefault(one, len(ids)) for one in recording.tolist()], dtype=np.int64)
+    first = np.full(len(ids), -1, dtype=np.int64)
+    first[numbers[::-1]] = owner[::-1]
+    shared = np.flatnonzero(first[numbers] != owner)
+    if len(shared):
+        row = int(shared[0])
+        raise BadInput(
+            f"recording: {str(recording[row])!r} has rows of the clients {names[first[numbers[row]]]!r} and "
+            f"{names[owner[row]]!r}; give each client recordings of its own, or give the parts by split"
+        )
+    return numbers
+
+
+def _of_clients(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.ndarray]:
+    """The sorted `rows` of each of the `count` clients."""
+    ordered = rows[np.argsort(owner[rows], kind="stable")]
+    return np.split(ordered, np.cumsum(np.bincount(owner[rows], minlength=count))[:-1])
+
+
+def _given(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+    """Parts that the user names, with validation rows from the training ones where none is named."""
+    split = options.split
     label = _from_rows(split, len(owner)) if isinstance(split, Mapping) else _labels(split, len(owner))
-    rows = {part: [np.flatnonzero((owner == i) & (label == part)) for i in range(len(names))] for part in PARTS}
-    if not any(len(held) for held in rows["val"]):
-        rows = _with_validation(rows, y, val, seed)
+    rows = {part: _of_clients(np.flatnonzero(label == part), owner, len(names)) for part in PARTS}
+    validated = any(len(held) for held in rows["val"])
     for i, name in enumerate(names):
         for part in PARTS:
-            if not len(rows[part][i]):
+            if not len(rows[part][i]) and (validated or part != "val"):
                 raise BadInput(f"split: client {name!r} has no row in {part!r}; leave the client out, or give it some")
+    rows = rows if validated else _with_validation(rows, names, options.val, options.seed)
     return {part: tuple(rows[part]) for part in PARTS}
-
-
-def _drawn(
-    rows: np.ndarray, y: np.ndarray, shares: Split, time: np.ndarray | None, seed: int, i: int, name: str
-) -> list[np.ndarray]:
-    """Training, validation and test rows of client `i`."""
-    who = f"client {name!r}"
-    if time is not None:
-        train, held, _ = sizes(len(rows), shares, who)
-        ordered = rows[np.argsort(time[rows], kind="stable")]
-        return [np.sort(part) for part in np.split(ordered, [train, train + held])]
-    return stratified_parts(rows, y, shares, stream(seed, i), who)
 
 
 def _labels(split: Any, count: int) -> np.ndarray:
@@ -107,14 +243,14 @@ def _from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
 
 
 def _with_validation(
-    rows: dict[str, list[np.ndarray]], y: np.ndarray, val: float | None, seed: int
+    rows: dict[str, list[np.ndarray]], names: Sequence[str], val: float | None, seed: int
 ) -> dict[str, list[np.ndarray]]:
     if val is None or not 0 < val < 1:
         raise BadInput(
             f"split: no row is 'val' (val={val!r}); mark some, or give val=0.2 to take that share of the training rows"
         )
     cut = [
-        random_parts(held, Split(1 - val, val, 0.0), stream(seed, i), f"client {i}")
+        random_parts(held, Split(1 - val, val, 0.0), stream(seed, i), f"client {names[i]!r}")
         for i, held in enumerate(rows["train"])
     ]
     return {**rows, "train": [part[0] for part in cut], "val": [part[1] for part in cut]}

@@ -11,7 +11,9 @@ from fedweave.errors import BadInput
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVELS = 100  # most values of a category
+LEVELS = 100  # most values of a category that has one column per value
+MOST_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
+Numbers = tuple[float, float, float]
 
 
 class Text(str):
@@ -30,8 +32,11 @@ class Column:
     Attributes:
         name: of the column.
         median, mean, std: of a number, over the training rows; missing values become the median.
-        levels: of a category, as texts; others and missing ones become zeros everywhere. Empty for a number.
+        levels: of a category, as texts; empty for a number. Other values and missing ones are zeros everywhere, or the
+            code 0.
         missing: training rows without a value.
+        coded: whether a category is one number, 1 + the position of its value, for a model that embeds it.
+        own: of a number, (median, mean, std) of each client's training rows, where these are used.
     """
 
     name: str
@@ -40,21 +45,52 @@ class Column:
     std: float = 1.0
     levels: tuple[str, ...] = ()
     missing: int = 0
+    coded: bool = False
+    own: tuple[Numbers, ...] = ()
 
-    def encode(self, table: "pd.DataFrame") -> np.ndarray:
-        """Float32 [M, 1] of a number, [M, levels] of a category."""
+    @property
+    def width(self) -> int:
+        """Values that the column becomes."""
+        return len(self.levels) if self.levels and not self.coded else 1
+
+    @property
+    def codes(self) -> int:
+        """Different codes of a coded category; 0 of other columns."""
+        return len(self.levels) + 1 if self.coded else 0
+
+    def encode(self, table: "pd.DataFrame", client: np.ndarray | int = 0) -> np.ndarray:
+        """Float32 [M, width] for rows of `client`, one position for all rows or one per row [M].
+
+        Raises:
+            BadInput: a value of a column of numbers is no number.
+        """
         if self.levels:
-            texts = np.array([str(value) for value in table[self.name].tolist()], dtype=object)
-            empty = table[self.name].isna().to_numpy()
-            return ((texts[:, None] == np.array(self.levels, dtype=object)) & ~empty[:, None]).astype(np.float32)
-        values = table[self.name].to_numpy(dtype=np.float64, na_value=np.nan)
-        values = np.where(np.isfinite(values), values, self.median)
-        return ((values - self.mean) / self.std).astype(np.float32)[:, None]
+            codes = self._codes(table)
+            if self.coded:
+                return codes.astype(np.float32)[:, None]
+            return (codes[:, None] == np.arange(1, len(self.levels) + 1)).astype(np.float32)
+        values = as_numbers(table[self.name], self.name)
+        median, mean, std = np.array(self.own).T[:, client] if self.own else (self.median, self.mean, self.std)
+        values = np.where(np.isfinite(values), values, median)
+        return ((values - mean) / std).astype(np.float32)[:, None]
+
+    def _codes(self, table: "pd.DataFrame") -> np.ndarray:
+        """1 + the position of each row's level [M], 0 where it is none."""
+        column = table[self.name]
+        texts, places = unique_texts(column)
+        position = {level: i + 1 for i, level in enumerate(self.levels)}
+        codes = np.array([*(position.get(text, 0) for text in texts), 0], dtype=np.int64)
+        return codes[places]
 
     def __str__(self) -> str:
         filled = f"; {self.missing} missing in training" if self.missing else ""
+        if self.coded:
+            return f"{self.name}: category, {len(self.levels)} values, embedded (others: one vector){filled}"
         if self.levels:
             return f"{self.name}: category, {len(self.levels)} values, one column each (others: zeros){filled}"
+        if self.own:
+            fill = ", missing values become the client's median" if self.missing else ""
+            return f"{self.name}: number, by each client's own mean and standard deviation{fill}{filled}"
         fill = f", missing values become the median {self.median:.4g}" if self.missing else ""
         return f"{self.name}: number, minus {self.mean:.4g}, divided by {self.std:.4g}{fill}{filled}"
 
@@ -65,16 +101,27 @@ class Preprocessing:
 
     columns: tuple[Column, ...]
 
-    def encode(self, table: "pd.DataFrame") -> np.ndarray:
-        """Float32 [M, F] of the rows of `table`.
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Codes of each value of a vector, 0 for a number; empty where no category is embedded."""
+        codes = tuple(count for column in self.columns for count in [column.codes] * column.width)
+        return codes if any(codes) else ()
+
+    def encode(self, table: "pd.DataFrame", client: np.ndarray | int = 0) -> np.ndarray:
+        """Float32 [M, F] of the rows of `table`, which belong to `client`: one position, or one per row [M].
 
         Raises:
-            BadInput: a column is missing.
+            BadInput: a column is missing, or holds texts where training had numbers.
         """
         lacking = [column.name for column in self.columns if column.name not in table]
         if lacking:
             raise BadInput(f"table: no column {lacking[0]!r}; it has {', '.join(map(str, table.columns))}")
-        return np.concatenate([column.encode(table) for column in self.columns], axis=1)
+        encoded = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            encoded[:, start : start + column.width] = column.encode(table, client)
+            start += column.width
+        return encoded
 
     def as_data(self) -> list[dict[str, Any]]:
         """The columns as plain data."""
@@ -83,26 +130,70 @@ class Preprocessing:
     @classmethod
     def from_data(cls, columns: Sequence[Mapping[str, Any]]) -> "Preprocessing":
         """What `as_data` has given."""
-        return cls(tuple(Column(**{**column, "levels": tuple(column["levels"])}) for column in columns))
+        return cls(tuple(_column(dict(column)) for column in columns))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.columns))
 
 
-def fit_columns(table: "pd.DataFrame", features: list[str], train: np.ndarray) -> Preprocessing:
-    """Look at the rows `train` of the columns `features`.
+def _column(stored: dict[str, Any]) -> Column:
+    own = tuple((float(a), float(b), float(c)) for a, b, c in stored.pop("own", ()))
+    return Column(**{**stored, "levels": tuple(stored["levels"]), "own": own})
+
+
+def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
+    """(different values as texts, place of each row's value among them [M]); the place of a missing one is -1.
+
+    Raises:
+        BadInput: a value that is no number or text.
+    """
+    try:
+        places, values = column.factorize()
+    except TypeError as error:
+        raise BadInput(
+            f"table: column {column.name!r} holds lists or other objects; leave it out of features"
+        ) from error
+    return [str(value) for value in values], np.asarray(places)
+
+
+def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
+    """Float64 [M] with NaN where a value is missing.
+
+    Raises:
+        BadInput: a value is no number.
+    """
+    try:
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    except (ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"table: column {name!r} held numbers in training, and now texts ({reason})") from error
+
+
+def fit_columns(
+    table: "pd.DataFrame",
+    features: list[str],
+    train: Sequence[np.ndarray],
+    embed: bool | None = None,
+    pooled: bool = True,
+) -> Preprocessing:
+    """Look at the training rows of the columns `features`.
+
+    Args:
+        train: rows of each client.
+        embed: whether categories are coded for embeddings; None: those of more than `LEVELS` values.
+        pooled: whether numbers are scaled by the training rows of all clients together, or of each client alone.
 
     Raises:
         BadInput: a column without a value in training, a time, or a category of too many values.
     """
-    seen = table.iloc[train]
-    return Preprocessing(tuple(_fit(seen, name) for name in features))
+    rows = np.concatenate(train)
+    client = np.repeat(np.arange(len(train)), [len(mine) for mine in train])
+    return Preprocessing(tuple(_fit(table[name].iloc[rows], name, client, embed, pooled) for name in features))
 
 
-def _fit(seen: "pd.DataFrame", name: str) -> Column:
+def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | None, pooled: bool) -> Column:
     from pandas.api import types
 
-    column = seen[name]
     missing = int(column.isna().sum())
     if missing == len(column):
         raise BadInput(f"table: column {name!r} has no value in any training row; leave it out of features")
@@ -111,16 +202,39 @@ def _fit(seen: "pd.DataFrame", name: str) -> Column:
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or leave it out of features"
         )
     if types.is_numeric_dtype(column):
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        values = values[np.isfinite(values)]
-        if not len(values):
-            raise BadInput(f"table: column {name!r} has no finite value in any training row; leave it out of features")
-        median = float(np.median(values))
-        filled = np.concatenate([values, np.full(len(column) - len(values), median)])
-        return Column(name, median, float(filled.mean()), float(filled.std()) or 1.0, missing=len(column) - len(values))
-    levels = tuple(sorted({str(value) for value in column.dropna().tolist()}))
-    if len(levels) > LEVELS:
-        raise BadInput(
-            f"table: column {name!r} has {len(levels)} different values, more than {LEVELS}; group or drop them"
-        )
-    return Column(name, levels=levels, missing=missing)
+        return _number(as_numbers(column, name), name, client, pooled)
+    return _category(column, name, missing, embed)
+
+
+def _number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool) -> Column:
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise BadInput(f"table: column {name!r} has no finite value in any training row; leave it out of features")
+    median, mean, std = _moments(values, finite, None)
+    parts = [] if pooled else np.split(np.arange(len(values)), np.flatnonzero(np.diff(client)) + 1)
+    own = tuple(_moments(values[mine], finite[mine], (median, mean, std)) for mine in parts)
+    return Column(name, median, mean, std, missing=int((~finite).sum()), own=own)
+
+
+def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None) -> Numbers:
+    """Median, mean and standard deviation, after missing values became the median.
+
+    Where a client has no value, or one value only, its numbers are those of all clients; a constant is divided by 1.
+    """
+    known = values[finite]
+    if not len(known) and all_clients:
+        return all_clients
+    median = float(np.median(known))
+    filled = np.concatenate([known, np.full(len(values) - len(known), median)])
+    mean, std = float(filled.mean()), float(filled.std())
+    constant = std <= 1e-12 * abs(mean)
+    return median, mean, (all_clients[2] if all_clients else 1.0) if constant else std
+
+
+def _category(column: "pd.Series[Any]", name: str, missing: int, embed: bool | None) -> Column:
+    levels = tuple(sorted({*unique_texts(column)[0]}))
+    most = LEVELS if embed is False else MOST_LEVELS
+    if len(levels) > most:
+        way = "; group or drop them" + (", or use embed=True" if embed is False and len(levels) <= MOST_LEVELS else "")
+        raise BadInput(f"table: column {name!r} has {len(levels)} different values, more than {most}{way}")
+    return Column(name, levels=levels, missing=missing, coded=len(levels) > LEVELS if embed is None else embed)

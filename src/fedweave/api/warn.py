@@ -3,9 +3,12 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from fedweave.api.federation import Federation
-from fedweave.results import statistics
+from fedweave.metrics import unit
+from fedweave.results import by_task, format_score, statistics, without_score
+from fedweave.results.verdicts import listed
 
 if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 def findings(done: "Comparison", federation: Federation) -> list[str]:
     """One line each: training was too short, no method is above a control, clients are too small or too few."""
-    return [*_unfinished(done), *_controls(done), *federation.small_clients(), *_few(done)]
+    return [*_unfinished(done), *_controls(done), *federation.notes, *federation.small_clients(), *_few(done)]
 
 
 def _unfinished(done: "Comparison") -> list[str]:
@@ -37,18 +40,30 @@ def _controls(done: "Comparison") -> list[str]:
     """The controls that no other method is above."""
     board = done.leaderboard()
     order = 1.0 if bool(done[next(iter(done.methods))].run.higher_is_better) else -1.0
-    lines = []
-    majority = done.majority()
-    if majority is not None and board["metric"].iloc[0] == "accuracy":
-        best = board["mean"].max()
-        if best <= majority:
-            lines.append(
-                f"no method is above always naming a client's most frequent class: {best:.2f} against {majority:.2f} %"
-            )
+    lines = _rules(done, board, order)
     others = board[board["method"] != "local"]["mean"]
     local = board[board["method"] == "local"]["mean"]
     if len(local) and len(others) and order * local.iloc[0] >= np.nanmax(order * others):
         lines.append("no method is above local training: collaboration does not pay here")
+    return lines
+
+
+def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
+    """The best rule without a model, where methods are below it, and the clients that have no score."""
+    lines = []
+    rules = done.controls()
+    for rule in rules[rules["mean"].notna()].to_dict("records")[:1]:
+        below = board[order * board["mean"] <= order * rule["mean"]]["method"].tolist()
+        metric = str(rule["metric"])
+        best, value = (
+            f"{format_score(score, np.nan, metric)}{unit(metric)}" for score in (board["mean"].iloc[0], rule["mean"])
+        )
+        if len(below) == len(board):
+            lines.append(f"no method is above the control {rule['control']!r}: {best} against {value}")
+        elif below:
+            lines.append(f"not above the control {rule['control']!r} ({value}): {listed(below)}")
+    for task, runs in by_task(done.study).items():
+        lines += [line] if (line := without_score(task, runs)) else []
     return lines
 
 

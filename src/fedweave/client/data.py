@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedweave.tensors.closures import VOLATILE
+from fedweave.tensors.trees import mapped
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class ClientData:
     Attributes:
         arrays: what the task reads: "x", "y" (all rows of the data set, or the client's own nodes), for subgraphs
             "edges" [3, E], "weight" [E] and "nodes" [V] (True for real nodes), and for sparse features "cells" [3, ...]
-            and "values"; for shared test sets "test_weight" [C].
+            and "values"; for shared test sets "test_weight" [C]; for weighted losses "class_weight" [C].
         plan: epochs of steps of training rows, [E, S, B]; rows of −1 are padding.
         train, val, test: rows, padded with −1. `test` is empty whenever client code trains, unless its method leaks.
         key: 0-d key of this client in this round.
@@ -33,3 +34,8 @@ class ClientData:
     round: int = field(metadata=VOLATILE)
     size: Tensor
     padded: bool
+
+
+def trimmed(rows: Tensor) -> Tensor:
+    """`rows` without padding where shapes may depend on data (outside `vmap`)."""
+    return rows if mapped() else rows[rows >= 0]

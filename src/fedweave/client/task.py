@@ -6,7 +6,7 @@ parameters: its weight and bias together.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -17,9 +17,10 @@ from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
+from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
-from fedweave.tensors.trees import Params, mapped
+from fedweave.tensors.trees import Params
 
 CHUNK = 2048  # rows evaluated at once
 
@@ -35,17 +36,25 @@ class Task(ABC):
         build: makes a freshly initialised model from torch's generator.
         dtype: floating type of parameters.
         products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
+        scoring: the metric of the scores, or None for the task's own, which `row_score` computes on the device.
     """
 
     build: Callable[[], ClientModel]
     dtype: torch.dtype = torch.float32
     products: torch.dtype | None = None
+    scoring: Metric | None = field(default=None, kw_only=True)
 
+    targets_are = "numbers"
     metric = "accuracy"
     higher_is_better = True
 
     def __post_init__(self) -> None:
         _ = self.template  # drawn now: no random draw may happen inside a mapped function
+
+    @property
+    def measure(self) -> Metric:
+        """The metric of the scores."""
+        return self.scoring or METRICS[self.metric]
 
     @cached_property
     def template(self) -> ClientModel:
@@ -93,7 +102,7 @@ class Task(ABC):
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
         """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the
-        task.
+        task, each times the weight of its class where classes have weights.
         """
 
         def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
@@ -102,7 +111,10 @@ class Task(ABC):
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             buffers = {name: model[name].clone() for name in self.buffers}
             mask = rows >= 0 if data.padded else None
-            values = (row_losses or fit)({**model, **buffers}, rows.clamp(min=0) if data.padded else rows, key, mask)
+            real = rows.clamp(min=0) if data.padded else rows
+            values = (row_losses or fit)({**model, **buffers}, real, key, mask)
+            if "class_weight" in data.arrays:
+                values = values * data.arrays["class_weight"][self.targets(data, real)]
             return values.mean() if mask is None else masked_mean(values, mask), buffers
 
         return loss
@@ -178,6 +190,8 @@ class Task(ABC):
 
 class Classification(Task):
     """Cross-entropy and accuracy in percent."""
+
+    targets_are = "classes"
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -261,6 +275,7 @@ class Forecast(Task):
     window: int = 12
     horizon: int = 12
 
+    targets_are = "forecasts"
     metric = "mse"
     higher_is_better = False
 
@@ -281,8 +296,3 @@ class Forecast(Task):
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.row_loss(outputs, targets)
-
-
-def trimmed(rows: Tensor) -> Tensor:
-    """`rows` without padding where shapes may depend on data (outside `vmap`)."""
-    return rows if mapped() else rows[rows >= 0]

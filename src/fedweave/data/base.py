@@ -20,6 +20,7 @@ Rows = tuple[np.ndarray, ...]
 _RAGGED = ("train", "val", "test", "nodes", "edges")
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names")
+_TUPLES = (*_TEXTS, "categories")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Dataset:
     names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
     group: np.ndarray | None = None  # [N] int64 true group of a natural client
     group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
+    categories: tuple[int, ...] = ()  # codes of each value of a vector [M, F, 1, 1], 0 for a number; none: all numbers
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
@@ -62,6 +64,7 @@ class Dataset:
         in_range = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
         _require(in_range, f"{name}: labels y must be in 0 … {self.classes - 1}")
         _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
+        _check_categories(name, self.x, self.categories)
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
         _require(
             not series or (self.time is not None and self.time.shape == (rows,)),
@@ -136,6 +139,18 @@ def _require(good: bool, message: str) -> None:
         raise BadInput(message)
 
 
+def _check_categories(name: str, x: np.ndarray, categories: tuple[int, ...]) -> None:
+    """Refuse codes that are not those that a data set declares."""
+    if not categories:
+        return
+    vectors = x.ndim == 4 and x.shape[2:] == (1, 1) and x.shape[1] == len(categories)
+    _require(vectors, f"{name}: categories are {len(categories)} numbers, one a value of vectors [M, F, 1, 1]")
+    for i in np.flatnonzero(categories):
+        codes = x[:, i, 0, 0]
+        good = codes.min() >= 0 and codes.max() < categories[i] and not (codes % 1).any()
+        _require(good, f"{name}: value {i} must be a code in 0 … {categories[i] - 1}")
+
+
 def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
     """Whether `array` is [2, E] int64 with entries in [0, limit)."""
     if array is None or array.ndim != 2 or len(array) != 2 or array.dtype != np.int64:
@@ -162,6 +177,8 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
         with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
             np.save(file, array, allow_pickle=False)
     plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
+    if not dataset.categories:
+        del plain["categories"]
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
     write_atomic(folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
@@ -181,7 +198,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TEXTS} | arrays)
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays)
     except BadInput:
         raise
     except Exception as error:  # any error that a wrong type leads to

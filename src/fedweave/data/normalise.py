@@ -26,17 +26,25 @@ class Scaling:
 
     Attributes:
         subtracted, divisor: float32, in a shape that broadcasts to a batch: [1, C, 1, 1] of images, [1, 1] of series,
-            [N, 1] where each client has its own, [1] where one number serves all.
+            [N, 1] or [N, C, 1, 1] where each client has its own, [1] where one number serves all.
         rows: whether a row is then divided by its sum, if that is above one.
+        owner: client of each row of images [M], where each client has its own numbers; -1 for a row that nobody has.
     """
 
     subtracted: np.ndarray
     divisor: np.ndarray
     rows: bool = False
+    owner: np.ndarray | None = None
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """A scaled float32 copy of `x`: images [M, C, H, W], nodes [V, F], or the series of all clients [N, T]."""
-        return self._scale(stored(x), self.subtracted, self.divisor)
+        scaled = stored(x)
+        if self.owner is None:
+            return self._scale(scaled, self.subtracted, self.divisor)
+        for client in range(len(self.subtracted)):
+            mine = np.flatnonzero(self.owner == client)
+            scaled[mine] = self._scale(scaled[mine], *self._numbers(client))
+        return scaled
 
     def of_client(self, x: np.ndarray, client: int) -> np.ndarray:
         """`apply` to rows of one client: as above, or windows of its series [B, T]."""
@@ -51,7 +59,7 @@ class Scaling:
         """What the features of a client are scaled by."""
         row = slice(client, client + 1)
         pair = self.subtracted, self.divisor
-        first, second = (value[row] if value.ndim == 2 and len(value) > 1 else value for value in pair)
+        first, second = (value[row] if value.ndim in (2, 4) and len(value) > 1 else value for value in pair)
         return first, second
 
     def _scale(self, x: np.ndarray, subtracted: np.ndarray, divisor: np.ndarray) -> np.ndarray:
@@ -90,6 +98,10 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
     if key not in KINDS[dataset.kind]:
         choices = ", ".join(KINDS[dataset.kind])
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
+    if dataset.categories and key != "none":
+        raise BadInput(
+            f"normalize: {key}, but {dataset.name} holds codes of categories, which no scaling fits; use none"
+        )
     for option in options:
         if option not in GIVEN.get(key, ()):
             options_of_key = ", ".join(GIVEN.get(key, ())) or "none"
@@ -158,6 +170,30 @@ def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], S
     return list(trained.mean((0, 2, 3))), list(trained.std((0, 2, 3)))
 
 
+def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
+    """Images: (x - mean) / std per channel, by the numbers of each client's own training rows.
+
+    Raises:
+        BadInput: two clients have the same row, which cannot be scaled by the numbers of both.
+    """
+    owner = np.full(len(dataset.x), -1, dtype=np.int64)
+    moments: list[tuple[np.ndarray, np.ndarray]] = []
+    for i, train in enumerate(partition.train):
+        mine = np.concatenate([train, partition.val[i], partition.test[i]])
+        if (owner[mine] >= 0).any():
+            raise BadInput(
+                "normalize: standard_client, but clients share rows, as a common test set; use standard, or another "
+                "partition"
+            )
+        owner[mine] = i
+        trained = stored(dataset.x[train]).astype(np.float64)
+        mean, std = trained.mean((0, 2, 3)), trained.std((0, 2, 3))
+        moments.append((mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0)))
+    shape = (len(moments), dataset.x.shape[1], 1, 1)
+    centre, scale = (np.asarray(part, dtype=np.float32).reshape(shape) for part in zip(*moments, strict=True))
+    return Scaling(centre, scale, owner=owner)
+
+
 def rows(dataset: Dataset, partition: Partition) -> Scaling:
     """Graph features whose rows sum to one, (x - min) / max(1, sum): torch-geometric's NormalizeFeatures."""
     del partition
@@ -205,13 +241,14 @@ NORMALISATIONS: dict[str, Callable[..., Scaling]] = {
     "none": none,
     "unit": unit,
     "standard": standard,
+    "standard_client": standard_client,
     "rows": rows,
     "minmax": minmax,
     "minmax_client": minmax_client,
 }
 GIVEN = {"standard": ("mean", "std"), "minmax": ("low", "high")}
 KINDS = {
-    "images": ("none", "unit", "standard"),
+    "images": ("none", "unit", "standard", "standard_client"),
     "graph": ("none", "rows"),
     "series": ("none", "standard", "minmax", "minmax_client"),
 }

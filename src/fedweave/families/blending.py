@@ -8,10 +8,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData
+from fedweave.client.data import ClientData, trimmed
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import value_and_grad
-from fedweave.client.task import trimmed
 from fedweave.families.base import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate

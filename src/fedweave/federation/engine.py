@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData
-from fedweave.client.task import trimmed
+from fedweave.client.data import ClientData, trimmed
+from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph
 from fedweave.federation.executors import Executor
@@ -110,6 +110,8 @@ def evaluate(
         lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who
     )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
+    if method.task.scoring is not None:
+        return {p: predictions.scores(method, model, executor, who) for p, model in models.items()}, models
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = trimmed(data.val), trimmed(data.test)

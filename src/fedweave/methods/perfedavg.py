@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData
+from fedweave.client.data import ClientData, trimmed
 from fedweave.client.solvers import value_and_grad
-from fedweave.client.task import trimmed
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method

@@ -26,6 +26,9 @@ class ClientModel(nn.Module, ABC):
     reads: ClassVar[Literal["rows", "graph", "series"]] = "rows"
     """What a client's data are: independent rows, one graph, or windows of a series."""
 
+    embeds: ClassVar[bool] = False
+    """Whether it takes a third argument `categories`: the codes of each value of a vector, 0 for a number."""
+
     has_batch_norm: ClassVar[bool] = False
     """Whether there are BatchNorm layers; where `batch_norm` is an option, the option says so."""
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Annotated
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.models.registry import model
-from fedweave.settings import AtLeast, AtMost
+from fedweave.settings import AtLeast, AtMost, Size
 
 Widths = Annotated[int | Sequence[int], AtLeast(1), AtMost(65_536), "width of the hidden layer, or a list of widths"]
 
@@ -56,14 +57,39 @@ class Perceptron(ClientModel):
 
 @model("mlp")
 class MLP(Perceptron):
-    """Perceptron on flattened images or vectors; 354 parameters for 2 inputs, hidden [16, 16], 2 outputs."""
+    """Perceptron on flattened images or vectors; 354 parameters for 2 inputs, hidden [16, 16], 2 outputs.
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, hidden: Widths = 64) -> None:
-        super().__init__(prod(shape), hidden, outputs)
+    A value that the data set declares as a category is the number of a row of a table of vectors (`nn.Embedding`), one
+    table a category, as wide as `embedding` says and at most as wide as the category has codes.
+    """
+
+    embeds = True
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        categories: Sequence[int] = (),
+        *,
+        hidden: Widths = 64,
+        embedding: Annotated[Size, "width of the vector of a category's value"] = 8,
+    ) -> None:
+        coded = [i for i, codes in enumerate(categories) if codes]
+        width = [min(embedding, categories[i]) for i in coded]
+        super().__init__(prod(shape) - len(coded) + sum(width), hidden, outputs)
+        self.coded = tuple(coded)
+        self.numbers = tuple(i for i in range(prod(shape)) if i not in {*coded})
+        for i, size in zip(coded, width, strict=True):
+            self.add_module(f"embedding{i}", nn.Embedding(categories[i], size))
 
     def vector(self, x: Tensor) -> Tensor:
-        """Flatten [B, *shape]."""
-        return x.flatten(1)
+        """[B, *shape] as vectors [B, D]: numbers first, then the vectors of categories."""
+        flat = x.flatten(1)
+        if not self.coded:
+            return flat
+        codes = flat.long()  # exact: float32 holds whole numbers up to 2^24
+        vectors = [getattr(self, f"embedding{i}")(codes[:, i]) for i in self.coded]
+        return torch.cat([flat[:, list(self.numbers)], *vectors], dim=1)
 
 
 @model("tpt_mlp")

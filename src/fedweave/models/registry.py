@@ -1,6 +1,6 @@
 """The table of client models; a decorator at its definition enters a class."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
@@ -52,18 +52,31 @@ def capabilities(name: str, given: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()))
 
 
-def build(name: str, shape: tuple[int, ...], outputs: int, **given: Any) -> ClientModel:
+def build(
+    name: str, shape: tuple[int, ...], outputs: int, *, categories: Sequence[int] = (), **given: Any
+) -> ClientModel:
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
+    Args:
+        categories: codes of each value of a vector, 0 for a number, as `Dataset.categories`.
+        given: options of the model.
+
     Raises:
-        BadInput: for an unknown name or option, a shape the model cannot take, or a model without parameters.
+        BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model without
+            parameters.
     """
     known = options(name)
     for option in given:
         if not known:
             raise BadInput(f"model.{option}: unknown; {name} has no options")
         choose(option, known, f"model ({name}): option")
-    made = MODELS[name](tuple(shape), outputs, **given)
+    if categories and not MODELS[name].embeds:
+        able = ", ".join(sorted(other for other, cls in MODELS.items() if cls.embeds))
+        raise BadInput(
+            f"model.name: {name!r} has no embeddings, which {sum(map(bool, categories))} categories of the data need; "
+            f"use {able}, or give categories one column per value (embed=False)"
+        )
+    made = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **given)
     if not any(True for _ in made.parameters()):
         raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
     return made

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.plots.scores import UNIT
+from fedweave.metrics import higher_is_better, title
 from fedweave.plots.style import HEAT, INK, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _curve(table: "pd.DataFrame", factor: str) -> "Figure":
     for at in np.flatnonzero(table["declared"].to_numpy()[order]):
         axis.plot(at, mean[at], "o", markerfacecolor="none", markeredgecolor=INK, markersize=12)
     axis.set_xticks(range(len(x)), [f"{x[i]:g}" for i in order])
-    axis.set(xlabel=factor.rpartition(".")[2], title=UNIT.get(table["metric"].iloc[0], table["metric"].iloc[0]))
+    axis.set(xlabel=factor.rpartition(".")[2], title=title(table["metric"].iloc[0]))
     axis.margins(x=0.06)
     return figure
 
@@ -138,7 +138,7 @@ def _map(table: "pd.DataFrame", first: str, second: str) -> "Figure":
     values = factors_of(table)
     figure, axes = panels(min(500, 150 + 88 * len(values[second])), 70 + 34 * len(values[first]))
     axis, low, high = axes[0, 0], table["mean"].min(), table["mean"].max()
-    sign = 1.0 if table["metric"].iloc[0] == "accuracy" else -1.0
+    sign = 1.0 if higher_is_better(table["metric"].iloc[0]) else -1.0
     for row in table[table["settings"] != "{}"].to_dict("records"):
         settings = json.loads(row["settings"])
         x, y = values[second].index(settings[second]), values[first].index(settings[first])
@@ -168,5 +168,5 @@ def _rows(table: "pd.DataFrame") -> "Figure":
     axis.set_ylim(len(table) - 0.5, -0.5)
     axis.margins(x=0.08)
     axis.grid(axis="y", visible=False)
-    axis.set_xlabel(UNIT.get(table["metric"].iloc[0], table["metric"].iloc[0]))
+    axis.set_xlabel(title(table["metric"].iloc[0]))
     return figure

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave.metrics import title
 from fedweave.plots.style import INK, MUTED, Look, drawing, name_ends, panels
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 ROW = 13.5  # height in points of a method's name next to its line
 ROOM = 16  # most methods whose names all fit next to their lines
-UNIT = {"accuracy": "accuracy, %", "mse": "mean squared error"}
 
 
 @drawing
@@ -42,7 +42,7 @@ def convergence(
     for method, part in curves.groupby("method"):
         _line(axis, part.sort_values("round"), looks[method], against, method in quiet)
         ends += [(method, part.sort_values("round")["mean"].iloc[-1], looks[method])] if method in named else []
-    axis.set(xlabel=against, title=UNIT.get(metric, metric))
+    axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylim(*_focus(curves, metric))
     axis.margins(x=0)
@@ -108,7 +108,7 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], m
         dot.set_gid(f"series-{look.series}-dot")
     axis.set_yticks(range(len(values)), list(values), color=INK)
     axis.set_ylim(len(values) - 0.5, -0.62)
-    axis.set_xlabel(f"{UNIT.get(metric, metric)}, per client")
+    axis.set_xlabel(f"{title(metric)}, per client")
     axis.grid(axis="y", visible=False)
     return figure
 
@@ -141,7 +141,7 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figu
         axis.margins(0.08)
         if axis.get_xscale() == "linear":
             axis.set_xlim(left=-0.03 * float(x.max(initial=0.0)))
-    axes[0, 0].set_title(UNIT.get(metric, metric))
+    axes[0, 0].set_title(title(metric))
     ends = [(method, mean, looks[method]) for method, mean in zip(board["method"], board["mean"], strict=True)]
     name_ends(axes[0, 1], ends)
     return figure
@@ -171,7 +171,7 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor
         for number, artist in enumerate((bar[0], *bar[2])):
             artist.set_gid(f"series-{look.series}-sweep{number}")
     axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-    axis.set(xlabel=factor, title=UNIT.get(metric, metric))
+    axis.set(xlabel=factor, title=title(metric))
     axis.margins(x=0.04)
     last = points.loc[points.groupby("method")["x"].idxmax()]
     name_ends(axis, [(row["method"], row["mean"], looks[row["method"]]) for row in last.to_dict("records")])

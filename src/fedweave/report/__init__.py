@@ -8,13 +8,16 @@ from pathlib import Path
 from fedweave.files import write_atomic
 
 
-def build(folder: Path | str, partitions: Path | str | None = None, stale: Collection[str] = ()) -> Path:
+def build(
+    folder: Path | str, partitions: Path | str | None = None, stale: Collection[str] = (), metric: str = ""
+) -> Path:
     """Write `folder`/report.html from the study's runs and return its path.
 
     Args:
         folder: results/<study>.
         partitions: folder with <task>/labels.csv and summary.json; by default data/partitions next to results/.
         stale: names of runs whose settings differ from params.yaml by now; the page lists them.
+        metric: of the scores, from stored predictions; the page is report-METRIC.html. Default: that of the runs.
 
     Raises:
         BadInput: no finished run, or a file that cannot be read.
@@ -34,10 +37,37 @@ def build(folder: Path | str, partitions: Path | str | None = None, stale: Colle
         lstrip_blocks=True,
     )
     dealt = Path(partitions or root)
-    tables, template = results.current(study, dealt), environment.get_template("page.html")
-    path = study.folder / "report.html"
+    study = results.rescored(study, metric) if metric else study
+    tables = results.tables(study, dealt) if metric else results.current(study, dealt)
+    template = environment.get_template("page.html")
+    path = study.folder / (f"report-{metric}.html" if metric else "report.html")
     write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, tables, dealt, stale)))))
     return path
+
+
+def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Path:
+    """Write `folder`/curves/<task>.svg, test scores as reported by round, for `dvc plots show`; returns the folder.
+
+    Raises:
+        BadInput: no finished run, or a file that cannot be read.
+    """
+    from fedweave import plots, results
+    from fedweave.report import page, task_view
+
+    study = results.load_study(folder)
+    tables = results.current(study, Path(partitions) if partitions else None)
+    looks = plots.looks([run.label for run in study.runs], page.leading(tables.board))
+    points = {run.name: run.info["point"] for run in study.runs}
+    drawn = tables.curves[
+        (tables.curves["split"] == "test") & (tables.curves["point"] == tables.curves["run"].map(points))
+    ]
+    whole = study.folder / "curves"
+    whole.mkdir(exist_ok=True)
+    for task, part in drawn.groupby("task"):
+        bold = task_view.bold(tables.board[tables.board["task"] == task])
+        metric = str(part["metric"].iloc[0])
+        plots.save(whole / f"{task}.svg", plots.convergence(part, looks, metric, bold=bold))
+    return whole
 
 
 def distinct(page: str) -> str:

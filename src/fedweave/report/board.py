@@ -40,6 +40,7 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
     """Key and title of every column with content, in addition to method, score and interval."""
     columns = [(column(control), f"vs {control}") for control in CONTROLS if (board[column(control)] != "").any()]
     columns += [("gain", "gain / loss")] if board["gain"].notna().any() else []
+    columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
     columns += [("gap", "to leader"), ("p", "p, clients")] if len(runs) > 1 else []
     columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
@@ -94,7 +95,7 @@ def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict
         for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))
     }
     return p | {
-        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
+        "pooled": row["pooled"], "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
         "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
     }  # fmt: skip

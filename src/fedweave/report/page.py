@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.metrics import unit
 from fedweave.plots import Look
 from fedweave.report import ablations, extras, task_view
 from fedweave.report.summary import summary
@@ -72,6 +73,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "versions": _versions(study.runs),
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
         "looks": looks,
+        "unit": unit,
     }
 
 
@@ -90,9 +92,14 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
 
 
 def leading(board: pd.DataFrame) -> list[str]:
-    """The methods that every figure emphasises: the best three by mean rank, and the controls."""
+    """The methods that figures emphasise: the best three by mean rank, the controls, and the best three of each task.
+
+    In this order they get their looks, so that those of one figure differ.
+    """
     methods = [name for name in _mean_ranks(board).sort_values(kind="stable").index if name not in REFERENCES]
-    return [*methods[: task_view.BOLD], *(name for name in REFERENCES if name in set(board["method"]))]
+    controls = [name for name in REFERENCES if name in set(board["method"])]
+    best = [name for _, part in board.groupby("task", sort=False) for name in task_view.bold(part)]
+    return [*dict.fromkeys([*methods[: task_view.BOLD], *controls, *best])]
 
 
 def _mean_ranks(board: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.metrics import unit
 from fedweave.report import extras
+from fedweave.report.baselines import below_controls
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
@@ -38,8 +40,11 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
     loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
+    below, alarm = below_controls(study, tables)
+    missing = [line for task, runs in results.by_task(study).items() if (line := results.without_score(task, runs))]
+    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *missing)
     return [
-        Line("Who leads", (*_joined(loud, len(parts)), *_leaders(parts, tests)), bool(loud)),
+        Line("Who leads", first, bool(loud) or alarm),
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         Line("Tuning", (_tuning(study),)),
@@ -99,10 +104,9 @@ def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame
         if not np.isfinite(row["mean"]):
             yield f"{task}: no method reached a finite score."
             continue
-        unit = " %" if row["metric"] == "accuracy" else ""
         led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
         score = format_score(row["mean"], row["std"], row["metric"])
-        yield f"{task}: {row['method']} leads with {score}{unit}, {_ahead(led)}."
+        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_ahead(led)}."
 
 
 def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
@@ -202,16 +206,14 @@ def _tuning(study: Study) -> str:
         return "Untuned: every run has its declared values."
     trials = sorted({len(search.trials) for search in searches})
     each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
-    changes: dict[bool, list[float]] = {True: [], False: []}  # of accuracies in points, of errors in percent
+    changes: dict[str, list[float]] = {"points": [], "% of the score": [], "% of the error": []}
     for search in searches:
         declared = float(search.trials["value"].iloc[0])
-        accuracy = runs[search.run].info["metric"] == "accuracy"
-        changes[accuracy].append(search.value - declared if accuracy else 100 * (search.value - declared) / declared)
-    medians = [
-        f"{_median(values):+.1f} {unit}"
-        for kind, unit in ((True, "points"), (False, "% of the error"))
-        if (values := changes[kind])
-    ]
+        info = runs[search.run].info
+        kind = "points" if unit(info["metric"]) else f"% of the {'score' if info['higher_is_better'] else 'error'}"
+        change = search.value - declared
+        changes[kind].append(change if kind == "points" else 100 * change / declared)
+    medians = [f"{_median(values):+.1f} {kind}" for kind, values in changes.items() if values]
     by = f"by a median of {' and '.join(medians)}".replace("-", "\N{MINUS SIGN}")
     start = f"{each} each for {len(searches)} of {len(runs)} runs"
     return f"{start}; the best trial changed the validation score of the declared values {by}."

@@ -40,6 +40,7 @@ class TaskView(NamedTuple):
     higher_is_better: bool
     columns: list[tuple[str, str]]
     rows: list[Row]
+    controls: list[tuple[str, str]]
     curves: list[Figure]
     clients: Figure
     cost: Figure
@@ -75,13 +76,12 @@ def view(
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
         rows=list(rows_of(board, ordered, significance, looks)),
+        controls=_controls(_of(tables.controls, task)),
         curves=rounds(tables.curves[tables.curves["task"] == task], ordered, looks, metric, bold(board)),
         clients=Figure(
             "Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."
         ),
-        cost=Figure(
-            "Score against cost", plots.cost(board, looks, metric), "Totals of one run, all rounds and clients."
-        ),
+        cost=_cost(board, looks, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
         graphs=list(graphs.collaborations(ordered, tables.measures, tables.clients)),
         wide=len(ordered[0].client_names) > WIDE,
@@ -144,8 +144,27 @@ def _span(numbers: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """Name and score of every rule without a model."""
+    return [(row["method"], row["score"]) for row in results.control_rows(table)]
+
+
+def _cost(board: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> Figure:
+    drawn = plots.cost(board, looks, metric)
+    return Figure("Score against cost", drawn, "Totals of one run, all rounds and clients.")
+
+
+def _of_metric(runs: list[Run]) -> list[str]:
+    """Which rounds are scored, where another metric chose them, and which clients have no score."""
+    chosen_by = runs[0].info.get("selected_by")
+    rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
+    missing = results.without_score(runs[0].task, runs)
+    return [*(rounds if chosen_by else []), *([missing] if missing else [])]
+
+
 def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.ndarray]) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
+    notes += _of_metric(runs)
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"

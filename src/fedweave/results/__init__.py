@@ -1,20 +1,20 @@
 """Reading a results folder and building its leaderboard."""
 
 from fedweave.results.cached_tables import current
+from fedweave.results.formats import EMPTY, format_score, interval
 from fedweave.results.quantities import AUC, VARIATION, cohorts, measures, reported_graphs
+from fedweave.results.references import control_rows, controls, without_score
+from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import chosen, clients, matrix, unfinished
 from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
 from fedweave.results.tables import (
     COLUMNS,
-    EMPTY,
     MIB,
     Tables,
     board,
     curves,
     dvc_metrics,
-    format_score,
-    interval,
     leaderboard_rows,
     significance,
     tables,
@@ -38,6 +38,8 @@ __all__ = [
     "chosen",
     "clients",
     "cohorts",
+    "control_rows",
+    "controls",
     "current",
     "curves",
     "dvc_metrics",
@@ -51,9 +53,11 @@ __all__ = [
     "measures",
     "portrait",
     "reported_graphs",
+    "rescored",
     "significance",
     "tables",
     "unfinished",
     "values",
+    "without_score",
     "write",
 ]

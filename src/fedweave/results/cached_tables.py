@@ -14,11 +14,11 @@ AGAIN = "make it again with: dvc repro evaluate"
 # Columns of names, which stay text even where they look like numbers or are empty.
 TEXT = (
     "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(column, CONTROLS),
-    "quantity", "part", "stage", "table", "cohort",
+    "quantity", "part", "stage", "table", "cohort", "control",
 )  # fmt: skip
 
 
-COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"]}
+COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"], "controls": ["control"]}
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:
@@ -47,7 +47,8 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    table = read_table(file, ("method",), AGAIN, float_precision="round_trip", dtype=dict.fromkeys(TEXT, "str"))
+    needed = ("control",) if file.stem == FILES["controls"] else ("method",)
+    table = read_table(file, needed, AGAIN, float_precision="round_trip", dtype=dict.fromkeys(TEXT, "str"))
     return table.fillna({name: "" for name in TEXT if name in table})
 
 

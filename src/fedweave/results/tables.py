@@ -10,31 +10,33 @@ import pandas as pd
 
 from fedweave.files import write_atomic
 from fedweave.results import published, statistics
+from fedweave.results.formats import format_score, interval
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
 from fedweave.results.quantities import MIB, cohorts, measures
+from fedweave.results.references import controls
 from fedweave.results.runs import Run, Study, by_task, load_study
 from fedweave.results.selection import clients, matrix, progress
 from fedweave.runs import selection
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
+    "pooled", "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
     "best_round", "at_last",
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
-EMPTY = "\N{EN DASH}"
 # Field of `Tables` -> name of its file.
 FILES = {
     "board": "leaderboard", "clients": "clients", "curves": "curves", "significance": "significance",
-    "ranks": "ranks", "leaky": selection.LEAKY, "measures": "measures", "cohorts": "cohorts",
+    "ranks": "ranks", "leaky": selection.LEAKY, "measures": "measures", "cohorts": "cohorts", "controls": "controls",
 }  # fmt: skip
 
 
 class Tables(NamedTuple):
     """Everything that is computed from the runs; `board` is the leaderboard with `run` and `task` in front.
 
-    `leaky` is what must not be compared: scores at rounds chosen on test data, and runs that trained on it.
+    `leaky` is what must not be compared: scores at rounds chosen on test data, and runs that trained on it. `controls`
+    are rules without a model.
     """
 
     board: pd.DataFrame
@@ -45,19 +47,23 @@ class Tables(NamedTuple):
     leaky: pd.DataFrame
     measures: pd.DataFrame
     cohorts: pd.DataFrame
+    controls: pd.DataFrame
 
 
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
     values = matrix(table, run.name).to_numpy()
     about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
     numbers = {"seeds": len(values), **selection.headline(values, run.higher_is_better)._asdict()}
-    return {**about, "method": run.label, "metric": run.info["metric"], **numbers}
+    whole = [*(run.info.get("pooled") or {}).values()]
+    pooled = float(np.mean(whole)) if len(whole) == len(values) else np.nan
+    return {**about, "method": run.label, "metric": run.info["metric"], **numbers, "pooled": pooled}
 
 
 def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
 
-    `std` is over seeds (ddof 1); `client_std` and `worst10` are averaged over seeds; bytes and seconds are totals of a
+    `std` is over seeds (ddof 1); `pooled` is the metric of all clients' test rows together, averaged over seeds, and so
+    are `client_std` and `worst10`; bytes and seconds are totals of a
     run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (bootstrap over seeds and clients).
     `best_round` and `at_last` say when validation was best (`progress`). The columns of the tests are left empty
     (`with_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
@@ -179,6 +185,7 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
         leaky(study),
         measures(study, table, partitions),
         cohorts(study, table),
+        controls(study),
     )
 
 
@@ -219,23 +226,6 @@ def write(folder: Path | str, partitions: Path | None = None) -> Tables:
     return result
 
 
-def format_score(value: float, spread: float, metric: str) -> str:
-    """`value ± spread` for people: two decimals for percentages, four significant digits otherwise; a dash for NaN."""
-    if not np.isfinite(value):
-        return EMPTY
-    digits = 2 if metric == "accuracy" else max(0, 3 - int(np.floor(np.log10(abs(value))))) if value else 4
-    return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
-
-
-def interval(low: float, high: float, metric: str) -> str:
-    """`low to high` for people; a dash for NaN."""
-    return (
-        f"{format_score(low, np.nan, metric)} to {format_score(high, np.nan, metric)}"
-        if np.isfinite(low + high)
-        else EMPTY
-    )
-
-
 def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
     """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there."""
     for (dataset, setting), part in frame.groupby(["dataset", "setting"], sort=False):
@@ -249,6 +239,7 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "interval": interval(row["low"], row["high"], row["metric"]),
                 **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
                 "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
+                "pooled": format_score(row.get("pooled", np.nan), np.nan, row["metric"]),
                 "worst10": format_score(row["worst10"], np.nan, row["metric"]),
                 "client_std": format_score(row["client_std"], np.nan, row["metric"]),
                 "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",

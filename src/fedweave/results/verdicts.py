@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from fedweave.metrics import unit
 from fedweave.results import statistics
+from fedweave.results.formats import format_score
 from fedweave.results.marks import marked
 from fedweave.results.runs import Run
-from fedweave.results.tables import format_score
 
 __all__ = ["listed", "marked", "reason_without_power", "verdict"]
 
@@ -21,7 +22,7 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     if board["mean"].isna().all():
         return "No method reached a finite score."
     row = board[board["method"] == leader].iloc[0]
-    score = format_score(row["mean"], row["std"], row["metric"]) + (" %" if row["metric"] == "accuracy" else "")
+    score = format_score(row["mean"], row["std"], row["metric"]) + unit(row["metric"])
     parts = {
         mark: [method for method in board["method"] if marks[method] == mark and method != leader]
         for mark in ("behind", "undecided", "tied")

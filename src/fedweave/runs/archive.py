@@ -11,11 +11,11 @@ from fedweave.data.partitions.registry import TRAITS
 from fedweave.federation.executors import describe
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
-from fedweave.runs import assembly, federations
+from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
 from fedweave.runs.preparation import PreparedRun
 
-PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv")  # files that not every run has
+PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv", *predictions.FILES)  # if there are any
 
 
 def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> None:
@@ -31,7 +31,7 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared)
         _write_portrait(folder / f"portrait-{seed}.npz", history, prepared)
-        if history.snapshot:
+        if history.snapshot and prepared.run.evaluate.models:
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
@@ -43,7 +43,8 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
         write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), lost)
     numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
-    write_atomic(folder / "run.json", json.dumps(_facts(prepared, histories), indent=2, default=str) + "\n")
+    facts = _facts(prepared, histories) | _write_predictions(folder, prepared, histories)
+    write_atomic(folder / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
 
 
 def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
@@ -64,8 +65,9 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "setting": run.task.setting,
         "method": run.method,
         "label": label(prepared),
-        "metric": task.metric,
-        "higher_is_better": task.higher_is_better,
+        "metric": task.measure.name,
+        "higher_is_better": task.measure.higher_is_better,
+        "targets": task.targets_are,
         "point": prepared.point,
         "select": run.evaluate.select,
         "clients": prepared.federation.clients,
@@ -139,6 +141,33 @@ def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
     table = pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary)
+
+
+def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
+    """Write what the reported models say; returns how it is stored, pooled metric and controls, for run.json."""
+    facts: dict[str, Any] = {"controls": predictions.control_values(prepared)}
+    if predictions.weighted(prepared) or not prepared.run.evaluate.predictions:
+        reason = predictions.WEIGHTED if predictions.weighted(prepared) else "none: evaluate.predictions is off"
+        return {**facts, "predictions": reason}
+    task, pooled, dtype, width = prepared.method.task, {}, "none: no round has a finite score", 0
+    for seed, history in histories.items():
+        if (made := predictions.of_models(prepared, history, seed)) is None:
+            continue
+        table = predictions.stored(made)
+        pooled[seed] = predictions.pooled(task.measure, task.targets_are, table)
+        dtype, width = predictions.precision(table.outputs.size), table.outputs.shape[-1]
+        if not dtype.startswith("none"):
+            predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
+    if not dtype.startswith("none"):
+        _write_controls(folder / "controls.npz", prepared, width, dtype)
+    return {**facts, "pooled": pooled, "predictions": dtype}
+
+
+def _write_controls(path: Path, prepared: PreparedRun, width: int, dtype: str) -> None:
+    rules = predictions.of_controls(prepared, width if prepared.method.task.targets_are == "classes" else 0)
+    tables = [predictions.stored({"test": mine}) for mine in rules.values()]
+    together = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))
+    predictions.write(path, together, dtype, names=np.array([*rules]))
 
 
 def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:

@@ -19,6 +19,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
+from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.registry import capabilities as model_capabilities
 from fedweave.runs.inputs import Inputs
@@ -103,6 +104,9 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     name, options = run.task.model["name"], run.task.model
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     method = build_method(run, task)
+    if run.task.metric is not None:
+        targets = task.targets_are if inputs else "classes" if "classes" in capabilities else "forecasts"
+        check_fit(run.task.metric, targets, f"{where}: tasks.{run.name}.metric")
     checks.check_uploads(run, method, here, capabilities)
     checks.check_needs(run, here, capabilities)
     return method
@@ -143,6 +147,24 @@ def build_task(
         BadInput: the model does not fit the data.
     """
     _check_fit(run, dataset, named=model is None)
+    return _scored(run, partition, _built(run, dataset, partition, dtype, model), dataset.classes or 2)
+
+
+def _scored(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
+    """`task` with the metric that the run asks for, unless that is its own."""
+    name, where = run.task.metric, f"tasks.{run.name}.metric"
+    if name is None or check_fit(name, task.targets_are, where).name == task.metric:
+        return task
+    if partition.test_weight is not None:
+        raise BadInput(f"{where}: {name}, but test rows count by weight; use {task.metric}, or test rows of their own")
+    METRICS[name].check(task.targets_are, outputs)
+    return replace(task, scoring=METRICS[name])
+
+
+def _built(
+    run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
+) -> Task:
+    """What the run's clients learn, scored by the metric of its own."""
     options = dict(run.task.model)
     name, half = options.pop("name"), torch.bfloat16 if run.train.precision == "bfloat16" else None
     try:
@@ -153,7 +175,7 @@ def build_task(
             )
             return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
-        built = model or partial(build, name, shape, dataset.classes, **options)
+        built = model or partial(build, name, shape, dataset.classes, categories=dataset.categories, **options)
         if dataset.kind == "graph":
             return NodeClassification(built, dtype)
         rows = RowClassification(built, dtype, half, run.train.augment or 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedweave.data import DATASETS, PARTITIONS
 from fedweave.methods import METHODS
+from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.registry import files
 from fedweave.study import plugins
@@ -25,7 +26,9 @@ def of_run(run: Run) -> tuple[Path, ...]:
     """
     model = run.task.model["name"]
     made = files("model", model, MODELS[model]) if model in MODELS else ()  # one in memory has no name and no file
-    own = [*files("method", run.method, METHODS[run.method]), *made]
+    metric = run.task.metric
+    scored = files("metric", metric, METRICS[metric].function) if metric in METRICS else ()
+    own = [*files("method", run.method, METHODS[run.method]), *made, *scored]
     return modules([*_inside(TRAINING), *own], plugins.roots())
 
 

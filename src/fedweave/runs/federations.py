@@ -67,6 +67,24 @@ def _mislabelled(federation: Federation, attackers: Tensor) -> Federation:
     return replace(federation, own={**own, "y": y})
 
 
+def weighted(federation: Federation, kind: str | None) -> Federation:
+    """`federation` with a weight of every class for every client's losses, [N, C].
+
+    "balanced": rows / (classes · rows of the class), of the client's training rows and of the classes that these have,
+    as in scikit-learn; so the mean weight of a client's training rows is 1. None: no weights.
+    """
+    if kind is None:
+        return federation
+    y, shared = {**federation.shared, **federation.own}["y"], "y" in federation.shared
+    classes, weights = int(y.max()) + 1, []
+    for i, rows in enumerate(federation.train):
+        counts = torch.bincount((y if shared else y[i])[rows[rows >= 0]], minlength=classes)
+        present = counts > 0
+        weights.append(torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0))
+    stacked = torch.stack(weights).to(federation.sizes.dtype)
+    return replace(federation, own={**federation.own, "class_weight": stacked})
+
+
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
     """Groups of clients that are reported separately: newcomers, and attackers; name -> positions."""
     late = range(federation.clients - run.train.newcomers, federation.clients)

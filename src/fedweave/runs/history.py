@@ -69,7 +69,7 @@ class History:
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
         snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
-            `_snapshot` needs again; empty where no models are kept.
+            `_snapshot` needs again; empty where neither models nor predictions are kept.
     """
 
     ledger: list[LedgerRow] = field(default_factory=list)
@@ -109,7 +109,10 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)
-    return replace(history, snapshot=_snapshot(history, report, prepared)) if prepared.run.evaluate.models else history
+    kept = prepared.run.evaluate
+    if not (kept.models or kept.predictions):
+        return history
+    return replace(history, snapshot=_snapshot(history, report, prepared))
 
 
 def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
@@ -123,7 +126,7 @@ def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None =
     """
     rows = range(len(history.rounds)) if rows is None else rows
     best = select(
-        _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.higher_is_better
+        _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.measure.higher_is_better
     )
     return np.array(rows)[best]
 

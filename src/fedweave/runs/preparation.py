@@ -62,6 +62,7 @@ def prepare(
     keep_memory()
     task = assembly.build_task(run, dataset, partition, model=model)
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
+    federation = federations.weighted(federation, run.train.class_weights)
     method = assembly.build_method(run, task)
     return PreparedRun(
         run,

@@ -1,7 +1,5 @@
-"""A finished run's models outside the federation: a folder that answers as any of its clients would."""
+"""A finished run's models outside the federation, which answer as any of its clients would."""
 
-import json
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.client.data import ClientData
-from fedweave.data import Dataset, Partition, load_dataset, load_partition, normalise
+from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
 from fedweave.files import atomic_path, load_tensors
@@ -28,7 +26,6 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 MODELS, GRAPHS = "models-*.pt", "graphs.npz"
-LARGE = 2**26  # bytes of features above which an example is not worth normalising a whole data set
 
 
 @dataclass(frozen=True)
@@ -85,35 +82,6 @@ class Deployed:
         return arrays, rows
 
 
-def pack(run: Path, folder: Path, data: Path = Path("data")) -> np.ndarray | None:
-    """Gather in `folder` what the run in the folder `run` needs to answer; returns inputs of its first client.
-
-    None where that cannot be: no models, or data that are no longer there.
-    """
-    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    models = sorted(run.glob(MODELS))
-    try:
-        dataset = load_dataset(data / "features" / info["dataset"])
-        partition = load_partition(data / "partitions" / info["task"] / "partition.npz")
-    except BadInput:
-        return None
-    if not models:
-        return None
-    for file in (run / "run.json", *models):
-        shutil.copy(file, folder)
-    facts = {
-        "name": dataset.name,
-        "kind": dataset.kind,
-        "shape": dataset.x.shape[1:],
-        "classes": dataset.classes,
-        **partition.layout,
-    }
-    (folder / "data.json").write_text(json.dumps(facts), encoding="utf-8")
-    if dataset.kind == "graph":
-        write_graphs(folder / GRAPHS, partition)
-    return example(dataset, partition, info["spec"]["task"].get("normalize", "none"))
-
-
 def write_graphs(path: Path, partition: Partition) -> None:
     """Write the edges of every client's subgraph."""
     pairs = [pairs for _, pairs in partition.subgraphs]
@@ -121,17 +89,6 @@ def write_graphs(path: Path, partition: Partition) -> None:
     ends = np.cumsum([p.shape[1] for p in pairs])
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, sizes=sizes, ends=ends, edges=np.concatenate(pairs, 1))
-
-
-def load(folder: Path) -> Deployed:
-    """What `pack` gathered.
-
-    Raises:
-        BadInput: the run's settings no longer fit the code.
-    """
-    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
-    return deploy(info, facts, folder, read_graphs(folder / GRAPHS))
 
 
 def deploy(
@@ -170,7 +127,7 @@ def _run(info: dict[str, Any]) -> Run:
         info["study"],
         info["run"],
         info["task"],
-        construct(TaskSpec, {**task, "train": {}}, "task"),
+        construct(TaskSpec, {**task, "train": {}, "metric": None}, "task"),
         method.pop("name"),
         method,
         construct(TrainSpec, info["spec"]["train"], "train"),
@@ -187,9 +144,11 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
         blank = Dataset(facts["name"], kind, np.zeros((1, 1), np.float32), None, 0, time=np.zeros(1, np.float32))
     else:
         edges = np.zeros((2, 0), np.int64) if kind == "graph" else None
+        empty = np.zeros((1, *shape), np.float32)
         blank = Dataset(
-            facts["name"], kind, np.zeros((1, *shape), np.float32), np.zeros(1, np.int64), facts["classes"], edges=edges
-        )
+            facts["name"], kind, empty, np.zeros(1, np.int64), facts["classes"], edges=edges,
+            categories=tuple(facts.get("categories", ())),
+        )  # fmt: skip
     return blank, Partition((), (), (), layout=layout)
 
 
@@ -204,12 +163,3 @@ def read_graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
 def normalised(edges: Iterable[np.ndarray], sizes: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
     """Edges [3, E + V] with self loops, and their weights [E + V], of every client's subgraph of V nodes."""
     return [gcn_norm(torch.from_numpy(np.array(pairs)), int(size)) for pairs, size in zip(edges, sizes, strict=True)]
-
-
-def example(dataset: Dataset, partition: Partition, scaling: Any) -> np.ndarray:
-    """Inputs of the first client as its model sees them."""
-    if dataset.kind == "series":
-        return np.zeros((2, sum(partition.layout[name] for name in SPAN), 2), dtype=np.float32)
-    features = dataset.x if dataset.x.nbytes > LARGE else normalise(dataset, partition, scaling)
-    rows = partition.nodes[0] if partition.nodes is not None else partition.train[0][:2]
-    return np.asarray(features[rows], dtype=np.float32)

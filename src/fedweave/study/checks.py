@@ -95,6 +95,8 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
         _refuse(
             f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip"
         )
+    if run.train.class_weights and "classes" not in capabilities:
+        _refuse(f"{where}: train.class_weights needs classes, {run.task.dataset} has none; leave it out")
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
     robust = upload_path(run).robust

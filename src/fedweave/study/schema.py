@@ -32,6 +32,9 @@ class TrainSpec:
     weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
     clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
     augment: Annotated[int | None, Between(1, 4096), "pixels by which training images are shifted"] = None
+    class_weights: Annotated[Literal["balanced"] | None, "of a client's losses, by its training rows; null: none"] = (
+        None
+    )
     bn_buffers: Annotated[Literal["average"] | None, "who keeps BatchNorm statistics; null: the clients"] = None
     precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
     executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
@@ -53,6 +56,7 @@ class EvaluateSpec:
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
     models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class TaskSpec:
         setting: how the partition is called in tables.
         published: the printed column that this task may be compared with, or null.
         attack: which clients attack and how, or null.
+        metric: of the scores; null: accuracy for classes, mse for numbers and forecasts.
     """
 
     dataset: str
@@ -75,6 +80,7 @@ class TaskSpec:
     evaluate: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] | None = None
     attack: dict[str, Any] | None = None
+    metric: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

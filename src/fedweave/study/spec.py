@@ -55,13 +55,14 @@ class Run:
     def resolved(self) -> dict[str, Any]:
         """All that the result depends on, as plain data; the executor and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
+        task = {k: v for k, v in task.items() if k != "metric" or v is not None}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
         return {
             "task": task,
             "method": {"name": self.method, **self.options},
             "train": train,
-            "evaluate": asdict(self.evaluate),
+            "evaluate": {k: v for k, v in asdict(self.evaluate).items() if k != "predictions" or not v},
         }
 
     def fingerprint(self) -> str:

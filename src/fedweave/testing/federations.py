@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ CLIENTS, CLASSES = 5, 3
 
 def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClassification:
     """Vectors or small images."""
-    shape, options = {"mlp": ((6,), {"hidden": 5}), "small_cnn": ((1, 8, 8), {})}[model]
+    shape: tuple[int, ...] = {"mlp": (6,), "small_cnn": (1, 8, 8)}[model]
+    options: dict[str, Any] = {"hidden": 5} if model == "mlp" else {}
     return RowClassification(lambda: build(model, shape, CLASSES, **options), dtype)
 
 

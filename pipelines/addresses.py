@@ -1,0 +1,46 @@
+"""Where MLflow is: its store, its UI, and the pages in it."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from fedweave.errors import BadInput
+
+LOOPBACK = "127.0.0.1"
+
+
+def mlflow_port() -> int:
+    """The port of MLflow's UI."""
+    return int(os.environ.get("MLFLOW_PORT", 5000))
+
+
+def mlflow_address() -> str:
+    """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
+    store = os.environ.get("MLFLOW_TRACKING_URI", "")
+    local = f"http://{LOOPBACK}:{mlflow_port()}"
+    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
+
+
+def page(experiment: str, run: str = "") -> str:
+    """The runs of an experiment, or one of them, below MLflow's address; its default page is about language models."""
+    return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
+
+
+def check_store(uri: str) -> None:
+    """Refuse a database that SQLite cannot read: MLflow would try for minutes, and then print a traceback.
+
+    Raises:
+        BadInput: naming the file, the reason and the way out.
+    """
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if not uri.startswith("sqlite:///") or not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("SELECT * FROM sqlite_master").fetchall()
+    except sqlite3.DatabaseError as error:
+        if "locked" not in str(error):  # by another writer, for whom MLflow waits
+            raise BadInput(
+                f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log"
+            ) from error

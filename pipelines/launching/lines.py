@@ -1,0 +1,109 @@
+"""What `dvc repro` says, as one line for each stage that it runs, and a progress line where a terminal shows it."""
+
+import os
+import re
+import time
+from typing import TextIO
+
+RUNNING = re.compile(r"Running stage '(.+)':$")
+RESTORED = re.compile(r"Stage '(.+)' is cached - skipping run")
+UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change, skipping")
+BLOCKS = {"uses": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}  # of params.yaml: stages for each entry
+SINGLE = 4  # stages that every study has: code of fedweave, sources, evaluate, report
+WIDEST = 120
+
+
+def count(params: str) -> int:
+    """How many stages the study of params.yaml has, without a YAML library: exact for files that fedweave wrote."""
+    total = SINGLE
+    for name, stages in BLOCKS.items():
+        block = re.search(rf"^{name}:(.*(?:\n[ #].*)*)", params, re.M)
+        text = block[1].strip() if block else ""
+        if text.startswith("["):
+            total += stages * len([word for word in text.strip("[]").split(",") if word.strip()])
+        elif block and not text.startswith("{"):
+            total += stages * len(re.findall(r"^  [^\s#]", block[1], re.M))
+    return total
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def columns(stream: TextIO) -> int:
+    """The width of the terminal behind `stream`."""
+    return min(WIDEST, os.get_terminal_size(stream.fileno()).columns)
+
+
+class View:
+    """The lines on `output`, and errors on `errors`; `total` stages are to come."""
+
+    def __init__(self, output: TextIO, errors: TextIO, total: int) -> None:
+        self._output, self._errors, self._total = output, errors, total
+        self._moving = output.isatty()  # a line that is written over and over
+        self._stage, self._begun, self._seen = "", 0.0, 0
+        self._first = time.monotonic()
+        self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
+
+    def output(self, line: str) -> None:
+        """A line of DVC or of a stage."""
+        if match := RUNNING.match(line):
+            self._begin(match[1])
+        elif match := RESTORED.match(line):
+            self._begin(match[1])
+            self._finish("restored")
+        elif UNCHANGED.match(line):
+            self._begin("")
+            self._counts["unchanged"] += 1
+        elif self._stage and line.strip() and not line.startswith(("> ", "Updating lock file", "Generating lock file")):
+            self._move(f"{self._stage}: {line.strip()}")
+
+    def error(self, line: str) -> None:
+        """A line of their errors, shown as it is."""
+        if line.strip():
+            self._clear()
+            print(line, file=self._errors, flush=True)
+
+    def end(self, status: int) -> None:
+        """The last stage has ended, and DVC with it."""
+        if self._stage:
+            self._finish("failed" if status else "ran")
+        self._clear()
+        counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
+        spent = duration(time.monotonic() - self._first)
+        if not status:
+            self._print(f"{self._seen} stages ({counts}) in {spent}")
+        else:
+            self._print(f"stopped after {spent} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
+
+    def _begin(self, stage: str) -> None:
+        if self._stage:
+            self._finish("ran")
+        self._stage, self._begun, self._seen = stage, time.monotonic(), self._seen + 1
+        self._total = max(self._total, self._seen)
+        self._move(stage)
+
+    def _finish(self, how: str) -> None:
+        spent = duration(time.monotonic() - self._begun) if how != "restored" else "restored"
+        self._counts[how] = self._counts.get(how, 0) + 1
+        self._clear()
+        self._print(f"{self._place()} {self._stage:44} {'failed after ' if how == 'failed' else ''}{spent}".rstrip())
+        self._stage = ""
+
+    def _place(self) -> str:
+        return f"{self._seen:{len(str(self._total))}}/{self._total}"
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._output, flush=True)
+
+    def _move(self, text: str) -> None:
+        if self._moving:
+            width = columns(self._output) - 1
+            print(f"\r{self._place()} {text}"[: width + 1], end="\x1b[K", file=self._output, flush=True)
+
+    def _clear(self) -> None:
+        if self._moving:
+            print("\r", end="\x1b[K", file=self._output, flush=True)

@@ -1,0 +1,243 @@
+"""What is logged of a study: a parent run per method and task with a child per seed, a parent per search with a child
+per trial, a parent per ablation with a child per variant.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.data.code_dataset_source import CodeDatasetSource
+from mlflow.data.dataset import Dataset
+from mlflow.data.meta_dataset import MetaDataset
+from mlflow.data.numpy_dataset import from_numpy
+from mlflow.entities import DatasetInput, InputTag, Metric
+
+from fedweave import plots, results
+from fedweave.data import load_dataset
+from fedweave.errors import BadInput
+from fedweave.pipelines.mlflow_records import writer
+from fedweave.pipelines.mlflow_records.writer import Entry, Store, Unit, metric
+from fedweave.report import extras
+from fedweave.results import Run, Study, Tables, verdicts
+
+TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
+STEPS = 16  # most pictures that a run's graph steps through
+SQUARE = 240  # smallest width and height of such a picture, in pixels
+HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up",
+            "bytes_down": "bytes_down", "seconds": "seconds", "published": "published_mean"}  # fmt: skip
+
+
+def units(study: Study, tables: Tables) -> Iterator[Unit]:
+    """Everything that the experiment of a study shows."""
+    for run in study.runs:
+        yield of_run(run, tables)
+    for search in extras.tuning(study.folder):
+        yield from _search(study, search)
+    for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
+        yield _ablation(study, str(name), table)
+
+
+def of_run(run: Run, tables: Tables) -> Unit:
+    """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
+    files = sorted(file for file in run.folder.iterdir() if not file.name.startswith("models-"))
+    numbers = headline(run, tables)
+    tags = _about(run) | {"verdict": _marks(run, tables)[run.label]}
+    make = partial(_method, run, tables, numbers, tags)
+    return Unit(run.name, writer.mark(*files), make, partial(_finish, run), numbers, tags)
+
+
+def _marks(run: Run, tables: Tables) -> dict[str, str]:
+    mine = tables.board["task"] == run.task
+    return verdicts.marked(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
+
+
+def headline(run: Run, tables: Tables) -> dict[str, float]:
+    """The numbers of the leaderboard; NaN where it has none."""
+    ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
+    place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
+    tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
+    numbers = {
+        str(run.info["metric"]): row["mean"],
+        **{name: row[column] for name, column in HEADLINE.items()},
+        "bytes": row["bytes_up"] + row["bytes_down"],
+        "parameters": run.info["parameters"],
+        "rank": place,
+        "p_adjusted": next(iter(tests["p_adjusted"]), np.nan),
+        **{name: run.info[name] for name in ("dropped", "epsilon") if run.info.get(name) is not None},
+    }
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _about(run: Run) -> dict[str, str]:
+    return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
+
+
+def _method(run: Run, tables: Tables, numbers: dict[str, float], tags: dict[str, str]) -> Entry:
+    ended = int((run.folder / "run.json").stat().st_mtime * 1000)
+    spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
+    ends = ended - int(spent.sum()) + spent.cumsum()
+    children = (
+        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)},
+              _of_seed(run, tables, seed),
+              int(ends[seed] - spent[seed]), int(ends[seed]))
+        for seed in run.info["seeds"]
+    )  # fmt: skip
+    params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
+    return Entry(
+        run.name, "method", tags, params, _whole(run, tables, numbers), ended - int(spent.sum()), ended, children
+    )
+
+
+def _whole(run: Run, tables: Tables, numbers: dict[str, float]) -> Iterator[Metric]:
+    """The leaderboard's numbers, the mean over seeds of every curve, and the machine's load."""
+    yield from (metric(name, value) for name, value in numbers.items())
+    yield from _curves(run, tables.curves[tables.curves["run"] == run.name], "mean")
+    yield from _machine(run)
+
+
+def _machine(run: Run) -> Iterator[Metric]:
+    """What the machine did meanwhile, under the names that MLflow draws as system metrics."""
+    for step, row in enumerate(run.machine.to_dict("records")):
+        at = int(row.pop("time") * 1000)
+        yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
+
+
+def _of_seed(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
+    """Curves, ledger and diagnostics by round, and the selected value of every client (its number as the step)."""
+    mine = run.evaluations[run.evaluations["seed"] == seed]
+    means = mine.groupby(["point", "split", "round"], as_index=False)["value"].mean()
+    yield from _curves(run, means, "value")
+    for row in run.rounds[run.rounds["seed"] == seed].itertuples():
+        for name in ("train_loss", "bytes_up", "bytes_down", "seconds"):
+            yield metric(f"round/{name}", getattr(row, name), row.round)
+    for row in run.diagnostics[run.diagnostics["seed"] == seed].itertuples():
+        yield metric(f"diagnostic/{row.name}", row.value, row.round)
+    final = tables.clients[(tables.clients["run"] == run.name) & (tables.clients["seed"] == seed)]
+    for row in final.itertuples():
+        yield metric(f"client/{run.info['metric']}", row.value, row.client)
+    yield metric(run.info["metric"], final["value"].mean())
+
+
+def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
+    for row in table.to_dict("records"):
+        yield metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
+
+
+def _finish(run: Run, store: Store, run_id: str) -> None:
+    """Everything that is no number: the data, the files, the graphs."""
+    store.client.log_inputs(run_id, [_dataset(run)])
+    for path in sorted(run.folder.iterdir()):
+        if not path.name.startswith("models-"):  # they are the logged model's, and large
+            store.client.log_artifact(run_id, str(path), "run")
+    _log_graphs(store, run_id, run)
+
+
+_content_of_data = cache(writer.digest)  # which many runs share, and which may be large
+
+
+def _dataset(run: Run) -> DatasetInput:
+    """The data set, partitioned as in the task, as MLflow's input of a run; the digest is of the files."""
+    name = str(run.info["dataset"])
+    features = Path("data", "features", name)
+    dealt = Path("data", "partitions", run.task, "partition.npz")
+    digest = _content_of_data(*sorted(features.glob("*")), dealt)
+    source = CodeDatasetSource({"stage": f"partition@{run.task}", "setting": run.info["setting"]})
+    try:
+        source_data: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
+    except BadInput:
+        source_data = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
+    return DatasetInput(source_data._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
+
+
+def _log_graphs(store: Store, run_id: str, run: Run) -> None:
+    """Who learned from whom: one picture for all layers, and one per layer and stored round, which MLflow shows as
+    steps.
+    """
+    graphs = results.graphs(run)
+    if graphs is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder, "collaboration.svg")
+        plots.save(picture, plots.collaboration(graphs.weights, graphs.rounds, graphs.layers))
+        store.client.log_artifact(run_id, str(picture))
+    whole = graphs.weights / max(float(graphs.weights.max()), 1e-12)
+    layers = {"all layers": whole.mean(axis=1)}
+    if len(graphs.layers) > 1:
+        layers |= {str(layer): whole[:, place] for place, layer in enumerate(graphs.layers)}
+    for layer, weights in layers.items():
+        for place in plots.some(len(graphs.rounds), STEPS):
+            shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
+            square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
+            store.client.log_image(
+                run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place])
+            )
+
+
+def _search(study: Study, search: extras.Tuning) -> Iterator[Unit]:
+    """A search: its best value and what mattered, a child for every trial."""
+    run = next((run for run in study.runs if run.name == search.run), None)
+    if run is None:
+        return
+    about = {name: _about(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
+    value = f"validation_{run.info['metric']}"
+
+    def entry() -> Entry:
+        begun, ended = (
+            int(1000 * t)
+            for t in (search.trials["started"].min(), (search.trials["started"] + search.trials["seconds"]).max())
+        )
+        numbers = [
+            metric(value, search.value),
+            metric("trials", len(search.trials)),
+            metric("pruned", search.trials["value"].isna().sum()),
+        ]
+        numbers += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
+        params = writer.flatten({"best": search.best, "budget": search.budget})
+        children = (_trial(search, about, value, number) for number in range(len(search.trials)))
+        return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
+
+    yield Unit(f"tuning/{run.name}", writer.mark(search.file), entry)
+
+
+def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
+    row = search.trials.iloc[number]
+    begun = int(1000 * row["started"])
+    numbers = [
+        metric(value, row["value"]),
+        *(metric(f"{value}/reached", v, step) for step, v in search.curves[number].items()),
+    ]
+    tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
+    params = writer.flatten({name: row[name] for name in search.names})
+    return Entry(
+        f"{search.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
+    )
+
+
+def _ablation(study: Study, name: str, table: pd.DataFrame) -> Unit:
+    """An ablation: a child for every variant, with its settings as parameters."""
+    file = study.folder / "ablations" / name / "table.csv"
+    at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
+    first = table.iloc[0]
+    about = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
+
+    def variant(row: dict[str, Any]) -> Entry:
+        numbers = [
+            metric(row["metric"], row["mean"]),
+            *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean"),
+        ]
+        return Entry(
+            f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at
+        )
+
+    def entry() -> Entry:
+        return Entry(
+            name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records"))
+        )
+
+    return Unit(f"ablation/{name}", writer.mark(file), entry)

@@ -1,0 +1,77 @@
+"""MLflow brought up to date with results/: at the end of `make repro` and of flows, when the UI starts, in the stage
+`report`. Without any import of MLflow where nothing has changed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedweave.pipelines.mlflow_records import stamp
+
+STORE = "MLFLOW_TRACKING_URI"
+
+
+def is_due(folder: Path, study: str) -> bool:
+    """Whether results/<study> has results that MLflow may not hold."""
+    finished = (folder / "leaderboard.csv").is_file() and any(folder.glob("runs/*/run.json"))
+    return finished and not stamp.is_current(folder, study, os.environ.get(STORE, ""))
+
+
+def here(folder: Path, study: str) -> None:
+    """Synchronise in this process; a failure is one line on standard error."""
+    if is_due(folder, study):
+        from fedweave.pipelines.mlflow_records import tracking
+
+        tracking.report(folder)
+
+
+def apart(folder: Path, study: str) -> None:
+    """Synchronise in a process of its own, for callers that have not imported PyTorch; a failure is one line."""
+    if is_due(folder, study):
+        subprocess.run([sys.executable, "-m", __name__, str(folder), study], check=False)
+
+
+def follow(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
+    """Keep MLflow up to date with every study under `folder` in the background, until `end` is set.
+
+    What DVC is writing at the moment is left alone until it has ended. What could not be logged is tried again when its
+    files have changed.
+    """
+
+    def look() -> None:
+        tried: dict[str, str] = {}
+        while not end.wait(pause):
+            for study in _finished(folder):
+                results = stamp.of_results(folder / study)
+                if tried.get(study) != results and not _busy() and is_due(folder / study, study):
+                    tried[study] = results
+                    apart(folder / study, study)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    return thread
+
+
+def _finished(folder: Path) -> Iterator[str]:
+    """The studies that have a leaderboard."""
+    for board in sorted(folder.rglob("leaderboard.csv")):
+        yield board.parent.relative_to(folder).as_posix()
+
+
+def _busy() -> bool:
+    """Whether DVC notes that a process reads or writes something."""
+    try:
+        return any(json.loads(Path(".dvc", "tmp", "rwlock").read_text(encoding="utf-8")).values())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+if __name__ == "__main__":
+    from fedweave.runs.parallel import die_with_parent
+
+    die_with_parent()  # what is cut off here is repaired by the next one
+    here(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,67 @@
+"""The pages of an experiment in MLflow's UI: a saved view for each task, with the columns of a leaderboard."""
+
+import json
+from urllib.parse import quote
+
+from fedweave import results
+from fedweave.pipelines import addresses
+from fedweave.pipelines.mlflow_records.writer import CURRENT, RECORD, Store
+from fedweave.results import Run, Study
+
+ABOUT = """\
+The methods on each task, best first: {links}.
+
+`kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
+`record` says whether it shows the results of now (`current`) or earlier ones (`superseded`, with reason and commit).
+Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
+tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
+"""
+SAVED = "mlflow.sharedViewState."  # tag of the experiment with a view that its page can open
+KIND = "mlflow.experimentKind"
+COLUMNS = ("std", "worst10", "rank", "p_adjusted", "bytes", "seconds")  # beside score and verdict
+LONGEST = 5000  # characters of a tag of an experiment
+
+
+def describe(store: Store, study: Study) -> None:
+    """Bring the experiment's description and the saved views of its tasks up to date."""
+    tasks = results.by_task(study)
+    links = ", ".join(f"[{task}]({link(store, task)})" for task in tasks)
+    first = study.runs[0]
+    about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
+    tags = {KIND: "custom_model_development", "mlflow.note.content": about[:LONGEST]}
+    tags |= {SAVED + key(task): saved(runs) for task, runs in tasks.items()}
+    stored = store.client.get_experiment(store.experiment).tags
+    for name, text in tags.items():
+        if stored.get(name) != text:
+            store.client.set_experiment_tag(store.experiment, name, text)
+
+
+def key(task: str) -> str:
+    """The name of the task's view in addresses."""
+    return quote(task, safe="")
+
+
+def link(store: Store, task: str) -> str:
+    """All runs of a task that are current, below MLflow's address."""
+    return f"{addresses.page(store.experiment)}&viewStateShareKey={key(task)}"
+
+
+def chosen(run: Run) -> str:
+    """The filter for the methods of a task."""
+    return f"tags.kind = 'method' AND tags.{RECORD} = '{CURRENT}' AND tags.task = '{run.task}'"
+
+
+def saved(runs: list[Run]) -> str:
+    """The view of a task as MLflow stores it: filter, order, columns."""
+    metric = str(runs[0].info["metric"])
+    score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS))
+    state = {
+        "searchFilter": chosen(runs[0]),
+        "orderByKey": score,
+        "orderByAsc": not runs[0].higher_is_better,
+        "selectedColumns": ["tags.`label`", score, "tags.`verdict`", *others],
+        "runsHiddenMode": "SHOW_ALL",
+    }
+    made = max(int((run.folder / "run.json").stat().st_mtime * 1000) for run in runs)
+    about = {"name": f"methods on {runs[0].task}", "createdAt": made, "updatedAt": made, "state": json.dumps(state)}
+    return json.dumps(about)

@@ -1,0 +1,94 @@
+"""What makes a score too good to be true: a column that gives the label away, and test rows that train as well."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.data import Dataset
+from fedweave.tensors.random_streams import stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 50  # rows below which chance makes columns and rows look alike
+MOST = 20_000  # rows that are looked at
+BINS = 200  # intervals of a column of numbers
+ERROR = 0.01  # share of wrong guesses below which a column alone reveals the label
+CHUNK = 65_536  # rows that are hashed at once
+
+
+def revealing(table: "pd.DataFrame", features: Sequence[str], labels: np.ndarray, train: np.ndarray) -> tuple[str, ...]:
+    """A line for each column that alone predicts nearly every label of training rows.
+
+    The most frequent class of every value (or interval of numbers) is counted in one half of the rows and guessed in
+    the other half. A column reveals the label if at most 1 % of the guesses are wrong, and at most a tenth of those
+    that the most frequent class makes.
+    """
+    if len(train) < FEWEST:
+        return ()
+    rows = stream(0, len(train)).permutation(train)[:MOST]
+    half, classes = len(rows) // 2, int(labels.max()) + 1
+    fit, held = labels[rows[:half]], labels[rows[half:]]
+    usual = np.bincount(fit, minlength=classes).argmax()
+    base = float((held != usual).mean())
+    lines = []
+    for name in features:
+        values = _cells(table[name].iloc[rows], half)
+        counts = np.bincount(values[:half] * classes + fit, minlength=(values.max() + 1) * classes)
+        counts = counts.reshape(-1, classes)
+        guess = np.where(counts.any(1), counts.argmax(1), usual)
+        wrong = float((guess[values[half:]] != held).mean())
+        if wrong <= ERROR and wrong <= base / 10 and base > 0:
+            lines.append(
+                f"column {name!r} alone predicts {100 * (1 - wrong):.1f} % of the labels of training rows; "
+                "if it is known only after the label, leave it out of features"
+            )
+    return tuple(lines)
+
+
+def _cells(column: "pd.Series[Any]", half: int) -> np.ndarray:
+    """Number of the value, or of the interval, of each row [M]; 0 is a missing value."""
+    from pandas.api import types
+
+    codes, values = column.factorize()
+    if not types.is_numeric_dtype(column) or len(values) <= BINS:
+        return np.asarray(codes) + 1
+    numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    known = numbers[:half][np.isfinite(numbers[:half])]
+    bins = min(BINS, half // 2)
+    edges = np.unique(np.quantile(known, np.linspace(0, 1, bins + 1)[1:-1])) if len(known) else known
+    return np.where(np.isnan(numbers), 0, np.searchsorted(edges, numbers) + 1)
+
+
+def duplicates(
+    dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]], whole: np.ndarray | None = None
+) -> tuple[str, ...]:
+    """A line if test rows are training rows too: the same features and the same class.
+
+    Nothing is said where most rows are the same as others, as in a table of a few categories: there it means nothing.
+
+    Args:
+        whole: whether a row has all its values [M]; others, which are filled in, are passed over.
+    """
+    if len(dataset.x) < FEWEST:
+        return ()
+    hashes = _hashes(dataset.x, dataset.labels)
+    chosen = [np.concatenate(rows[part]) for part in ("train", "test")]
+    train, test = (hashes[part if whole is None else part[whole[part]]] for part in chosen)
+    count = int(np.isin(test, train).sum())
+    if not count or len(np.unique(train)) < len(train) / 2:
+        return ()
+    return (
+        f"{count} of {len(chosen[1])} test rows are training rows too, with the same features and the same label; "
+        "drop duplicates before splitting",
+    )
+
+
+def _hashes(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """A number of 64 bits for each row and its label [M]; equal rows have equal ones."""
+    flat = np.ascontiguousarray(x).reshape(len(x), -1)
+    words = flat.view(f"u{flat.itemsize}")
+    factors = stream(1, words.shape[1]).integers(0, 2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    parts = [words[start : start + CHUNK].astype(np.uint64) @ factors for start in range(0, len(words), CHUNK)]
+    return np.asarray(np.concatenate(parts) * np.uint64(0x9E3779B97F4A7C15) + labels.astype(np.uint64))

@@ -1,0 +1,99 @@
+"""Federations of graphs: one subgraph per client, from arrays or from a table of nodes and one of edges."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedweave.api import arrays
+from fedweave.api.reading import read_pairs, read_table
+from fedweave.api.rows import Arrangement, RowOptions, arrange, column_values, feature_columns, named_columns, structure
+from fedweave.api.tables import fit_columns
+from fedweave.data import Dataset, Partition
+from fedweave.data.base import symmetric
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput
+
+
+def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
+    """The fields of a federation of one graph (x, edges, y) per client."""
+    named = arrays.as_graphs(graphs)
+    parts = [*named.values()]
+    sizes = [len(x) for x, _, _ in parts]
+    first = np.cumsum([0, *sizes[:-1]])
+    split = options.split
+    if not (split is None or isinstance(split, str | Mapping)):
+        split = [part for given in split for part in given]
+    owner = np.repeat(np.arange(len(parts)), sizes)
+    labels = np.concatenate([y for _, _, y in parts])
+    arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(named))
+    edges = np.concatenate([pairs + start for (_, pairs, _), start in zip(parts, first, strict=True)], axis=1)
+    return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, ())
+
+
+def of_tables(
+    nodes: Any, edges: Any, node: str, client: str, label: str, features: Sequence[str] | None, options: RowOptions
+) -> dict[str, Any]:
+    """The fields of a federation of a table of nodes and one of edges."""
+    table = read_table(nodes)
+    named = named_columns(table, options)
+    chosen = feature_columns(table, client, label, features, {**named, "node": node})
+    if node in chosen:
+        raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
+    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
+    arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
+    preprocessing = fit_columns(table, chosen, arrangement.rows["train"], embed=False)
+    pairs = _positions(edges, table[node].tolist())
+    within = arrangement.owner[pairs[0]] == arrangement.owner[pairs[1]]
+    dropped = int((~within).sum())
+    notes = (f"{dropped} of {len(within)} edges join nodes of two clients and are left out",) if dropped else ()
+    x = preprocessing.encode(table)
+    fields = _fields(x, symmetric(pairs[:, within], len(table)), arrangement, options, notes)
+    return {**fields, "preprocessing": preprocessing}
+
+
+def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
+    """Edges [2, E] as rows of the table of nodes.
+
+    Raises:
+        BadInput: two nodes have one name, or an edge has a node that is not there.
+    """
+    place = {one: i for i, one in enumerate(ids)}
+    if len(place) < len(ids):
+        twice = next(one for i, one in enumerate(ids) if place[one] != i)
+        raise BadInput(f"nodes: {twice!r} is there twice; each node has one row")
+    pairs = read_pairs(edges, "edges")
+    unknown = next((one for pair in pairs for one in pair if one not in place), None)
+    if unknown is not None:
+        raise BadInput(f"edges: {unknown!r} is no node; add its row, or drop its edges")
+    return np.array([[place[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
+
+
+def _fields(
+    x: np.ndarray, edges: np.ndarray, arrangement: Arrangement, options: RowOptions, notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """Fields of a federation from nodes [V, F] in any order and edges [2, E] within clients, in both directions."""
+    owner, count = arrangement.owner, len(arrangement.names)
+    nodes = tuple(np.flatnonzero(owner == i) for i in range(count))
+    local = np.empty(len(owner), dtype=np.int64)
+    for mine in nodes:
+        local[mine] = np.arange(len(mine))
+    subgraphs = tuple(local[edges[:, owner[edges[0]] == i]] for i in range(count))
+    parts = {part: tuple(local[mine] for mine in arrangement.rows[part]) for part in PARTS}
+    dataset = Dataset(
+        options.name, "graph", x, arrangement.labels, classes=len(arrangement.classes), edges=edges
+    )  # fmt: skip
+    partition = Partition(
+        parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **structure(arrangement, options)
+    )
+    return {
+        "dataset": dataset,
+        "partition": partition,
+        "setting": "own",
+        "dealt": arrays.given_block(dataset, partition),
+        "normalize": options.normalize,
+        "shape": tuple(x.shape[1:]),
+        "classes": arrangement.classes,
+        "notes": notes,
+    }

@@ -1,0 +1,116 @@
+"""Images of users: folders of files, and tables that name files or hold images."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # how others call a part
+
+
+def listed(folder: Path | str) -> "pd.DataFrame":
+    """A table of the files FOLDER/CLIENT/CLASS/FILE: file, client, label.
+
+    Raises:
+        BadInput: there is no such folder, or no image in it.
+    """
+    import pandas as pd
+
+    root = Path(folder)
+    if not root.is_dir():
+        raise BadInput(f"{root}: there is no such folder")
+    files = sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in ENDINGS and path.is_file())
+    if not files:
+        raise BadInput(f"{root}: has no images; name them CLIENT/CLASS/FILE with the ending {', '.join(ENDINGS)}")
+    names = [path.relative_to(root).parts for path in files]
+    return pd.DataFrame({"file": ["/".join(name) for name in names], "client": [name[0] for name in names],
+                         "label": [name[1] for name in names]})  # fmt: skip
+
+
+def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.ndarray:
+    """Bytes [M, C, H, W] of images: files below `root`, encoded files, PIL images or arrays [H, W] or [H, W, C].
+
+    All are grey if the first one is, else all are of three colours.
+
+    Args:
+        size: height and width to which all are resized; default: all must have the same size.
+
+    Raises:
+        BadInput: an image cannot be read, or has another size.
+    """
+    arrays: list[np.ndarray] = []
+    mode = ""
+    for i, image in enumerate(images):
+        opened, what = _opened(image, root, i)
+        mode = mode or ("L" if opened.mode in ("1", "L", "I", "I;16", "F") else "RGB")
+        converted = opened.convert(mode)
+        if size is not None:
+            converted = converted.resize((size[1], size[0]))
+        values = np.asarray(converted)
+        values = values[None] if mode == "L" else values.transpose(2, 0, 1)
+        if arrays and values.shape != arrays[0].shape:
+            shapes = [" x ".join(map(str, one.shape[1:])) for one in (values, arrays[0])]
+            raise BadInput(f"{what}: is of {shapes[0]} pixels, the first image of {shapes[1]}; give size=(32, 32)")
+        arrays.append(values)
+    return np.stack(arrays)
+
+
+def _opened(image: Any, root: Path, row: int) -> tuple[Any, str]:
+    """(the image as PIL has it, how a message calls it)."""
+    from PIL import Image
+
+    what = f"image in row {row}"
+    try:
+        if isinstance(image, Mapping):  # how Hugging Face's data sets store images
+            image = image["bytes"] if image.get("bytes") is not None else image["path"]
+        if isinstance(image, str | Path):
+            what, path = str(root / image), root / image
+            with Image.open(path) as file:
+                file.load()
+                return file, what
+        if isinstance(image, bytes):
+            return Image.open(io.BytesIO(image)), what
+        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image, dtype=np.uint8)), what
+    except Exception as error:  # decoders raise a dozen types for damaged files, among them that of an image too large
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"{what}: cannot be read as an image ({reason})") from error
+
+
+def as_table(dataset: Any) -> "pd.DataFrame":
+    """A data set of Hugging Face as a table; of several parts, with a column "split".
+
+    Takes whatever has `to_pandas`, or `column_names` and columns by name, or a mapping of names of parts to these.
+    Numbers of a `ClassLabel` become the names of the classes.
+
+    Raises:
+        BadInput: it is none of these.
+    """
+    import pandas as pd
+
+    if isinstance(dataset, Mapping) and not hasattr(dataset, "to_pandas"):
+        parts = {PARTS.get(str(name), str(name)): as_table(part) for name, part in dataset.items()}
+        return pd.concat([table.assign(split=name) for name, table in parts.items()], ignore_index=True)
+    if hasattr(dataset, "to_pandas"):
+        table = dataset.to_pandas()
+    elif hasattr(dataset, "column_names"):
+        table = pd.DataFrame({name: dataset[name] for name in dataset.column_names})
+    else:
+        raise BadInput(f"dataset: {type(dataset).__name__} has neither to_pandas() nor column_names; give a Dataset")
+    return _with_names(table, getattr(dataset, "features", None) or {})
+
+
+def _with_names(table: "pd.DataFrame", features: Mapping[str, Any]) -> "pd.DataFrame":
+    """`table` with names in place of the numbers of classes."""
+    for column, feature in features.items():
+        names: Sequence[str] | None = getattr(feature, "names", None)
+        if names and column in table and table[column].dtype.kind in "iu" and table[column].min() >= 0:
+            table = table.assign(**{column: np.array(names, dtype=object)[table[column].to_numpy()]})
+    return table

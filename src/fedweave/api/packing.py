@@ -1,0 +1,85 @@
+"""A finished run in one folder that predicts by itself: models, graphs, and how raw rows become inputs."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.api import folder as results_folder
+from fedweave.api import prediction
+from fedweave.api.prediction import Predictor, Source
+from fedweave.api.tables import Preprocessing
+from fedweave.errors import BadInput
+from fedweave.results import Run
+from fedweave.runs import serving
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN, ABOUT = "run.json", "data.json"
+
+
+def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
+    """Gather in `folder` what the models of `run` need to predict; returns raw rows of its first client as an example.
+
+    None where that cannot be: no models, a model without a name, or data that are not there any more.
+    """
+    models = sorted(run.folder.glob(serving.MODELS))
+    if not models or "code" in run.info["spec"]["task"]["model"]:
+        return None
+    try:
+        about, _, source = prediction.inputs_of(run)
+    except BadInput:
+        return None
+    for file in (run.folder / RUN, *models):
+        shutil.copy(file, folder)
+    (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")
+    if about["kind"] == "graph":
+        _pack_graphs(run, source, folder / serving.GRAPHS)
+    return example(about, source, run)
+
+
+def unpack(folder: Path) -> Predictor:
+    """What `pack` gathered, ready to predict.
+
+    Raises:
+        BadInput: the run's settings do not fit the code any more.
+    """
+    info, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RUN, ABOUT))
+    names = prediction.client_names(info)
+    return prediction.assemble(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
+
+
+def _pack_graphs(run: Run, source: Source | None, target: Path) -> None:
+    if source is not None:
+        serving.write_graphs(target, source.partition)
+    else:
+        shutil.copy(results_folder.place(run.folder.parents[1], run.task) / serving.GRAPHS, target)
+
+
+def example(about: dict[str, Any], source: Source | None, run: Run) -> "np.ndarray | pd.DataFrame":
+    """Rows as users send them: two test rows of the first client, or blank ones where the arrays are not at hand.
+
+    Of a graph, the features of all nodes of that client; of a table, one typical row.
+    """
+    if columns := results_folder.columns(about):
+        return _typical(columns)
+    if about["kind"] == "series":
+        return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
+    if about["kind"] == "graph":
+        if source is not None and source.partition.nodes is not None:
+            return np.asarray(source.dataset.x[source.partition.nodes[0]])
+        graphs = serving.read_graphs(results_folder.place(run.folder.parents[1], run.task) / serving.GRAPHS)
+        return np.zeros((int(graphs[0][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
+    if source is not None:
+        return np.asarray(source.dataset.x[source.partition.test[0][:2]])
+    return np.zeros((2, *about["shape"]), dtype=np.float32)
+
+
+def _typical(columns: Preprocessing) -> "pd.DataFrame":
+    """One row: the median of each number, the first value of each category."""
+    import pandas as pd
+
+    return pd.DataFrame({c.name: [c.levels[0] if c.levels else c.median] for c in columns.columns})

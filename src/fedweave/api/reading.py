@@ -1,0 +1,99 @@
+"""Files that users have: tables as CSV or Parquet, arrays as NPZ, lists of pairs."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.errors import BadInput
+from fedweave.readers.arrays import read_npz
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
+ARRAYS = ".npz"
+
+
+def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
+
+    Args:
+        columns: the only ones to read, which saves memory; default: all. One that the file lacks is passed over.
+
+    Raises:
+        BadInput: the file is missing, damaged, empty or of another kind.
+    """
+    import pandas as pd
+
+    if isinstance(source, pd.DataFrame):
+        return source
+    path = _file(source)
+    kinds = [suffix.lower() for suffix in path.suffixes[-2:]]
+    kind = next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
+    if kind is None:
+        raise BadInput(f"{path}: is no table; give a file with the ending {', '.join(TABLES)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # a column of numbers and texts is a category
+            if kind in (".parquet", ".pq"):
+                table = pd.read_parquet(path, columns=columns and [*filter({*_names(path)}.__contains__, columns)])
+            else:
+                used = None if columns is None else {*columns}.__contains__
+                table = pd.read_csv(path, sep="\t" if kind == ".tsv" else ",", usecols=used)
+    except Exception as error:  # readers raise a dozen types for damaged files
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"{path}: cannot be read as a table ({reason})") from error
+    if not len(table):
+        raise BadInput(f"{path}: has no rows")
+    return table
+
+
+def _names(path: Path) -> list[str]:
+    """Names of the columns of a Parquet file."""
+    import pyarrow.parquet
+
+    return list(pyarrow.parquet.read_schema(path).names)
+
+
+def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
+    """The arrays of an NPZ file, by name.
+
+    Raises:
+        BadInput: the file is missing or damaged, or holds Python objects.
+    """
+    path = _file(source)
+    try:
+        return read_npz(path)
+    except Exception as error:  # numpy and zipfile raise a dozen types for damaged files
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
+
+
+def read_pairs(source: Any, what: str) -> list[tuple[Any, Any]]:
+    """Pairs of a list, of the first two columns of a table, or of those of a file.
+
+    Raises:
+        BadInput: it holds no pairs.
+    """
+    if isinstance(source, str | Path) or hasattr(source, "columns"):
+        table = read_table(source)
+        if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
+            raise BadInput(f"{what}: needs two columns without missing entries, such as source and target")
+        return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
+    pairs = [tuple(pair) for pair in source]
+    bad = next((pair for pair in pairs if len(pair) != 2), None)
+    if bad is not None:
+        raise BadInput(f"{what}: {bad!r} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+    return pairs
+
+
+def _file(source: Any) -> Path:
+    if not isinstance(source, str | Path):
+        raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file")
+    path = Path(source)
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file")
+    return path

@@ -1,0 +1,104 @@
+"""What users give as a metric: a name, a metric, a function, or a scorer of scikit-learn."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedweave.errors import BadInput
+from fedweave.metrics import METRICS, Metric
+from fedweave.registry import definition
+from fedweave.study import plugins
+
+WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or a scorer of scikit-learn"
+
+
+def named_metric(metric: Any) -> str | None:
+    """The name of a metric in `METRICS`, which it enters if it is a user's own; None for none.
+
+    Raises:
+        BadInput: it is no metric, or a metric of another definition has its name.
+    """
+    if metric is None:
+        return None
+    if isinstance(metric, str):
+        plugins.look_for(metric, METRICS)
+        return metric
+    made = metric if isinstance(metric, Metric) else _made(metric)
+    known = METRICS.get(made.name)
+    if known is not None and known != made and definition(known.function) != definition(made.function):
+        where = definition(known.function)[0]
+        raise BadInput(f"metric: {made.name!r} is the name of another metric, in {where}; rename yours")
+    METRICS[made.name] = made
+    return made.name
+
+
+def _made(given: Any) -> Metric:
+    """A metric of a function, or of a scorer, which asks an estimator for its answers."""
+    if isinstance(given, type) or not callable(given):
+        raise BadInput(f"metric: {given!r} is no metric; {WAY}")
+    if _is_scorer(given):
+        score = getattr(given, "_score_func", None)
+        return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(given))
+    name = getattr(given, "__name__", type(given).__name__)
+    if not name.isidentifier():
+        raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
+    return Metric(name, given, higher_is_better=bool(getattr(given, "higher_is_better", True)))
+
+
+def _is_scorer(given: Any) -> bool:
+    return not hasattr(given, "__name__") and type(given).__module__.startswith("sklearn.metrics")
+
+
+class Scored:
+    """A scorer of scikit-learn as a function (targets, outputs): it is shown an estimator that has these outputs."""
+
+    def __init__(self, scorer: Callable[..., float]) -> None:
+        self.scorer = scorer
+
+    def __call__(self, targets: np.ndarray, outputs: np.ndarray) -> float:
+        """The score; its sign is that of the scorer, for which larger is always better."""
+        classes = np.issubdtype(np.asarray(targets).dtype, np.integer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # rows of one class, at every evaluation of every client
+            return float(self.scorer(_estimator(classes, outputs.shape[-1]), outputs, targets))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scored) and repr(self.scorer) == repr(other.scorer)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.scorer))
+
+
+def _estimator(classes: bool, width: int) -> Any:
+    """An estimator whose inputs are its answers."""
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+
+    class Classifier(ClassifierMixin, BaseEstimator):
+        """Says its inputs [M, C], probabilities of classes."""
+
+        classes_ = np.arange(width)
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            """The most probable class [M]."""
+            return np.asarray(x.argmax(1))
+
+        def predict_proba(self, x: np.ndarray) -> np.ndarray:
+            """Probabilities [M, C]."""
+            return x
+
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    class Regressor(RegressorMixin, BaseEstimator):
+        """Says its inputs."""
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            """Values [M] or [M, horizon]."""
+            return x
+
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    return Classifier() if classes else Regressor()

@@ -1,0 +1,24 @@
+"""Controls: outputs without a model, from what the client's training rows say."""
+
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData
+from fedweave.client.task import Forecast, Task
+
+
+def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
+    """Name of the rule -> outputs [B, ...] for `rows` of a client, without padding.
+
+    Of classes: their shares in the training rows, of which the largest is the most frequent class. Of numbers: the mean
+    of the training targets. Of forecasts: the last value of the window, repeated, and the mean of the training targets.
+    """
+    known = task.targets(data, data.train[data.train >= 0])
+    if task.targets_are == "classes":
+        counts = torch.bincount(known, minlength=int(data.arrays["y"].max()) + 1).to(task.dtype)
+        return {"Majority class": (counts / counts.sum()).expand(len(rows), -1)}
+    mean = known.mean().expand(len(rows), *known.shape[1:])
+    if not isinstance(task, Forecast):
+        return {"Training mean": mean}
+    last = data.arrays["x"].reshape(-1)[rows + task.window - 1]
+    return {"Last value": last[:, None].expand(len(rows), task.horizon), "Training mean": mean}

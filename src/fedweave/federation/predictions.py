@@ -1,0 +1,65 @@
+"""What the clients' models say of validation and test rows, and metrics of that which are no mean over rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave.client.data import ClientData, trimmed
+from fedweave.client.task import Task
+from fedweave.federation.executors import Executor
+from fedweave.federation.federation import Cohort
+from fedweave.federation.protocol import Method
+from fedweave.tensors.trees import Tree
+
+PARTS = ("val", "test")
+
+
+class Answers(NamedTuple):
+    """Of one client and one part of its rows: rows [m], targets and outputs [m, ...]."""
+
+    rows: np.ndarray
+    targets: np.ndarray
+    outputs: np.ndarray
+
+
+def answers(method: Method, models: Tree, executor: Executor, who: Cohort) -> dict[str, list[Answers]]:
+    """ "val" and "test" -> what the model of every client says of its rows.
+
+    Args:
+        models: personalized models [N, ...] of the clients in `who`.
+    """
+
+    def predict(model: Tree, data: ClientData) -> dict[str, Tensor]:
+        parts = [trimmed(getattr(data, part)) for part in PARTS]
+        outputs = method.predict(model, data, torch.cat(parts)).split([len(rows) for rows in parts])
+        return {part: _padded(made, len(getattr(data, part))) for part, made in zip(PARTS, outputs, strict=True)}
+
+    outputs = executor.each(predict, (models,), who)
+    return {
+        part: [_of_client(method.task, who.one(i), part, made) for i, made in enumerate(outputs[part])]
+        for part in PARTS
+    }
+
+
+def scores(method: Method, models: Tree, executor: Executor, who: Cohort) -> dict[str, Tensor]:
+    """ "val" and "test" -> the metric of the method's task for every client, float64 [N]; NaN where it is undefined."""
+    task = method.task
+    values = {
+        part: [task.measure.value(task.targets_are, a.targets, a.outputs) for a in mine]
+        for part, mine in answers(method, models, executor, who).items()
+    }
+    return {part: torch.tensor(mine, dtype=torch.float64) for part, mine in values.items()}
+
+
+def _padded(outputs: Tensor, length: int) -> Tensor:
+    """`outputs` [m, ...] with zeros behind, as long as the longest client's."""
+    return F.pad(outputs, (0, 0) * (outputs.ndim - 1) + (0, length - len(outputs)))
+
+
+def _of_client(task: Task, data: ClientData, part: str, outputs: Tensor) -> Answers:
+    rows = getattr(data, part)
+    rows = rows[rows >= 0]
+    return Answers(rows.cpu().numpy(), task.targets(data, rows).cpu().numpy(), outputs[: len(rows)].cpu().numpy())

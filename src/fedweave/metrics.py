@@ -1,0 +1,262 @@
+"""Metrics: functions of targets and outputs, for the rows of one client or for those of all clients together.
+
+Definitions are those of scikit-learn. A metric is NaN where the targets do not define it, such as the area under the
+ROC curve of rows of one class. This depends on targets alone, so that all methods are compared on the same clients.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedweave.errors import BadInput, choose
+from fedweave.registry import check_name, register
+
+Function = Callable[[np.ndarray, np.ndarray], float]
+KINDS = ("classes", "numbers", "forecasts")
+NUMBERS = ("numbers", "forecasts")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,49}")
+BINS = 15  # of the calibration error, as in Guo et al., 2017
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How good outputs are.
+
+    Attributes:
+        name: in studies, tables and files.
+        function: (targets, outputs) -> number. Of classes: numbers of classes [M] and probabilities [M, C]; of numbers
+            and forecasts: values [M] or [M, horizon], and as many outputs.
+        kinds: of targets that it fits: "classes", "numbers", "forecasts".
+        higher_is_better: its direction.
+        unit: "%" for percentages, which have two decimals; else empty.
+        title: of axes; default: the name.
+        needs: what a client's rows must have to define it, for messages.
+    """
+
+    name: str
+    function: Function
+    kinds: tuple[str, ...] = KINDS
+    higher_is_better: bool = True
+    unit: str = ""
+    title: str = ""
+    needs: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise BadInput(f"metric: {self.name!r} is not a name; use letters, digits, - and _, at most 50")
+        for kind in self.kinds:
+            choose(kind, KINDS, f"metric {self.name}: kinds")
+
+    def value(self, kind: str, targets: np.ndarray, outputs: np.ndarray) -> float:
+        """The metric of M rows; NaN without rows, or where an output is not finite.
+
+        Args:
+            kind: of the targets.
+            targets: [M] or [M, horizon]. Where a function fails on rows of one class, it is undefined there.
+            outputs: what a model says: scores or probabilities of classes [M, C], or values like `targets`.
+
+        Raises:
+            BadInput: the function fails or gives no number.
+        """
+        outputs = np.asarray(outputs, dtype=np.float64)
+        if not len(targets) or not np.isfinite(outputs).all():
+            return float("nan")
+        outputs = probabilities(outputs) if kind == "classes" else outputs
+        try:
+            return float(self.function(targets, outputs))
+        except Exception as error:  # a user's function can raise anything
+            if kind == "classes" and len(np.unique(targets)) < 2:
+                return float("nan")  # as scorers of scikit-learn that need every class
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            raise BadInput(
+                f"metric {self.name}: fails on targets {[*targets.shape]} and outputs {[*outputs.shape]} ({reason}); "
+                "it must give a number, or nan"
+            ) from error
+
+    def check(self, kind: str, width: int) -> None:
+        """Refuse a user's function that fails on a few rows of made-up targets, `width` classes or steps.
+
+        Raises:
+            BadInput: as `value`.
+        """
+        if self.function.__module__ == __name__:
+            return
+        rows = np.arange(4 * width) % width
+        steps = np.cos(np.arange(4 * width * width).reshape(-1, width))
+        targets = rows if kind == "classes" else steps[:, 0] if kind == "numbers" else steps
+        self.value(kind, targets, steps if kind != "numbers" else steps[:, -1])
+
+
+FUNCTIONS: dict[str, Function] = {}
+METRICS: dict[str, Metric] = {}
+
+
+def metric(name: str, **about: Any) -> Callable[[Function], Function]:
+    """Enter the decorated function (targets, outputs) -> number as the metric `name`.
+
+    Args:
+        name: of the metric.
+        about: the other attributes of `Metric`: kinds, higher_is_better, unit, title, needs.
+
+    Raises:
+        BadInput: on decorating what is no function, or a second one for the same name.
+    """
+    check_name("metric", name)
+
+    def enter(function: Function) -> Function:
+        if not callable(function):
+            raise BadInput(f"metric {name!r}: {function!r} is no function; write one of (targets, outputs)")
+        made = Metric(name, function, **about)
+        register(FUNCTIONS, "metric", name, function)
+        METRICS[name] = made
+        return function
+
+    return enter
+
+
+def check_fit(name: str, kind: str, where: str) -> Metric:
+    """The metric called `name`, which must fit targets of `kind`.
+
+    Raises:
+        BadInput: an unknown metric, or one that does not fit.
+    """
+    chosen = METRICS[choose(name, METRICS, where)]
+    if kind not in chosen.kinds:
+        fitting = ", ".join(sorted(other for other, one in METRICS.items() if kind in one.kinds))
+        raise BadInput(f"{where}: {name} does not fit {kind}; choices: {fitting}")
+    return chosen
+
+
+def unit(name: str) -> str:
+    """ " %" after a value of the metric `name`, or nothing."""
+    return f" {METRICS[name].unit}" if name in METRICS and METRICS[name].unit else ""
+
+
+def title(name: str) -> str:
+    """What an axis says of the metric `name`."""
+    return (METRICS[name].title or name) if name in METRICS else name
+
+
+def higher_is_better(name: str) -> bool:
+    """The direction of the metric `name`; upwards for one that is not defined here."""
+    return METRICS[name].higher_is_better if name in METRICS else True
+
+
+def probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
+    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
+        return outputs
+    raised = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(raised / raised.sum(1, keepdims=True))
+
+
+@metric("accuracy", kinds=("classes",), unit="%", title="accuracy, %")
+def accuracy(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Percentage of rows whose most probable class is the true one."""
+    return 100.0 * float((outputs.argmax(1) == targets).mean())
+
+
+@metric("balanced_accuracy", kinds=("classes",), unit="%", title="balanced accuracy, %")
+def balanced_accuracy(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Mean over the classes of the targets of the percentage of their rows that are recognised."""
+    from sklearn.metrics import recall_score
+
+    present = np.unique(targets)
+    return 100.0 * float(recall_score(targets, outputs.argmax(1), labels=present, average="macro", zero_division=0))
+
+
+@metric("roc_auc", kinds=("classes",), title="area under the ROC curve", needs="rows of at least two classes")
+def roc_auc(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Area under the ROC curve of the second of two classes; of more, the mean over classes of each against the rest.
+
+    A class that the targets lack is left out of the mean. NaN for targets of one class.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    present = np.unique(targets)
+    if len(present) < 2:
+        return float("nan")
+    classes = [1] if outputs.shape[1] == 2 else present.tolist()
+    return float(np.mean([roc_auc_score(targets == label, outputs[:, label]) for label in classes]))
+
+
+@metric("f1", kinds=("classes",), title="F1", needs="rows of the second class")
+def f1(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """F1 of the second of two classes, NaN where no target is of it; of more classes the same as `f1_macro`."""
+    from sklearn.metrics import f1_score
+
+    if outputs.shape[1] > 2:
+        return f1_macro(targets, outputs)
+    if not (targets == 1).any():
+        return float("nan")
+    return float(f1_score(targets, outputs.argmax(1), pos_label=1, zero_division=0))
+
+
+@metric("f1_macro", kinds=("classes",), title="F1, mean over classes")
+def f1_macro(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Mean of F1 over the classes that are true or predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(targets, outputs.argmax(1), average="macro", zero_division=0))
+
+
+@metric("log_loss", kinds=("classes",), higher_is_better=False, title="log-loss, nats")
+def log_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Mean of minus the logarithm of the true class's probability, which is at least the smallest step of a float64."""
+    from sklearn.metrics import log_loss as mean_loss
+
+    shares = outputs / outputs.sum(1, keepdims=True)
+    return float(mean_loss(targets, shares, labels=np.arange(outputs.shape[1])))
+
+
+@metric("calibration_error", kinds=("classes",), higher_is_better=False, title="expected calibration error")
+def calibration_error(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Expected calibration error: |accuracy - confidence| of 15 equal bins of confidence, weighted by their rows.
+
+    Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, Eq. 3.
+    """
+    confidence, right = outputs.max(1), outputs.argmax(1) == targets
+    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(place, weights=right - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(targets))
+
+
+@metric("mae", kinds=NUMBERS, higher_is_better=False, title="mean absolute error")
+def mae(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Mean absolute error over rows and steps."""
+    return float(np.abs(_differences(targets, outputs)).mean())
+
+
+@metric("mse", kinds=NUMBERS, higher_is_better=False, title="mean squared error")
+def mse(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Mean squared error over rows and steps."""
+    return float(np.square(_differences(targets, outputs)).mean())
+
+
+@metric("rmse", kinds=NUMBERS, higher_is_better=False, title="root mean squared error")
+def rmse(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Root of the mean squared error over rows and steps."""
+    return float(np.sqrt(mse(targets, outputs)))
+
+
+@metric("r2", kinds=NUMBERS, title="R²", needs="targets that differ")
+def r2(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Coefficient of determination over all values of all steps; NaN where all targets are equal."""
+    from sklearn.metrics import r2_score
+
+    flat = np.asarray(targets, dtype=np.float64).reshape(-1)
+    if np.ptp(flat) == 0:
+        return float("nan")
+    return float(r2_score(flat, _shaped(targets, outputs).reshape(-1)))
+
+
+def _shaped(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """`outputs` in the shape of the targets, which may lack a last axis of length one."""
+    return outputs.reshape(np.shape(targets))
+
+
+def _differences(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    return _shaped(targets, outputs) - np.asarray(targets, dtype=np.float64)

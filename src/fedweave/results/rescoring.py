@@ -1,0 +1,104 @@
+"""Scores by another metric than that of training, from stored predictions: no model is trained or run again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave.errors import BadInput
+from fedweave.files import read
+from fedweave.metrics import METRICS, Metric, check_fit
+from fedweave.readers.arrays import read_npz
+from fedweave.results.runs import AGAIN, KEYS, Run, Study
+from fedweave.results.selection import chosen
+from fedweave.runs.predictions import Stored, pooled
+
+
+def rescored(study: Study, metric: str) -> Study:
+    """`study` with the scores that `metric` gives to the stored predictions.
+
+    Every run stays at the round that validation by its own metric chose: predictions of other rounds are not stored.
+
+    Raises:
+        BadInput: an unknown metric, one that does not fit the targets, or a run without predictions.
+    """
+    for run in (*study.runs, *study.leaky):
+        check_fit(metric, _kind(run), f"{run.name}: metric")
+    runs, leaky = ([_rescored(run, METRICS[metric]) for run in part] for part in (study.runs, study.leaky))
+    return study._replace(runs=tuple(runs), leaky=tuple(leaky))
+
+
+def predictions(run: Run, seed: int) -> Stored | None:
+    """What the reported models of a repetition said; None where the file is missing.
+
+    Raises:
+        BadInput: a damaged file.
+    """
+    return _stored(run.folder / f"predictions-{seed}.npz")
+
+
+def _kind(run: Run) -> str:
+    return str(run.info.get("targets") or ("forecasts" if run.info["metric"] == "mse" else "classes"))
+
+
+def _stored(path: Path) -> Stored | None:
+    if not path.is_file():
+        return None
+    arrays = read(path, read_npz, AGAIN)
+    if lacking := {*Stored._fields} - {*arrays}:
+        raise BadInput(f"{path}: not readable (no {', '.join(sorted(lacking))}); {AGAIN}")
+    return Stored(*(arrays[name] for name in Stored._fields))
+
+
+def _rescored(run: Run, metric: Metric) -> Run:
+    if metric.name == run.info["metric"]:
+        return run
+    kind, picked = _kind(run), chosen(run)
+    if not any((run.folder / f"predictions-{seed}.npz").is_file() for seed in run.seeds):
+        reason = str(run.info.get("predictions") or "none: they are of an older version").removeprefix("none: ")
+        raise BadInput(
+            f"{run.name}: no predictions are stored ({reason}), which {metric.name} needs; "
+            f"train it again with metric: {metric.name}, or with evaluate.predictions: true"
+        )
+    tables = {seed: predictions(run, seed) for seed in run.seeds}
+    rows = [row for seed, table in tables.items() for row in _rows(run, metric, kind, seed, table, picked)]
+    whole = {seed: pooled(metric, kind, table) for seed, table in tables.items() if table is not None}
+    info = {
+        **run.info,
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
+        "select": "last",  # the one round that is there
+        "selected_by": run.info.get("selected_by") or run.info["metric"],
+        "pooled": whole,
+        "controls": _controls(run, metric, kind),
+    }
+    return replace(run, info=info, evaluations=pd.DataFrame(rows, columns=[*KEYS, "value"]))
+
+
+def _rows(
+    run: Run, metric: Metric, kind: str, seed: int, table: Stored | None, picked: pd.DataFrame
+) -> Iterator[tuple[Any, ...]]:
+    """Scores of every client and part in one repetition, at the latest round that one of them reports."""
+    rounds = picked[picked["seed"] == seed]["round"]
+    for test in (False, True):
+        for client in range(len(run.client_names)):
+            mine = np.zeros(0, bool) if table is None else (table.client == client) & (table.test == test)
+            value = np.nan if table is None else metric.value(kind, table.targets[mine], table.outputs[mine])
+            yield seed, max(int(rounds.max()), 1), run.info["point"], "test" if test else "val", client, value
+
+
+def _controls(run: Run, metric: Metric, kind: str) -> dict[str, list[float]]:
+    """Rule without a model -> the metric of every client's test rows."""
+    path = run.folder / "controls.npz"
+    table = _stored(path)
+    if table is None:
+        return {}
+    names = read(path, read_npz, AGAIN)["names"].tolist()
+    rows = [table.client == client for client in range(len(run.client_names))]
+    return {
+        str(name): [metric.value(kind, table.targets[mine], outputs[mine]) for mine in rows]
+        for name, outputs in zip(names, table.outputs, strict=True)
+    }

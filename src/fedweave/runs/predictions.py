@@ -1,0 +1,134 @@
+"""What the reported models say of validation and test rows, on disk, so that another metric needs no training.
+
+predictions-SEED.npz: `client`, `row`, `test` [R], `targets` and `outputs` [R, ...]: one entry a row. controls.npz: the
+same of rules without a model, of test rows; `names` [K], `outputs` [K, R, ...].
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fedweave.client.controls import controls
+from fedweave.errors import BadInput
+from fedweave.federation.predictions import Answers, answers
+from fedweave.federation.schedule import viewers
+from fedweave.files import atomic_path
+from fedweave.metrics import Metric
+from fedweave.runs.history import History, chosen
+from fedweave.runs.preparation import PreparedRun
+from fedweave.tensors import trees
+
+LARGEST = 2**25  # bytes of the outputs of a repetition: as float32 if they fit, else as float16, else none
+FILES = ("predictions-*.npz", "controls.npz")
+WEIGHTED = "none: test rows count by weight, which only the metric of the task does"
+
+
+class Stored(NamedTuple):
+    """What is in a file: of rules [K, R, ...], of a model [R, ...]."""
+
+    client: np.ndarray
+    row: np.ndarray
+    test: np.ndarray
+    targets: np.ndarray
+    outputs: np.ndarray
+
+
+def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[Answers]] | None:
+    """ "val" and "test" -> the answers of every client at the reported round; None where no round can be chosen."""
+    if not history.snapshot:
+        return None
+    try:
+        chosen(history, prepared)
+    except BadInput:  # diverged: no round has a finite value
+        return None
+    models = trees.tree_map(lambda t: t.to(prepared.device), history.snapshot["models"])
+    federation, there = prepared.federation, len(tree_leaves(models)[0])
+    if there < federation.clients:  # a round before the newcomers joined
+        federation = federation.select(torch.arange(there))
+    who = viewers(federation, seed, history.snapshot["round"])
+    with torch.no_grad():
+        return answers(prepared.method, models, prepared.executor, who)
+
+
+def stored(made: Mapping[str, list[Answers]]) -> Stored:
+    """Answers of all clients as one table; validation rows first."""
+    pairs = [(part == "test", i, one) for part, mine in made.items() for i, one in enumerate(mine)]
+    lengths = [len(one.rows) for _, _, one in pairs]
+    return Stored(
+        np.repeat(np.array([i for _, i, _ in pairs], dtype=np.int32), lengths),
+        np.concatenate([one.rows for _, _, one in pairs]),
+        np.repeat(np.array([test for test, _, _ in pairs]), lengths),
+        np.concatenate([one.targets for _, _, one in pairs]),
+        np.concatenate([one.outputs for _, _, one in pairs]),
+    )
+
+
+def precision(values: int) -> str:
+    """The type in which so many outputs are stored; "none: ..." where they are too many."""
+    for name in ("float32", "float16"):
+        if values * np.dtype(name).itemsize <= LARGEST:
+            return name
+    return f"none: {values * 2 / 2**20:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}"
+
+
+def write(path: Path, table: Stored, dtype: str, **more: Any) -> None:
+    """Write a table; outputs as `dtype`."""
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, **table._replace(outputs=table.outputs.astype(dtype))._asdict(), **more)
+
+
+def weighted(prepared: PreparedRun) -> bool:
+    """Whether test rows count by the client's own distribution of classes."""
+    return "test_weight" in prepared.federation.own
+
+
+def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers]]:
+    """Rule -> its answers on the test rows of every client.
+
+    Args:
+        width: least number of classes of the outputs.
+    """
+    made: dict[str, list[Answers]] = {}
+    for data in _clients(prepared):
+        rows = data.test[data.test >= 0]
+        targets = prepared.method.task.targets(data, rows).cpu().numpy()
+        for name, outputs in controls(prepared.method.task, data, rows).items():
+            wide = _widened(outputs, width).cpu().numpy()
+            made.setdefault(name, []).append(Answers(rows.cpu().numpy(), targets, wide))
+    return made
+
+
+def control_values(prepared: PreparedRun) -> dict[str, list[float]]:
+    """Rule -> the metric of every client's test rows, as models are scored."""
+    task = prepared.method.task
+    if task.scoring is not None:
+        return {
+            name: [task.scoring.value(task.targets_are, a.targets, a.outputs) for a in mine]
+            for name, mine in of_controls(prepared).items()
+        }
+    values: dict[str, list[float]] = {}
+    for data in _clients(prepared):
+        rows = data.test[data.test >= 0]
+        for name, outputs in controls(task, data, rows).items():
+            values.setdefault(name, []).append(float(task.score(outputs, data, rows, shared_test=True)))
+    return values
+
+
+def pooled(metric: Metric, kind: str, table: Stored) -> float:
+    """The metric of all clients' test rows together."""
+    return metric.value(kind, table.targets[table.test], table.outputs[table.test])
+
+
+def _clients(prepared: PreparedRun) -> list[Any]:
+    who = viewers(prepared.federation, 0, 0)
+    return [who.one(i) for i in range(len(who))]
+
+
+def _widened(outputs: Tensor, width: int) -> Tensor:
+    missing = width - outputs.shape[-1] if outputs.ndim > 1 else 0
+    return torch.nn.functional.pad(outputs, (0, missing)) if missing > 0 else outputs

@@ -1,0 +1,212 @@
+"""Runs scored by another metric: at training, from stored predictions, beside controls without a model."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import get_scorer, matthews_corrcoef, roc_auc_score
+
+import fedweave as fw
+from fedweave import report, results
+from fedweave.metrics import METRICS, probabilities
+from fedweave.pipelines.stages import leaderboard
+from fedweave.report.summary import summary
+from fedweave.results.rescoring import predictions as said_by
+from fedweave.runs import predictions
+
+DRAWS = np.random.default_rng(8)
+OWNER = np.repeat(["Ann", "Bob", "Cy", "Dan"], 60)
+X = DRAWS.normal(size=(240, 3)).astype(np.float32)
+Y = np.where(X[:, 0] + DRAWS.normal(size=240) > 1.0, "yes", "no")
+Y[OWNER == "Dan"] = "no"
+QUIET = {"rounds": 4, "progress": False, "device": "cpu"}
+
+
+def people() -> fw.Federation:
+    return fw.Federation.from_arrays(X, Y, client=OWNER, name="people")
+
+
+def compared(metric: object = None, **options: object) -> fw.Comparison:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options)
+
+
+@pytest.fixture(scope="module")
+def plain() -> fw.Comparison:
+    return compared()
+
+
+@pytest.fixture(scope="module")
+def ranked() -> fw.Comparison:
+    return compared("roc_auc")
+
+
+def by_hand(done: fw.Comparison, name: str, seed: int) -> dict[str, float]:
+    """Client -> its area under the curve, from the stored predictions."""
+    table = said_by(done[name].run, seed)
+    areas = {}
+    for i, client in enumerate(done.clients):
+        mine = table.test & (table.client == i)
+        score = probabilities(table.outputs[mine].astype(float))[:, 1]
+        areas[client] = roc_auc_score(table.targets[mine], score) if len({*table.targets[mine]}) > 1 else np.nan
+    return areas
+
+
+def test_stored_predictions_give_the_scores_of_training(plain: fw.Comparison) -> None:
+    again = plain.with_metric("f1").with_metric("accuracy")
+    for name in plain:
+        pd.testing.assert_series_equal(again[name].scores, plain[name].scores, rtol=1e-6)
+        assert again[name].run.info["pooled"].keys() == {0, 1}
+
+
+def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparison) -> None:
+    other = plain.with_metric("roc_auc")
+    for name in plain:
+        chosen = plain[name].chosen().groupby("seed")["round"].first()
+        assert other[name].chosen().groupby("seed")["round"].first().to_dict() == chosen.to_dict()
+        expected = pd.DataFrame([by_hand(plain, name, seed) for seed in (0, 1)]).mean()
+        assert other[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
+    assert other.metric == "roc_auc"
+    assert other.leaderboard()["mean"].is_monotonic_decreasing
+
+
+def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = plain.study.folder
+    page = report.build(folder, folder / "partitions", metric="roc_auc")
+    assert page.name == "report-roc_auc.html"
+    text = page.read_text(encoding="utf-8")
+    assert "Scores by roc_auc are at the rounds that accuracy chose on validation data." in text
+    assert "1 of 4 clients have no roc_auc" in text
+    leaderboard.show(results.rescored(results.load_study(folder), "roc_auc"))
+    shown = capsys.readouterr().out
+    assert "people own, roc_auc" in shown
+    assert "Majority class [control]" in shown
+    assert "0.5000" in shown
+
+
+def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> None:
+    for name in ranked:
+        run = ranked[name].run
+        val = run.evaluations[(run.evaluations["split"] == "val") & (run.evaluations["point"] == run.info["point"])]
+        mean = val.groupby(["seed", "round"])["value"].mean().unstack("seed")
+        chosen = ranked[name].chosen().groupby("seed")["round"].first()
+        assert chosen.to_dict() == mean.idxmax().to_dict()
+        expected = pd.DataFrame([by_hand(ranked, name, seed) for seed in (0, 1)]).mean()
+        assert ranked[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
+
+
+def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -> None:
+    scores = ranked["local"].scores
+    assert np.isnan(scores["Dan"])
+    assert scores.drop("Dan").notna().all()
+    board = ranked.leaderboard().set_index("method")
+    assert board.loc["local", "mean"] == pytest.approx(scores.drop("Dan").mean())
+    study = ranked.study
+    text = summary(study, results.tables(study))[0].text
+    assert "1 of 4 clients have no roc_auc, which needs rows of at least two classes: Dan." in text
+    with pytest.warns(UserWarning, match="1 of 4 clients have no roc_auc"):
+        fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
+
+
+def test_the_pooled_value_is_of_all_rows(ranked: fw.Comparison) -> None:
+    whole = []
+    for seed in (0, 1):
+        table = said_by(ranked["fedavg"].run, seed)
+        score = probabilities(table.outputs.astype(float))[table.test, 1]
+        whole.append(roc_auc_score(table.targets[table.test], score))
+    pooled = ranked.leaderboard().set_index("method").loc["fedavg", "pooled"]
+    assert pooled == pytest.approx(np.mean(whole))
+
+
+def test_predictions_change_no_score(plain: fw.Comparison, tmp_path: Path) -> None:
+    without = compared(evaluate={"predictions": False}, out=tmp_path)
+    for name in plain:
+        pd.testing.assert_frame_equal(without[name].run.evaluations, plain[name].run.evaluations)
+    assert not [*tmp_path.rglob("predictions-*.npz"), *tmp_path.rglob("controls.npz")]
+    with pytest.raises(fw.BadInput, match=r"no predictions are stored \(evaluate.predictions is off\), which f1 needs"):
+        without.with_metric("f1")
+
+
+def test_an_own_metric_by_name_is_that_of_the_task(plain: fw.Comparison) -> None:
+    named = compared("accuracy")
+    for name in plain:
+        pd.testing.assert_frame_equal(named[name].run.evaluations, plain[name].run.evaluations)
+
+
+@pytest.mark.parametrize(("share", "dtype"), [(1.0, "float32"), (0.5, "float16"), (0.4, "none")])
+def test_the_size_of_predictions_is_bounded(
+    share: float, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = sum(len(rows) for part in ("val", "test") for rows in getattr(people().partition, part))
+    monkeypatch.setattr(predictions, "LARGEST", int(share * held * 2 * 4))
+    run = fw.fit("local", people(), out=tmp_path, **QUIET).run
+    assert run.info["predictions"].startswith(dtype)
+    stored = said_by(run, 0)
+    assert (stored is None) if dtype == "none" else stored.outputs.dtype == dtype
+
+
+def test_the_most_frequent_class_is_in_every_board(plain: fw.Comparison) -> None:
+    rules = plain.controls()
+    assert rules["control"].tolist() == ["Majority class"]
+    assert rules["mean"][0] == pytest.approx(people().majority().mean())
+    assert "Majority class [control]" in plain._repr_html_()
+    assert plain.with_metric("roc_auc").controls()["mean"][0] == 0.5
+    page = plain.report().read_text(encoding="utf-8")
+    assert "Majority class [control]" in page.split("<tfoot>")[1].split("</tfoot>")[0]
+
+
+def test_a_method_below_a_control_is_named_first() -> None:
+    labels = DRAWS.permutation(np.where(np.arange(240) % 6 == 0, "late", "on time"))
+    noise = fw.Federation.from_arrays(X, labels, client=OWNER)
+    with pytest.warns(UserWarning, match="no method is above the control 'Majority class'"):
+        done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
+    line = summary(done.study, results.tables(done.study))[0]
+    assert line.warning
+    assert line.sentences[0].startswith("own-data: EVERY METHOD IS WORSE THAN THE CONTROL Majority class (")
+
+
+def test_forecasts_have_the_last_value_and_the_mean() -> None:
+    series = fw.Federation.from_dataset(
+        "us-income", "natural", clients=48, window=5, horizon=5, gap=4, split={"train": 0.5, "val": 0.2, "test": 0.3},
+        normalize="standard",
+    )  # fmt: skip
+    done = fw.compare(series, ["local"], model="tpt_mlp", seeds=1, **{**QUIET, "rounds": 1})
+    rules = done.controls().set_index("control")["mean"]
+    assert rules["Last value"] == pytest.approx(0.0093, abs=5e-5)  # as docs/datasets/us-income.md says
+    assert done.with_metric("rmse").controls().set_index("control")["mean"]["Last value"] < rules["Last value"] ** 0.5
+    with pytest.raises(fw.BadInput, match="metric: accuracy does not fit forecasts; choices: mae, mse, r2, rmse"):
+        done.with_metric("accuracy")
+
+
+def test_functions_and_scorers(plain: fw.Comparison) -> None:
+    def correlation(targets: np.ndarray, outputs: np.ndarray) -> float:
+        return float(matthews_corrcoef(targets, outputs.argmax(1)))
+
+    mine = plain.with_metric(correlation)
+    scorer = plain.with_metric(get_scorer("matthews_corrcoef"))
+    assert mine.metric == "correlation"
+    assert scorer.metric == "sklearn_matthews_corrcoef"
+    pd.testing.assert_frame_equal(mine.scores(), scorer.scores())
+    loss = plain.with_metric(get_scorer("neg_log_loss"))["local"].scores
+    assert loss[:3].to_numpy() == pytest.approx(-plain.with_metric("log_loss")["local"].scores[:3].to_numpy())
+    for name in ("correlation", "sklearn_matthews_corrcoef", "sklearn_log_loss"):
+        del METRICS[name]
+
+
+def test_bad_metrics_are_refused_before_any_work(tmp_path: Path) -> None:
+    def broken(targets: np.ndarray, outputs: np.ndarray) -> float:
+        raise ValueError("no")
+
+    for bad, message in (
+        ("r2", "metric: r2 does not fit classes; choices: accuracy"),
+        ("auc_roc", "metric: 'auc_roc' is unknown"),
+        (3, "metric: 3 is no metric; give a name"),
+        (broken, r"metric broken: fails on targets \[8\] and outputs \[8, 2\] \(no\)"),
+    ):
+        with pytest.raises(fw.BadInput, match=message):
+            compared(bad, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    METRICS.pop("broken", None)

@@ -1,0 +1,224 @@
+"""Federations from files: tables, arrays, images, nodes and edges; damaged ones are refused in one line."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import fedweave as fw
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+COUNT = 90
+DRAWS = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {
+        "shop": [f"shop {i % 3}" for i in range(COUNT)],
+        "day": pd.date_range("2024-01-01", periods=COUNT).strftime("%Y-%m-%d"),
+        "size": DRAWS.normal(size=COUNT),
+        "kind": DRAWS.choice(["a", "b"], COUNT),
+        "unused": DRAWS.normal(size=COUNT),
+        "late": DRAWS.choice(["yes", "no"], COUNT),
+    }
+)
+NAMES: dict[str, Any] = {"client": "shop", "label": "late"}
+
+
+def same(first: fw.Federation, second: fw.Federation) -> None:
+    """The same data for the same clients, split in the same way."""
+    np.testing.assert_array_equal(first.dataset.x, second.dataset.x)
+    assert first.dealt == second.dealt
+    assert first.names == second.names
+    assert first.classes == second.classes
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet"])
+def test_a_table_from_a_file(ending: str, tmp_path: Path) -> None:
+    """What was written is read; of a file only the columns that are used."""
+    file = tmp_path / f"orders.{ending}"
+    if ending == "parquet":
+        TABLE.to_parquet(file)
+    else:
+        TABLE.to_csv(file, index=False, sep="\t" if ending == "tsv" else ",", float_format="%.17g")
+    options: dict[str, Any] = {"features": ["size", "kind"], "time": "day", "split": "chronological"}
+    made = fw.Federation.from_file(file, **NAMES, **options)
+    assert made.name == "orders"
+    same(made, fw.Federation.from_pandas(TABLE, **NAMES, **options))
+    with pytest.raises(fw.BadInput, match="no column 'sze'"):
+        fw.Federation.from_file(file, **NAMES, features=["sze"])
+
+
+def test_arrays_from_a_file(tmp_path: Path) -> None:
+    """NPZ: names of arrays in place of names of columns."""
+    x, late, shop = TABLE[["size", "unused"]].to_numpy(), TABLE["late"].to_numpy(str), TABLE["shop"].to_numpy(str)
+    np.savez(tmp_path / "orders.npz", rows=x, late=late, shop=shop, day=np.arange(COUNT))
+    made = fw.Federation.from_file(
+        tmp_path / "orders.npz", **NAMES, features=["rows"], time="day", normalize="standard"
+    )
+    same(made, fw.Federation.from_arrays(x, late, client=shop, time=np.arange(COUNT), normalize="standard"))
+    with pytest.raises(fw.BadInput, match="there is no 'x'; the file has rows, late, shop, day"):
+        fw.Federation.from_file(tmp_path / "orders.npz", **NAMES)
+    with pytest.raises(fw.BadInput, match="embed: is an option of tables"):
+        fw.Federation.from_file(tmp_path / "orders.npz", **NAMES, embed=True)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    """One line with the name of the file."""
+    for name, content in {"a.csv": b"", "b.parquet": b"PAR1", "c.npz": b"PK", "d.txt": b"x", "e.csv": b"x,y\n"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(fw.BadInput, match=name) as caught:
+            fw.Federation.from_file(tmp_path / name, **NAMES)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(fw.BadInput, match="there is no such file"):
+        fw.Federation.from_file(tmp_path / "none.csv", **NAMES)
+
+
+def test_a_given_client_graph(tmp_path: Path) -> None:
+    """Pairs of names, as a list or a file, in both directions; others are refused."""
+    pairs = [("shop 0", "shop 1"), ("shop 2", "shop 1")]
+    pd.DataFrame(pairs, columns=["from", "to"]).to_csv(tmp_path / "near.csv", index=False)
+    for relation in (pairs, tmp_path / "near.csv"):
+        made = fw.Federation.from_pandas(TABLE, **NAMES, relation=relation)
+        np.testing.assert_array_equal(made.partition.relation, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    assert made.dealt != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).dealt
+    with pytest.raises(fw.BadInput, match="relation: 'shop 9' is no client"):
+        fw.Federation.from_pandas(TABLE, **NAMES, relation=[("shop 9", "shop 1")])
+
+
+def pictures(folder: Path, count: int = 12) -> np.ndarray:
+    """Images CLIENT/CLASS/FILE of two clients and two classes; [M, 3, 5, 4] in the order of their names."""
+    x = np.random.default_rng(0).integers(256, size=(2, 2, count, 5, 4, 3), dtype=np.uint8)
+    for i, client in enumerate(("left", "right")):
+        for j, label in enumerate(("cat", "dog")):
+            (folder / client / label).mkdir(parents=True)
+            for k in range(count):
+                Image.fromarray(x[i, j, k]).save(folder / client / label / f"{k:02d}.png")
+    return x.reshape(-1, 5, 4, 3).transpose(0, 3, 1, 2)
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    """Files CLIENT/CLASS/FILE, or a table that names them; bytes are those of the files."""
+    x = pictures(tmp_path / "all")
+    made = fw.Federation.from_images(tmp_path / "all")
+    assert made.names == ("left", "right")
+    assert made.classes == ("cat", "dog")
+    np.testing.assert_array_equal(made.dataset.x, x)
+    listed = pd.DataFrame(
+        {"path": [f"{c}/{k}/{i:02d}.png" for c in ("left", "right") for k in ("cat", "dog") for i in range(12)]}
+    )
+    parts = listed["path"].str.split("/", expand=True)
+    listed = listed.assign(site=parts[0], animal=parts[1], split=["train", "val", "test"] * 16)
+    listed.to_csv(tmp_path / "list.csv", index=False)
+    again = fw.Federation.from_images(
+        tmp_path / "all", tmp_path / "list.csv", file="path", client="site", label="animal", split="split"
+    )
+    np.testing.assert_array_equal(again.dataset.x, x)
+    np.testing.assert_array_equal(again.partition.train[0], np.arange(0, 24, 3))
+    small = fw.Federation.from_images(tmp_path / "all", size=(4, 8), normalize="standard_client")
+    assert small.dataset.x.shape == (48, 3, 4, 8)
+    run = fw.fit("fedavg", small, rounds=1, progress=False)
+    assert {*run.predict(small.dataset.x[:3], "left")} <= {"cat", "dog"}
+
+
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    """A damaged file, one of another size, and an empty folder."""
+    pictures(tmp_path / "all")
+    file = tmp_path / "all" / "right" / "dog" / "03.png"
+    Image.fromarray(np.zeros((6, 4, 3), np.uint8)).save(file)
+    with pytest.raises(fw.BadInput, match=r"03\.png: is of 6 x 4 pixels, the first image of 5 x 4; give size="):
+        fw.Federation.from_images(tmp_path / "all")
+    file.write_bytes(b"no image")
+    with pytest.raises(fw.BadInput, match=r"03\.png: cannot be read as an image"):
+        fw.Federation.from_images(tmp_path / "all")
+    with pytest.raises(fw.BadInput, match="has no images"):
+        fw.Federation.from_images(tmp_path)
+
+
+class Stored:
+    """A data set with the methods of Hugging Face's that are used."""
+
+    def __init__(self, table: pd.DataFrame, **names: list[str]) -> None:
+        self.table, self.features = table, {key: SimpleNamespace(names=value) for key, value in names.items()}
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self.table
+
+
+def test_data_sets_of_hugging_face() -> None:
+    """One table or several parts; numbers of classes get their names; encoded images are read."""
+    coded = TABLE.assign(late=(TABLE["late"] == "yes").astype(int))
+    stored = Stored(coded, late=["no", "yes"])
+    same(fw.Federation.from_huggingface(stored, **NAMES), fw.Federation.from_pandas(TABLE, **NAMES))
+    parts = {"train": TABLE[:60], "validation": TABLE[60:75], "test": TABLE[75:]}
+    made = fw.Federation.from_huggingface({name: Stored(table) for name, table in parts.items()}, **NAMES)
+    np.testing.assert_array_equal(np.sort(np.concatenate(made.partition.val)), np.arange(60, 75))
+    x, cells = np.random.default_rng(0).integers(256, size=(COUNT, 4, 4), dtype=np.uint8), []
+    for image in x:
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "png")
+        cells.append({"bytes": buffer.getvalue(), "path": None})
+    pictured = fw.Federation.from_huggingface(Stored(TABLE.assign(picture=cells)), **NAMES, image="picture")
+    np.testing.assert_array_equal(pictured.dataset.x[:, 0], x)
+    with pytest.raises(fw.BadInput, match="list has neither to_pandas"):
+        fw.Federation.from_huggingface([1], **NAMES)
+
+
+def graph_files(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Nodes in mixed order, of three sites, and edges, some of them between sites."""
+    draws = np.random.default_rng(0)
+    nodes = pd.DataFrame(
+        {
+            "node": [f"n{i}" for i in draws.permutation(60)],
+            "client": draws.choice(["x", "y", "z"], 60),
+            "degree": draws.normal(size=60),
+            "kind": draws.choice(["a", "b"], 60),
+            "label": draws.choice(["red", "blue"], 60),
+        }
+    )
+    edges = pd.DataFrame(np.stack([draws.choice(nodes["node"], 200), draws.choice(nodes["node"], 200)], 1))
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    edges.to_csv(folder / "edges.csv", index=False)
+    return nodes, edges
+
+
+def test_a_graph_from_two_files(tmp_path: Path) -> None:
+    """Every edge within a client is there in both directions, others are counted; models train and predict."""
+    nodes, edges = graph_files(tmp_path)
+    made = fw.Federation.from_graphs(tmp_path / "nodes.csv", tmp_path / "edges.csv")
+    owner = dict(zip(nodes["node"], nodes["client"], strict=True))
+    expected: dict[str, set[tuple[str, str]]] = {name: set() for name in made.names}
+    between = 0
+    for a, b in edges.itertuples(index=False):
+        between += owner[a] != owner[b]
+        if owner[a] == owner[b] and a != b:
+            expected[owner[a]] |= {(a, b), (b, a)}
+    for i, name in enumerate(made.names):
+        ids = nodes["node"].to_numpy()[made.partition.nodes[i]]
+        assert {owner[one] for one in ids} == {name}
+        assert {(ids[a], ids[b]) for a, b in made.partition.edges[i].T} == expected[name]
+        parts = [getattr(made.partition, part)[i] for part in ("train", "val", "test")]
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(ids)))
+    assert made.notes == (f"{between} of 200 edges join nodes of two clients and are left out",)
+    run = fw.fit("fedavg", made, rounds=2, progress=False, out=tmp_path / "out")
+    raw = nodes[nodes["client"] == "y"]
+    test = made.partition.test[1]
+    said = fw.load(tmp_path / "out")["fedavg"].predict(raw, "y")[test]
+    assert 100 * (said == raw["label"].to_numpy()[test]).mean() == pytest.approx(run.scores["y"])
+
+
+def test_bad_graphs_are_refused(tmp_path: Path) -> None:
+    """Unknown nodes, nodes that are there twice, and names as features."""
+    nodes, edges = graph_files(tmp_path)
+    make = fw.Federation.from_graphs
+    with pytest.raises(fw.BadInput, match="edges: 'n99' is no node"):
+        make(nodes, [("n1", "n99")])
+    with pytest.raises(fw.BadInput, match="nodes: 'n1' is there twice"):
+        make(nodes.assign(node="n1"), edges)
+    with pytest.raises(fw.BadInput, match="'node' is the node's own name"):
+        make(nodes, edges, features=["node"])
+    with pytest.raises(fw.BadInput, match="no column 'place'"):
+        make(nodes, edges, client="place")

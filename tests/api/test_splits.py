@@ -1,0 +1,137 @@
+"""Splits by rules: parts never overlap, keep the order of time with a gap, and keep recordings whole."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+
+PARTS = ("train", "val", "test")
+
+
+def drawn(count: int = 300, clients: int = 4, seed: int = 0) -> dict[str, Any]:
+    """Rows of clients of different sizes, with a time, a session and a class."""
+    draws = np.random.default_rng(seed)
+    owner = draws.choice(clients, size=count, p=np.arange(1, clients + 1) / np.arange(1, clients + 1).sum())
+    session = [f"{i}-{n}" for i, n in zip(owner, draws.integers(6, size=count), strict=True)]
+    return {
+        "x": draws.normal(size=(count, 3)), "y": draws.integers(2, size=count), "client": owner,
+        "time": draws.integers(40, size=count), "recording": np.array(session),
+    }  # fmt: skip
+
+
+def made(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federation, dict[str, Any]]:
+    """A federation that is split by `rule`, and its rows."""
+    data = drawn(seed=seed)
+    used = {"chronological": ("time",), "grouped": ("recording",)}.get(rule, ())
+    columns = {key: data[key] for key in ("client", *used)}
+    return fw.Federation.from_arrays(data["x"], data["y"], split=rule, seed=seed, **columns, **options), data
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
+def test_parts_are_a_partition(rule: str, seed: int) -> None:
+    """Every row of a client is in exactly one part, and the shares are met."""
+    federation, data = made(rule, seed, shares={"train": 0.5, "val": 0.2, "test": 0.3})
+    for i, name in enumerate(federation.names):
+        parts = [getattr(federation.partition, part)[i] for part in PARTS]
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.flatnonzero(data["client"] == int(name)))
+        slack = (
+            1 if rule != "grouped" else np.unique(data["recording"][np.concatenate(parts)], return_counts=True)[1].max()
+        )
+        sizes = np.array([len(part) for part in parts])
+        assert (np.abs(sizes - np.array([0.5, 0.2, 0.3]) * sizes.sum()) <= slack).all()
+
+
+def test_stratified_keeps_the_mix_better_than_random() -> None:
+    """Of a rare class each part has its share; a random split only on average."""
+    y = np.array([0] * 180 + [1] * 20)
+    x, client = np.arange(400.0).reshape(200, 2), ["a", "b"] * 100
+    counts = {}
+    for rule in ("random", "stratified"):
+        federation = fw.Federation.from_arrays(x, y, client=client, split=rule, seed=3)
+        counts[rule] = [y[rows].sum() for rows in federation.partition.test]
+    assert counts["stratified"] == [2, 2]
+    assert counts["random"] != [2, 2]
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+def test_time_with_a_gap(gap: int) -> None:
+    """No row of a later part is before one of an earlier part, and `gap` rows between them are in none."""
+    federation, data = made("chronological", gap=gap)
+    for i, name in enumerate(federation.names):
+        parts = [getattr(federation.partition, part)[i] for part in PARTS]
+        times = [data["time"][part] for part in parts]
+        assert times[0].max() <= times[1].min()
+        assert times[1].max() <= times[2].min()
+        assert sum(map(len, parts)) == (data["client"] == int(name)).sum() - 2 * gap
+
+
+def test_time_of_each_recording() -> None:
+    """With recordings each one is cut by time on its own."""
+    data = drawn(2000)
+    federation = fw.Federation.from_arrays(
+        data["x"], data["y"], client=data["client"], time=data["time"], recording=data["recording"], gap=1
+    )
+    for one in np.unique(data["recording"]):
+        mine = np.flatnonzero(data["recording"] == one)
+        times = [data["time"][np.intersect1d(mine, np.concatenate(getattr(federation.partition, p)))] for p in PARTS]
+        assert all(map(len, times))
+        assert times[0].max() <= times[1].min()
+        assert times[1].max() <= times[2].min()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recordings_stay_whole(seed: int) -> None:
+    """No recording has rows in two parts, and no part of a client is empty."""
+    federation, data = made("grouped", seed)
+    seen = [{*data["recording"][np.concatenate(getattr(federation.partition, part))]} for part in PARTS]
+    assert not seen[0] & seen[1]
+    assert not seen[0] & seen[2]
+    assert not seen[1] & seen[2]
+    assert all(len(rows) for part in PARTS for rows in getattr(federation.partition, part))
+
+
+def test_times_as_texts() -> None:
+    """Texts are read as times, not sorted by letters; numbers as texts are numbers."""
+    days = pd.date_range("2023-12-25", periods=30)
+    x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 2
+    for texts in (days.strftime("%m/%d/%Y").tolist(), [str(i) for i in range(30)], days.tolist(), days.date.tolist()):
+        federation = fw.Federation.from_arrays(x, y, client=["a"] * 30, time=texts)
+        assert [rows[0].tolist() for rows in (federation.partition.train, federation.partition.test)] == [
+            [*range(18)], [*range(24, 30)],
+        ]  # fmt: skip
+
+
+DATA = drawn()
+ARRAYS = {"x": DATA["x"], "y": DATA["y"], "client": DATA["client"]}
+REFUSED: dict[str, dict[str, Any]] = {
+    "split: 'chronologic' is no rule and no column": {"split": "chronologic"},
+    "split: 'chronological' needs the time": {"split": "chronological"},
+    "split: 'grouped' needs the recording": {"split": "grouped"},
+    "time: split is 'random', which does not use it": {"split": "random", "time": DATA["time"]},
+    "recording: split is 'stratified'": {"split": "stratified", "recording": DATA["recording"]},
+    "gap: split is 'stratified'": {"gap": 2},
+    "gap: -1 must be a number of rows": {"gap": -1, "time": DATA["time"]},
+    "shares: {'train': 1.0}, but split is": {
+        "shares": {"train": 1.0},
+        "split": {"train": 0.6, "val": 0.2, "test": 0.2},
+    },
+    "time: the parts are given by split": {"split": ["train"] * 300, "time": DATA["time"]},
+    "too few for train, val and test and two gaps of 200": {"gap": 200, "time": DATA["time"]},
+    "time: cannot be read as times": {"time": ["2024-01-01"] * 299 + ["soon"]},
+    "time: is missing in 1 rows, first in row 299": {"time": [1.0] * 299 + [np.nan]},
+    "recording: 'x' has rows of the clients": {"recording": ["x"] * 300},
+    "has 1 recordings, too few": {"recording": DATA["client"]},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str) -> None:
+    """One line that names the option and the way out."""
+    with pytest.raises(fw.BadInput) as caught:
+        fw.Federation.from_arrays(**ARRAYS, **REFUSED[message])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

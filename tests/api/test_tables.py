@@ -1,0 +1,219 @@
+"""Tables: embedded categories, scaling by each client's own rows, predictions of raw rows, and warnings about leaks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedweave as fw
+from fedweave.models import build
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+CLIENTS = ("Ann", "Bob", "Cy")
+QUIET: dict[str, Any] = {"progress": False, "rounds": 3, "seed": 0, "lr": 0.2}
+
+
+def shops(count: int = 600, items: int = 150) -> pd.DataFrame:
+    """Rows whose label is a property of one of many items, with missing entries in every kind of column."""
+    draws = np.random.default_rng(0)
+    item = draws.integers(items, size=count)
+    good = draws.integers(2, size=items)[item]
+    table = pd.DataFrame(
+        {
+            "who": [CLIENTS[i % 3] for i in range(count)],
+            "item": [f"item {i}" for i in item],
+            "price": draws.normal(size=count) + 10.0 * (np.arange(count) % 3),
+            "open": draws.integers(2, size=count).astype(bool),
+            "late": np.where(good ^ (draws.random(count) < 0.05), "yes", "no"),
+        }
+    )
+    table.loc[::11, "price"] = np.nan
+    table.loc[::13, "item"] = None
+    return table
+
+
+def federation(table: pd.DataFrame, **options: Any) -> fw.Federation:
+    """Its columns `item`, `price` and `open` say whether a row is late."""
+    return fw.Federation.from_pandas(table, client="who", label="late", **options)
+
+
+def test_a_column_of_many_values_is_embedded() -> None:
+    """Codes are those that the data set declares; 0 is a missing or new value."""
+    table = shops()
+    made = federation(table)
+    item, price, is_open = made.preprocessing.columns
+    assert made.dataset.categories == (len(item.levels) + 1, 0, 0)
+    train = np.concatenate(made.partition.train)
+    assert {*item.levels} == {*table["item"].iloc[train].dropna()}
+    codes = made.dataset.x[:, 0, 0, 0]
+    np.testing.assert_array_equal(codes[table["item"].isna()], 0)
+    for code, name in zip(codes[:50].astype(int), table["item"][:50], strict=True):
+        assert code == 0 or item.levels[code - 1] == name
+    assert not price.coded
+    assert not is_open.coded
+    assert "item: category" in str(made.describe())
+
+
+def test_embeddings_learn_what_one_column_per_value_learns(tmp_path: Path) -> None:
+    """Both solve the task, in every executor; a run from a folder predicts raw rows as it was scored."""
+    table = shops(1500, items=40)
+    scores = {}
+    for embed in (False, True):
+        made = federation(table, embed=embed)
+        run = fw.fit("fedavg", made, out=tmp_path / str(embed), model="mlp", **{**QUIET, "rounds": 12})
+        scores[embed] = run.scores.mean()
+        again = fw.load(tmp_path / str(embed))["fedavg"]
+        raw = table.drop(columns=["who", "late"])
+        for i, name in enumerate(CLIENTS):
+            test = made.partition.test[i]
+            said = again.predict(raw.iloc[test], name)
+            assert 100 * (said == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
+        new = raw.iloc[:2].assign(item=["never seen", None])
+        shares = again.predict_proba(new.assign(price=1.0, open=True), "Ann")
+        np.testing.assert_allclose(shares.iloc[0], shares.iloc[1], atol=1e-6)
+    assert min(scores.values()) > 75  # half of the rows are late, and `item` alone says which
+    loop, stacked = (
+        fw.fit("ditto", federation(table, embed=True), executor=name, **QUIET).scores for name in ("loop", "batched")
+    )
+    np.testing.assert_allclose(loop, stacked, atol=0.5)
+
+
+def test_the_embedding_model_is_the_one_that_is_described() -> None:
+    """Outputs equal those of torch's own layers on the same numbers."""
+    torch.manual_seed(0)
+    model = build("mlp", (3, 1, 1), 2, categories=(0, 5, 0), hidden=4, embedding=3)
+    x = torch.tensor([[0.5, 4.0, -1.0], [0.1, 0.0, 2.0]])[:, :, None, None]
+    vectors = torch.cat([x[:, [0, 2], 0, 0], model.embedding1.weight[x[:, 1, 0, 0].long()]], 1)
+    expected = torch.relu(vectors @ model.fc1.weight.T + model.fc1.bias) @ model.fc.weight.T + model.fc.bias
+    torch.testing.assert_close(model(x), expected)
+    assert model.embedding1.weight.shape == (5, 3)
+    assert build("mlp", (2,), 2, categories=(2, 0)).embedding0.weight.shape == (2, 2)
+
+
+def test_models_without_embeddings_are_refused() -> None:
+    """A model that would read codes as numbers is no choice; one column per value is the way out."""
+    made = federation(shops())
+    with pytest.raises(fw.BadInput, match=r"'lenet16' has no embeddings.*embed=False"):
+        fw.fit("fedavg", made, model="lenet16", progress=False)
+    with pytest.raises(fw.BadInput, match=r"150 different values, more than 100; .* or use embed=True"):
+        federation(shops(3000), embed=False)
+
+
+def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
+    """Means are zero for every client alone; rows outside of training change nothing; predictions do the same."""
+    table = shops(items=20)
+    made = federation(table, pooled=False)
+    price = made.preprocessing.encode(table, np.array([CLIENTS.index(who) for who in table["who"]]))
+    column = sum(c.width for c in made.preprocessing.columns[:1])
+    for i in range(3):
+        own = price[made.partition.train[i], column]
+        np.testing.assert_allclose([own.mean(), own.std()], [0, 1], atol=1e-5)
+    np.testing.assert_array_equal(price, made.dataset.x[:, :, 0, 0])
+    other = table.copy()
+    outside = np.concatenate([*made.partition.test, *made.partition.val])
+    other.loc[outside, "price"] = 1e6
+    assert federation(other, pooled=False).preprocessing == made.preprocessing
+    run = fw.fit("local", made, out=tmp_path, **QUIET)
+    for i, name in enumerate(CLIENTS):
+        test = made.partition.test[i]
+        said = fw.load(tmp_path)["local"].predict(table.iloc[test], name)
+        assert 100 * (said == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
+    assert "each client's own training rows" in run.run.info["note"]
+    assert "all clients together" in fw.fit("local", federation(table), **QUIET).run.info["note"]
+
+
+def test_arrays_scaled_by_each_client(tmp_path: Path) -> None:
+    """normalize='standard_client' for vectors, in training and in predictions; shared rows are refused."""
+    draws = np.random.default_rng(0)
+    client = np.array(CLIENTS * 40)
+    x = draws.normal(size=(120, 3)) + 10 * (np.arange(120) % 3)[:, None]
+    y = (x[:, 0] - 10 * (np.arange(120) % 3) > 0).astype(int)
+    made = fw.Federation.from_arrays(x, y, client=client, normalize="standard_client")
+    run = fw.fit("fedavg", made, out=tmp_path, **{**QUIET, "rounds": 20})
+    assert run.scores.mean() > 80
+    for i, name in enumerate(CLIENTS):
+        test = made.partition.test[i]
+        said = fw.load(tmp_path)["fedavg"].predict(x[test], name).astype(int)
+        assert 100 * (said == y[test]).mean() == pytest.approx(run.scores[name])
+
+
+def test_a_column_that_reveals_the_label_is_said() -> None:
+    """The label under another name, as codes, texts or numbers; honest columns raise nothing."""
+    table = shops()
+    assert federation(table).notes == ()
+    late = table["late"] == "yes"
+    draws = np.random.default_rng(1)
+    leaks = {
+        "code": late.map({True: 7, False: 3}),
+        "text": late.map({True: "paid", False: "due"}),
+        "number": np.where(late, 1, -1) * draws.uniform(0.1, 5, len(table)),
+        "row": np.arange(len(table)),
+    }
+    made = federation(table.assign(**leaks))
+    assert [line.split("'")[1] for line in made.notes] == ["code", "text", "number"]
+    assert "alone predicts 100.0 % of the labels" in str(made.describe())
+    with pytest.warns(UserWarning, match="column 'code' alone predicts"):
+        fw.compare(made, ["local"], rounds=1, seeds=1, progress=False)
+
+
+def test_rows_that_train_and_test_are_said() -> None:
+    """Each row twice: the second half of the copies lands in other parts."""
+    table = shops(300).dropna()
+    twice = pd.concat([table, table], ignore_index=True)
+    made = federation(twice)
+    test, train = (pd.util.hash_pandas_object(twice.iloc[np.concatenate(getattr(made.partition, part))], index=False)
+                   for part in ("test", "train"))  # fmt: skip
+    assert made.notes[0].startswith(f"{test.isin(train).sum()} of {len(test)} test rows are training rows too")
+    few = pd.DataFrame({"who": table["who"], "open": table["open"], "late": table["late"]})
+    assert federation(few).notes == ()  # a table of two different rows
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "table: no column 'shop'": {"client": "shop"},
+    "features: ['late'] must name columns other than 'who' and 'late'": {"features": ["late"]},
+    "column 'empty' has no value in any training row": {"features": ["empty", "price"]},
+    "time: cannot be read as times": {"time": "item"},
+    "client 'Ann' has no row in 'test'": {"split": "part"},
+    "features: ['price', 'price'] names a column twice": {"features": ["price", "price"]},
+    "column 'late' is missing in 3 rows": {"table": shops().assign(late=lambda t: t["late"].where(t.index > 2))},
+    "column 'lists' holds lists": {"features": ["lists"]},
+    "labels that no training row has: 'new'": {"split": "third", "label": "odd"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str) -> None:
+    """One line that names the column and the way out."""
+    table = shops().assign(
+        empty=np.nan,
+        part=lambda t: np.where(t["who"] == "Ann", "train", "test"),
+        third=lambda t: [("train", "val", "test")[i // 3 % 3] for i in range(len(t))],
+        odd=lambda t: t["late"].where(t["third"] != "test", "new"),
+        lists=[[1]] * 600,
+    )
+    given = {"client": "who", "label": "late", "val": 0.2, "table": table, **REFUSED[message]}
+    with pytest.raises(fw.BadInput) as caught:
+        fw.Federation.from_pandas(given.pop("table"), **given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prediction_names_texts_among_numbers() -> None:
+    """A column of numbers that now holds texts is refused by its name."""
+    made = federation(shops(items=20))
+    with pytest.raises(fw.BadInput, match="column 'price' held numbers in training, and now texts"):
+        made.preprocessing.encode(shops(items=20).assign(price="cheap"))
+
+
+def test_codes_survive_the_disk(tmp_path: Path) -> None:
+    """A stored data set declares the same categories, and one with other codes is refused."""
+    made = federation(shops()).dataset
+    fw.data.save_dataset(tmp_path, made)
+    assert fw.data.load_dataset(tmp_path).categories == made.categories
+    with pytest.raises(fw.BadInput, match="must be a code in 0"):
+        fw.data.Dataset("d", "images", made.x, made.y, 2, categories=(3, 0, 0))
+    with pytest.raises(fw.BadInput, match="codes of categories, which no scaling fits"):
+        fw.data.fit_scaling(made, federation(shops()).partition, "standard")

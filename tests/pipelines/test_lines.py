@@ -1,0 +1,65 @@
+"""What `make repro` prints while DVC runs."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedweave.pipelines.launching import lines
+from tests.small_project import params, part
+
+ROOT = Path(__file__).resolve().parents[2]
+SAID = """Stage 'code@fedweave' didn't change, skipping
+Running stage 'train@digits-ditto':
+> exec python -IS pipelines/launching/launcher.py train 'digits-ditto'
+digits-ditto seed 0: round 1/2
+Updating lock file 'dvc.lock'
+
+Stage 'evaluate' is cached - skipping run, checking out outputs
+Running stage 'report':"""
+
+
+class Terminal(io.StringIO):
+    """A terminal of any width."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "text", [(ROOT / "params.yaml").read_text(), params(), part("other", 3.0)], ids=["quick", "small", "part"]
+)
+def test_stages_are_counted_without_a_library(text: str) -> None:
+    content = yaml.safe_load(text)
+    parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
+    assert lines.count(text) == 4 + len(content.get("uses") or ()) + sum(map(len, parts))
+
+
+@pytest.mark.parametrize(
+    ("status", "last"), [(0, "4 stages (2 ran, 1 restored, 1 unchanged) in"), (2, "stopped after")]
+)
+def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str) -> None:
+    output, errors = io.StringIO(), io.StringIO()
+    view = lines.View(output, errors, 12)
+    for line in SAID.splitlines():
+        view.output(line)
+    view.error("error: a line of its own")
+    view.end(status)
+    shown = output.getvalue().splitlines()
+    assert [line.split()[:2] for line in shown[:3]] == [["2/12", "train@digits-ditto"], ["3/12", "evaluate"],
+                                                        ["4/12", "report"]]  # fmt: skip
+    assert ("failed after" in shown[2]) == bool(status)
+    assert shown[3].startswith(last)
+    assert len(shown) == 4
+    assert "\r" not in output.getvalue()
+    assert errors.getvalue() == "error: a line of its own\n"
+
+
+def test_a_terminal_shows_what_a_stage_says_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "columns", lambda stream: 60)
+    output = Terminal()
+    view = lines.View(output, io.StringIO(), 12)
+    for line in SAID.splitlines()[:4]:
+        view.output(line)
+    assert output.getvalue().rpartition("\r")[2] == " 2/12 train@digits-ditto: digits-ditto seed 0: round 1/2\x1b[K"

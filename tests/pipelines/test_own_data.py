@@ -1,0 +1,125 @@
+"""`fedweave compare` and `fedweave predict`: the same as the API does, from files, in one folder."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.pipelines.commands import own_data
+
+SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
+
+
+def flights(count: int = 600) -> pd.DataFrame:
+    """Flights to six places: late if the way is long, more or less."""
+    draws = np.random.default_rng(0)
+    distance = draws.normal(size=count)
+    return pd.DataFrame(
+        {
+            "distance": np.where(draws.random(count) < 0.1, np.nan, distance),
+            "weather": draws.choice(["rain", "sun"], count),
+            "time_hour": pd.date_range("2013-01-01", periods=count, freq="h").strftime("%Y-%m-%d %H:%M:%S"),
+            "dest": draws.choice(["BOS", "ORD", "ATL", "LAX", "MIA", "SFO"], count),
+            "late": np.where(distance + 0.5 * draws.normal(size=count) > 0, "late", "on time"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of two methods, and the file that it read."""
+    place = tmp_path_factory.mktemp("own")
+    flights().to_csv(place / "flights.csv", index=False)
+    own_data.compare(
+        place / "flights.csv", out=place / "out", time="time_hour", split="chronological", gap=2,
+        shares="0.5,0.2,0.3", settings=["lr=0.2", "model.hidden=8"], **SETTINGS,
+    )  # fmt: skip
+    return place
+
+
+def test_it_is_what_the_api_gives(folder: Path) -> None:
+    """The same scores as the calls in Python; the report and the tables are there."""
+    federation = fw.Federation.from_pandas(
+        pd.read_csv(folder / "flights.csv"), client="dest", label="late", time="time_hour", gap=2,
+        shares={"train": 0.5, "val": 0.2, "test": 0.3}, name="flights",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="validation round"):
+        done = fw.compare(
+            federation, ["local", "ditto"], model={"name": "mlp", "hidden": 8}, lr=0.2, rounds=3, seeds=2,
+            progress=False,
+        )  # fmt: skip
+    ran = fw.load(folder / "out")
+    pd.testing.assert_frame_equal(ran.scores(), done.scores(), check_exact=True)
+    assert {"report.html", "leaderboard.csv", "runs", "partitions"} <= {
+        path.name for path in (folder / "out").iterdir()
+    }
+
+
+def test_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The leaderboard, the sentences, and warnings; a second call trains nothing."""
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out" / "runs").rglob("run.json")}
+    test_again = {"time": "time_hour", "split": "chronological", "gap": 2, "shares": "0.5,0.2,0.3"}
+    own_data.compare(
+        folder / "flights.csv", out=folder / "out", settings=["lr=0.2", "model.hidden=8"], **test_again, **SETTINGS
+    )
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    printed = capsys.readouterr().out
+    for text in (
+        "Who leads: ",
+        "Against Local: ",
+        "Tuning: ",
+        "Convergence: ",
+        "warning: ",
+        "report.html shows",
+        "Ditto",
+    ):
+        assert text in printed
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One line per row with the classes' probabilities; rows without a label, and with values that are new."""
+    new = flights(40).drop(columns=["late", "dest", "time_hour"]).assign(weather=["rain", "snow"] * 20)
+    file = tmp_path / f"new.{ending}"
+    new.to_csv(file, index=False) if ending == "csv" else new.to_parquet(file)
+    own_data.predict(folder / "out", file, client="BOS", method="ditto")
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert [*table.columns] == ["prediction", "late", "on time"]
+    result = fw.load(folder / "out")["ditto"]
+    assert table["prediction"].tolist() == result.predict(new, "BOS").tolist()
+    own_data.predict(folder / "out", file, client="BOS", method="ditto", seed=1, output=tmp_path / "said.csv")
+    said = pd.read_csv(tmp_path / "said.csv")["late"]
+    np.testing.assert_allclose(said, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
+
+
+def test_the_best_method_is_chosen_by_validation(folder: Path) -> None:
+    """Test scores choose nothing."""
+    done = fw.load(folder / "out")
+    scores = {name: done[name].chosen("val")["value"].mean() for name in done.methods}
+    assert scores[own_data.best(done)] == max(scores.values())
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "no column 'dst'": {"client": "dst"},
+    "--shares: '0.5,0.5' must be three numbers": {"shares": "0.5,0.5"},
+    "split: 'chronological' needs the time": {"split": "chronological"},
+    "'dito' is unknown; did you mean 'ditto'": {"methods": "dito"},
+    "--set: 'lr' is not name=value": {"settings": ["lr"]},
+    "'mpl' is unknown; did you mean": {"model": "mpl"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str, folder: Path, tmp_path: Path) -> None:
+    """One line, before anything is written."""
+    given = {**SETTINGS, "out": tmp_path / "none", **REFUSED[message]}
+    with pytest.raises(fw.BadInput) as caught:
+        own_data.compare(folder / "flights.csv", **given)
+    assert message in str(caught.value)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(fw.BadInput, match="client: 'JFK' is unknown"):
+        own_data.predict(folder / "out", folder / "flights.csv", client="JFK", method="ditto")

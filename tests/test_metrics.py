@@ -1,0 +1,124 @@
+"""Metrics against their definitions, written out; where they are undefined; what they refuse."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from fedweave.errors import BadInput
+from fedweave.metrics import KINDS, METRICS, Metric, check_fit, metric, probabilities
+
+DRAWS = np.random.default_rng(3)
+TARGETS = DRAWS.integers(3, size=60)
+LOGITS = np.round(DRAWS.normal(size=(60, 3)) + 1.5 * np.eye(3)[TARGETS], 1)  # rounded: some are equal
+SHARES = probabilities(LOGITS)
+VALUES, SAID = DRAWS.normal(size=(20, 4)), DRAWS.normal(size=(20, 4))
+
+
+def chance(positive: np.ndarray, negative: np.ndarray) -> float:
+    """The chance that a positive row has the larger score, ties counted half."""
+    return float(np.mean([(a > b) + 0.5 * (a == b) for a, b in product(positive, negative)]))
+
+
+def f1_of(label: int) -> float:
+    said = LOGITS.argmax(1) == label
+    right = (said & (TARGETS == label)).sum()
+    return float(2 * right / (said.sum() + (TARGETS == label).sum()))
+
+
+def calibration() -> float:
+    total = 0.0
+    for low in range(15):
+        held = (SHARES.max(1) > low / 15) & (SHARES.max(1) <= (low + 1) / 15)
+        if held.any():
+            right = (SHARES.argmax(1) == TARGETS)[held].mean()
+            total += held.mean() * abs(right - SHARES.max(1)[held].mean())
+    return float(total)
+
+
+OF_CLASSES = {
+    "accuracy": lambda: 100 * (LOGITS.argmax(1) == TARGETS).mean(),
+    "balanced_accuracy": lambda: 100 * np.mean([(LOGITS.argmax(1) == c)[TARGETS == c].mean() for c in range(3)]),
+    "roc_auc": lambda: np.mean([chance(SHARES[TARGETS == c, c], SHARES[TARGETS != c, c]) for c in range(3)]),
+    "f1": lambda: np.mean([f1_of(c) for c in range(3)]),
+    "f1_macro": lambda: np.mean([f1_of(c) for c in range(3)]),
+    "log_loss": lambda: -np.log(SHARES[np.arange(60), TARGETS]).mean(),
+    "calibration_error": calibration,
+}
+OF_VALUES = {
+    "mae": lambda: np.abs(VALUES - SAID).mean(),
+    "mse": lambda: ((VALUES - SAID) ** 2).mean(),
+    "rmse": lambda: ((VALUES - SAID) ** 2).mean() ** 0.5,
+    "r2": lambda: 1 - ((VALUES - SAID) ** 2).sum() / ((VALUES - VALUES.mean()) ** 2).sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_metrics_of_classes(name: str) -> None:
+    expected = OF_CLASSES[name]()
+    assert METRICS[name].value("classes", TARGETS, LOGITS) == pytest.approx(expected, rel=1e-9)
+    assert METRICS[name].value("classes", TARGETS, SHARES) == pytest.approx(expected, rel=1e-9)  # as kNN-Per answers
+
+
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_metrics_of_values(name: str) -> None:
+    assert METRICS[name].value("forecasts", VALUES, SAID) == pytest.approx(OF_VALUES[name](), rel=1e-9)
+    flat = METRICS[name].value("numbers", VALUES.ravel(), SAID.reshape(-1, 1))
+    assert flat == pytest.approx(OF_VALUES[name](), rel=1e-9)
+
+
+def test_every_metric_is_tested_and_says_what_it_fits() -> None:
+    own = {name for name, one in METRICS.items() if one.function.__module__ == "fedweave.metrics"}
+    assert own == {*OF_CLASSES, *OF_VALUES}
+    assert all(one.kinds and {*one.kinds} <= {*KINDS} for one in METRICS.values())
+
+
+def test_two_classes_have_one_positive_class() -> None:
+    targets, shares = np.array([0, 0, 0, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.3, 0.7]])
+    assert METRICS["roc_auc"].value("classes", targets, shares) == chance(shares[3:, 1], shares[:3, 1])
+    assert METRICS["f1"].value("classes", targets, shares) == pytest.approx(2 / 3)
+    assert METRICS["f1_macro"].value("classes", targets, shares) == pytest.approx((2 / 3 + 0.8) / 2)
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "f1"])
+def test_rows_of_one_class_leave_a_metric_undefined_whatever_a_model_says(name: str) -> None:
+    for said in ([[0.9, 0.1]] * 4, [[0.1, 0.9]] * 4):
+        assert np.isnan(METRICS[name].value("classes", np.zeros(4, dtype=int), np.array(said)))
+    assert np.isfinite(METRICS["log_loss"].value("classes", np.zeros(4, dtype=int), np.full((4, 2), 0.5)))
+
+
+def test_equal_targets_leave_r2_undefined() -> None:
+    assert np.isnan(METRICS["r2"].value("numbers", np.ones(5), np.arange(5.0)))
+
+
+def test_no_rows_and_broken_outputs_have_no_value() -> None:
+    assert np.isnan(METRICS["accuracy"].value("classes", TARGETS[:0], LOGITS[:0]))
+    assert np.isnan(METRICS["accuracy"].value("classes", TARGETS, np.where(LOGITS > 1, np.nan, LOGITS)))
+
+
+def test_a_metric_must_fit_the_targets() -> None:
+    with pytest.raises(BadInput, match=r"here: r2 does not fit classes; choices: accuracy, .*roc_auc"):
+        check_fit("r2", "classes", "here")
+    with pytest.raises(BadInput, match="'roc_acu' is unknown; did you mean 'roc_auc'"):
+        check_fit("roc_acu", "classes", "here")
+
+
+def test_a_metric_of_ones_own() -> None:
+    @metric("share-of-zeros", kinds=("classes",), higher_is_better=False, unit="%")
+    def zeros(targets: np.ndarray, outputs: np.ndarray) -> float:
+        return 100 * float((outputs.argmax(1) == 0).mean())
+
+    assert METRICS["share-of-zeros"].value("classes", TARGETS, LOGITS) == 100 * (LOGITS.argmax(1) == 0).mean()
+    with pytest.raises(BadInput, match="metric 'accuracy' is defined twice"):
+        metric("accuracy")(zeros)
+    with pytest.raises(BadInput, match="'F 1' is not a name"):
+        Metric("F 1", zeros)
+    del METRICS["share-of-zeros"]
+
+
+def test_a_failing_function_is_named_in_one_line() -> None:
+    broken = Metric("broken", lambda targets, outputs: outputs[:, 99].mean())
+    with pytest.raises(BadInput, match=r"metric broken: fails on targets \[60\] and outputs \[60, 3\] \(index 99"):
+        broken.value("classes", TARGETS, LOGITS)
+    with pytest.raises(BadInput, match="metric broken: fails"):
+        broken.check("classes", 3)
