@@ -38,13 +38,14 @@ def guide(page: str) -> Guide:
         elif block["language"] == "python":
             script.append(block["text"])
         elif not block["language"]:
-            commands += [shlex.split(line, comments=True) for line in block["text"].splitlines()]
+            typed = (line for line in block["text"].splitlines() if line.partition(" ")[0] in PROGRAMS)
+            commands += [shlex.split(line, comments=True) for line in typed]
     return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words)])
 
 
 def _can_be_typed(words: list[str]) -> bool:
     """No command that waits for a server, and none with a word in capitals, which stands for any."""
-    return words[:1] != [] and words[0] in PROGRAMS and words[1] not in SERVERS and not any(map(str.isupper, words))
+    return words[1] not in SERVERS and not any(map(str.isupper, words))
 
 
 def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> None:

@@ -48,8 +48,8 @@ def test_results_are_there(project: Project) -> None:
     folder = project.folder / "results" / "small"
     board = pd.read_csv(folder / "leaderboard.csv")
     assert ",".join(board.columns) == (
-        "study,dataset,setting,method,metric,mean,std,seeds,client_std,worst10,low,high,mark,vs_local,vs_fedavg_ft,"
-        "gain,loss,clients,best_round,at_last,bytes_up,bytes_down,seconds,published_mean,published_std"
+        "study,dataset,setting,method,metric,mean,std,seeds,pooled,client_std,worst10,low,high,mark,vs_local,"
+        "vs_fedavg_ft,gain,loss,clients,best_round,at_last,bytes_up,bytes_down,seconds,published_mean,published_std"
     )
     assert len(board) == 3
     assert board["seeds"].eq(2).all()
