@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test guides fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: help setup repro test acceptance fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -41,8 +41,8 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)
 
-guides: $(READY)  ## the examples and the code and commands of the guides, each in an empty folder
-	@python tools/run_tests.py -m guides tests/test_guides.py tests/api/test_examples.py
+acceptance: $(READY)  ## slow tests from outside: guides and examples as typed, both UIs in a browser, workers, fresh projects
+	@python tools/run_tests.py -m acceptance $(ARGS)
 
 fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)

@@ -17,6 +17,14 @@ torch.set_num_threads(1)
 pytest_plugins = ["limits"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a file run in one process, which makes their shared fixtures once; a file may say otherwise."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+
+
 @pytest.fixture
 def seeded() -> None:
     """Torch's global generator, the same for every test that asks for it."""

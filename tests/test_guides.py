@@ -25,7 +25,7 @@ def internal(text: str) -> list[str]:
     return [name for name in found if name.split(".")[0] == "fedweave" and name not in PUBLIC | named]
 
 
-@pytest.mark.guides
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)  # some commands, each of which imports PyTorch
 @pytest.mark.parametrize("page", GUIDES)
 def test_guide(page: str, tmp_path: Path) -> None:

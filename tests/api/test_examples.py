@@ -17,7 +17,7 @@ def code(notebook: Path) -> str:
     return f"for number, text in enumerate({texts!r}):\n    exec(compile(text, f'<cell {{number}}>', 'exec'))\n"
 
 
-@pytest.mark.guides
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.suffix in (".py", ".ipynb")))
 def test_example(name: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from fedweave.client.solvers import value_and_grad
-from fedweave.client.task import Task
+from fedweave.client.task import RowClassification, Task
 from fedweave.errors import BadInput
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
@@ -15,6 +15,7 @@ from fedweave.federation.executors import exact as computing
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
 from fedweave.methods import METHODS
+from fedweave.models import build
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, tree_leaves
 
@@ -45,7 +46,8 @@ def test_what_is_kept_and_sent_stays_in_full(name: str, kind: str) -> None:
 def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
     """bfloat16 keeps eight bits: the gradient of a batch is off by a few times 2⁻⁸ of its length,
     since the kinks of ReLU and pooling lie elsewhere for some inputs."""
-    task, federation = (make(dtype=torch.float32) for make in tiny.TASKS["images"])
+    federation = tiny.TASKS["images"][1](dtype=torch.float32)
+    task = RowClassification(lambda: build("small_cnn", (1, 8, 8), tiny.CLASSES), torch.float32, augment=1)
     data, model, rows = viewers(federation, 0, 0).one(0), task.init(0), torch.arange(8)
     params, buffers = trees.only(model, task.params), trees.only(model, task.buffers)
 

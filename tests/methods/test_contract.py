@@ -90,7 +90,7 @@ def test_newcomers_join(name: str, kind: str) -> None:
 
 def first_kind(name: str) -> str:
     """The simplest of rows, images and nodes that suits a method."""
-    tasks = {"rows": tiny.rows_task(), "images": tiny.rows_task("small_cnn"), "nodes": tiny.nodes_task()}
+    tasks = {"rows": tiny.rows_task(), "images": tiny.rows_task("cnn"), "nodes": tiny.nodes_task()}
     return next(kind for kind, task in tasks.items() if tiny.suits(name, task))
 
 

@@ -55,7 +55,7 @@ def test_fedcp_compares_features_of_the_same_image() -> None:
     """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ
     adds nothing.
     """
-    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     losses = []
     for lam in (0.0, 5.0):
         method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))

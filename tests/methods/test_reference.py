@@ -222,7 +222,7 @@ def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
 
 def test_batch_norm_statistics_stay_with_the_client() -> None:
     """FedAvg on a model with BatchNorm: every client's buffers are those of its own forward passes."""
-    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     report = final(tiny.method("fedavg", task, "images"), federation)
     buffers = report.state.clients
     assert {*buffers} == {*task.buffers}
@@ -231,7 +231,7 @@ def test_batch_norm_statistics_stay_with_the_client() -> None:
     assert (spread > 1e-3).all()
 
 
-AVERAGING = [name for name in METHODS if METHODS[name].averages and tiny.suits(name, tiny.rows_task("small_cnn"))]
+AVERAGING = [name for name in METHODS if METHODS[name].averages and tiny.suits(name, tiny.rows_task("cnn"))]
 
 
 @pytest.mark.parametrize("name", AVERAGING)
@@ -239,7 +239,7 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN
     gives nothing away.
     """
-    task, federation = tiny.rows_task("small_cnn"), tiny.rows_federation((1, 8, 8))
+    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method(name, task, "images").stages(1)[0].method
     asked = replace(method, training=replace(method.training, average_buffers=True))
     alone, together = (

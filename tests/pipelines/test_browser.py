@@ -26,6 +26,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
          "--dump-dom")  # fmt: skip
 
 pytestmark = [
+    pytest.mark.acceptance,
     pytest.mark.xdist_group("browser"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),

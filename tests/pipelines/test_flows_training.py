@@ -12,7 +12,7 @@ from servers import ROOT, Project, running, until
 
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 
-pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 RUN = "digits-fedavg_ft"
 

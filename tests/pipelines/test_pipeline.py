@@ -129,6 +129,7 @@ def reproduced(project: Project) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.acceptance
 def test_mlflow_says_what_the_results_say_after_a_value_is_changed_and_changed_back(project: Project) -> None:
     """A run that comes back from DVC's cache is the current one again, with every number of the tables."""
     reproduced(project)

@@ -124,6 +124,7 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
             assert "stack_trace" not in answer
 
 
+@pytest.mark.acceptance
 def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database deleted, `fedweave log`: the same runs, metrics, parameters, tags and aliases, of every study."""
     monkeypatch.chdir(tmp_path)

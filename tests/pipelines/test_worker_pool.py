@@ -13,7 +13,7 @@ from servers import ROOT, Project, alive, answers, free_port, process, until
 
 from fedweave.pipelines.scheduling import pool, remote_stages, workers
 
-pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 
 HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,15 +11,32 @@ from fedweave.client.task import Forecast, NodeClassification, RowClassification
 from fedweave.federation.federation import Federation, pad_rows
 from fedweave.federation.subgraphs import stacked
 from fedweave.models import build
+from fedweave.models.base import ClientModel
+from fedweave.models.cnn import Block, ConvNet
 
 CLIENTS, CLASSES = 5, 3
 
 
+class ToyCNN(ConvNet):
+    """Two convolutions with batch normalisation (845 parameters on 1x8x8 with 3 classes)."""
+
+    head = ("fc",)
+    blocks = (Block(4, 3, padding=1), Block(6, 3, padding=1))
+    widths = (20,)
+
+    has_batch_norm = True
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs, batch_norm=True)
+
+
 def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClassification:
-    """Vectors or small images."""
-    shape: tuple[int, ...] = {"mlp": (6,), "small_cnn": (1, 8, 8)}[model]
-    options: dict[str, Any] = {"hidden": 5} if model == "mlp" else {}
-    return RowClassification(lambda: build(model, shape, CLASSES, **options), dtype)
+    """Vectors (`mlp`) or small images (`cnn`)."""
+    build_model: dict[str, Callable[[], ClientModel]] = {
+        "mlp": lambda: build("mlp", (6,), CLASSES, hidden=5),
+        "cnn": lambda: ToyCNN((1, 8, 8), CLASSES),
+    }
+    return RowClassification(build_model[model], dtype)
 
 
 def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
@@ -118,7 +134,7 @@ def ring(n: int) -> torch.Tensor:
 TASKS: dict[str, tuple[Callable[..., Task], Callable[..., Federation]]] = {
     "rows": (rows_task, rows_federation),
     "images": (
-        lambda dtype=torch.float64: replace(rows_task("small_cnn", dtype), augment=1),
+        lambda dtype=torch.float64: replace(rows_task("cnn", dtype), augment=1),
         lambda dtype=torch.float64: rows_federation((1, 8, 8), dtype),
     ),
     "nodes": (nodes_task, nodes_federation),
