@@ -34,14 +34,14 @@ def settings(what: str, name: str) -> list[tuple[Any, ...]]:
     from fedweave.methods import METHODS
 
     if what == "methods":
-        found = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+        described = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
     elif what == "models":
-        found = models.settings(choose(name, models.MODELS, "fedweave list models"))
+        described = models.settings(choose(name, models.MODELS, "fedweave list models"))
     else:
         raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
     return [
         ("name", "default", "values", "search", "meaning"),
-        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in found),
+        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in described),
     ]
 
 
@@ -76,5 +76,5 @@ def partitions() -> list[tuple[Any, ...]]:
 
 def studies() -> list[tuple[Any, ...]]:
     """Every study of the catalogue."""
-    found = {name: catalogue.overlay(name) for name in catalogue.studies()}
-    return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in found.items())]
+    overlays = {name: catalogue.overlay(name) for name in catalogue.studies()}
+    return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in overlays.items())]

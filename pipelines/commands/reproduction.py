@@ -61,7 +61,7 @@ def main(*studies: str) -> None:
 def filled(page: str) -> str:
     """The text of a page with the tables of today in its blocks."""
     made = {"study": table, "method": numbers}
-    return BLOCK.sub(lambda found: found[1] + made[found[2]](found[3]) + found[4], page)
+    return BLOCK.sub(lambda match: match[1] + made[match[2]](match[3]) + match[4], page)
 
 
 def take(study: str) -> None:

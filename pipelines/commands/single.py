@@ -139,18 +139,18 @@ def pairs(settings: list[str]) -> dict[str, Any]:
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {shown(bad)} is not name=value, such as train.lr=0.1")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in (s.split("=", 1) for s in settings):
-        if name in found:
+        if name in values:
             hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
-            raise BadInput(f"--set {name}: {shown(found[name])} and {value} both; give one{hint}")
+            raise BadInput(f"--set {name}: {shown(values[name])} and {value} both; give one{hint}")
         try:
-            found[name] = config.load_yaml(value)
+            values[name] = config.load_yaml(value)
         except BadInput as error:
             raise BadInput(
                 f"--set {name}: {shown(value)} is not a YAML value ({error}); quote it if it is a text"
             ) from error
-    return found
+    return values
 
 
 def _download(dataset: str) -> None:

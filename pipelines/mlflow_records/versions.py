@@ -45,22 +45,22 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Outcome:
         whole: `units` are all that the experiment shows; runs of anything else are superseded.
     """
     wanted = {unit.name: unit for unit in units}
-    kept = _matching(_families(store), wanted)
-    missing = [unit for unit in units if unit.name not in kept]
+    current = _matching(_families(store), wanted)
+    missing = [unit for unit in units if unit.name not in current]
     gather([partial(writer.log, store, unit) for unit in missing])
     families = _families(store)
-    kept = _matching(families, wanted)
+    current = _matching(families, wanted)
     restored = superseded = 0
     for family in families:
         name = family.parent.data.tags[RUN]
         if not family.is_whole:
             _delete(store, family)
-        elif name in kept and family.parent.info.run_id == kept[name].parent.info.run_id:
+        elif name in current and family.parent.info.run_id == current[name].parent.info.run_id:
             restored += _restore(store, family)
             _refresh(store, family.parent, wanted[name])
-        elif name in kept or whole:
-            superseded += _supersede(store, family, kept.get(name))
-    ids = {name: str(family.parent.info.run_id) for name, family in kept.items()}
+        elif name in current or whole:
+            superseded += _supersede(store, family, current.get(name))
+    ids = {name: str(family.parent.info.run_id) for name, family in current.items()}
     return Outcome(ids, len(missing), restored, superseded)
 
 
@@ -111,14 +111,14 @@ def _stored(store: Store) -> list[Logged]:
 
 def _matching(families: Sequence[_Family], wanted: Mapping[str, Unit]) -> dict[str, _Family]:
     """Name -> the family that shows the files as they are now; a current one before one that was superseded."""
-    kept: dict[str, _Family] = {}
+    matching: dict[str, _Family] = {}
     for family in families:
         tags = family.parent.data.tags
         unit = wanted.get(tags[RUN])
         same = unit is not None and family.is_whole and tags[DIGEST] == unit.mark
-        if same and (tags[RUN] not in kept or (family.is_current and not kept[tags[RUN]].is_current)):
-            kept[tags[RUN]] = family
-    return kept
+        if same and (tags[RUN] not in matching or (family.is_current and not matching[tags[RUN]].is_current)):
+            matching[tags[RUN]] = family
+    return matching
 
 
 def _delete(store: Store, family: _Family) -> None:

@@ -16,8 +16,8 @@ def main(name: str) -> None:
     packages = {package: str(place) for package, place in plugins.installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
     place = Path(uses[choose(name, uses, "params.yaml: uses")]).resolve()
-    found = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
-    rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in found)
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
+    rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in files)
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 

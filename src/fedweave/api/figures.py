@@ -86,14 +86,15 @@ class MethodPlots:
 
     def graph(self, seed: int | None = None) -> Figure:
         """Who learns from whom, over rounds and layers; row = learner, column = source."""
-        kept = self._of.graphs(seed)
+        graphs = self._of.graphs(seed)
         return Figure(
-            f"who learns from whom: {self._of.name}", plots.collaboration(kept.weights, kept.rounds, kept.layers)
+            f"who learns from whom: {self._of.name}", plots.collaboration(graphs.weights, graphs.rounds, graphs.layers)
         )
 
     def evolution(self, seed: int | None = None) -> Figure:
         """The weights between clients by round."""
-        kept = self._of.graphs(seed)
+        graphs = self._of.graphs(seed)
         return Figure(
-            f"weights by round: {self._of.name}", plots.evolution(kept.weights, kept.rounds, kept.layers, kept.group)
+            f"weights by round: {self._of.name}",
+            plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group),
         )

@@ -38,7 +38,7 @@ def tuned(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
     workers = min(parallel.cores(), study.tune.workers, len(waiting))
     if workers > 1:
         parallel.side_by_side(lambda key: search.perform(study, key, inputs, root(key)), waiting, workers)
-    found: dict[str, dict[str, Any]] = {}
+    best: dict[str, dict[str, Any]] = {}
     for key in study.runs:
         record: dict[str, Any] = {"run": key, "best": {}}
         place = folder / "tuned" / study.runs[key].task
@@ -47,6 +47,6 @@ def tuned(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
             with contextlib.redirect_stdout(io.StringIO()):
                 record = tune.record(search.find(study, key, inputs, root(key)))
             write_atomic(place / "trials" / f"{key}.json", json.dumps(record, indent=2) + "\n")
-        found[key] = record["best"]
-        write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": found[key]}, indent=2) + "\n")
-    return found
+        best[key] = record["best"]
+        write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best[key]}, indent=2) + "\n")
+    return best

@@ -51,14 +51,14 @@ class _Probe:
         """[B, C] for a batch, and for a batch of one."""
         for batch in (self.first, self.first[:1]):
             for key in (None, self.key):
-                found = self._run(batch, key)
-                if not isinstance(found, Tensor):
-                    self._refuse(f"gives a {type(found).__name__}", "return the outputs alone, a tensor [B, C]")
-                if found.shape != (len(batch), count):
+                outputs = self._run(batch, key)
+                if not isinstance(outputs, Tensor):
+                    self._refuse(f"gives a {type(outputs).__name__}", "return the outputs alone, a tensor [B, C]")
+                if outputs.shape != (len(batch), count):
                     alone = len(batch) == 1
                     way = "keep the first axis, for example by flatten(1) in place of squeeze()"
                     self._refuse(
-                        f"gives outputs of shape {[*found.shape]} for a batch of {len(batch)} "
+                        f"gives outputs of shape {[*outputs.shape]} for a batch of {len(batch)} "
                         f"where {[len(batch), count]} is needed",
                         way if alone else f"let its last layer have {count} outputs",
                     )
@@ -91,12 +91,12 @@ class _Probe:
         leaves = {name: self.model[name].clone().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
             total = self._run(self.first, self.key, {**self._fresh(), **leaves}).square().sum()
-            found = (
+            gradients = (
                 torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
                 if total.requires_grad
                 else [None] * len(leaves)
             )
-        missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+        missing = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             self._refuse(f"no gradient reaches {missing[0]}{more}", "use the layer in forward, or remove or freeze it")

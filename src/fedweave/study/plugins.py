@@ -69,13 +69,13 @@ def look_for(name: object, table: Mapping[str, object]) -> None:
 
 def installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
-    found = {}
+    packages = {}
     for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
         spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
-            found[name] = origin.parent if origin.name == "__init__.py" else origin
-    return found
+            packages[name] = origin.parent if origin.name == "__init__.py" else origin
+    return packages
 
 
 def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
@@ -91,16 +91,16 @@ def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     given = list(uses.values()) if isinstance(uses, Mapping) else uses
     if not isinstance(given, list | tuple) or not all(isinstance(path, str) and path for path in given):
         raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for path in given:
         place = (folder / path).resolve()
         _check_place(place, path, where)
         here = Path.cwd()
         name = place.stem if place.is_file() else place.name
         said = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
-        if found.setdefault(name, said) != said:
-            raise BadInput(f"{where}: uses: {found[name]} and {said} have one name; rename one of them")
-    return found
+        if origins.setdefault(name, said) != said:
+            raise BadInput(f"{where}: uses: {origins[name]} and {said} have one name; rename one of them")
+    return origins
 
 
 def _check_place(place: Path, said: str, where: str) -> None:
