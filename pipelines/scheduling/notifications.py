@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 BLOCK, AUTOMATION = "fedweave", "fedweave: notify"
 FLOW = "reproduce"  # the stages of its workers are flows too, and send nothing
 STATES = ("Completed", "Failed", "Crashed", "TimedOut")
-# A field `text` is what Slack, Mattermost and Google Chat show of a message; the others are for programs.
+# PAGES is the address of Prefect's UI. Slack, Mattermost and Google Chat show the field `text` of a message; the others
+# are for programs.
 PAYLOAD = """{
   "text": {{ ("fedweave, study " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ". "
-    ~ (flow_run.state.message or "") ~ " " ~ (flow_run | ui_url)) | tojson }},
+    ~ (flow_run.state.message or "") ~ " PAGES/runs/flow-run/" ~ flow_run.id) | tojson }},
   "study": {{ flow_run.name | tojson }},
   "state": {{ flow_run.state.name | tojson }},
   "message": {{ (flow_run.state.message or "") | tojson }},
@@ -48,13 +49,15 @@ def register(address: str) -> None:
     from prefect.automations import Automation
     from prefect.events.actions import CallWebhook
     from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
+    pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
     trigger = EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in STATES}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
         match_related={"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
         for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
     )  # fmt: skip
-    action = CallWebhook(block_document_id=_block(address), payload=PAYLOAD)
+    action = CallWebhook(block_document_id=_block(address), payload=PAYLOAD.replace("PAGES", pages))
     automation = Automation(
         name=AUTOMATION, description="posts the end of every flow", trigger=trigger, actions=[action]
     )

@@ -16,6 +16,7 @@ from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
 
 SPELLED = 4  # most tasks that are described one by one
+MOST_LATE = 40  # most runs that a warning names one by one
 RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
 ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 
@@ -259,7 +260,7 @@ def _convergence(board: pd.DataFrame) -> Line:
     if late.empty:
         return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
     several = board["task"].nunique() > 1
-    if len(late) > 3 * SPELLED:
+    if len(late) > MOST_LATE:
         names = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
     else:
         named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))
