@@ -106,7 +106,7 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
             yield {
                 "task": str(row["task"]), "rank": text["rank"], "method": text["method"],
                 "mean ± std": f"{score} {row['metric']}", "verdict": VERDICTS[row["mark"]],
-                **{name: f"{SYMBOLS[word]} {word}".strip() for name, word in words.items()},
+                **{name: f"{SYMBOLS[word]} {'not significant' if word == 'same' else word}" for name, word in words.items()},
                 "95 % interval": text["interval"], "worst 10 %": text["worst10"], "gain / loss": text["gain"],
                 "MiB": text["mib"], "seconds": text["seconds"],
             }  # fmt: skip
