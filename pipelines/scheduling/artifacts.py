@@ -28,6 +28,7 @@ PARENT = "mlflow.parentRunId"
 ABOUT = (
     "verdicts are against the leader of the task, corrected over all pairs; vs Local and vs FedAvg-FT have their own"
 )
+AGAINST = {"same": "not significant"}  # of the outcomes against a control, that which has another word here
 VERDICTS = {
     "best": "leads, significantly ahead of all others",
     "lead": "leads",
@@ -106,7 +107,7 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
             yield {
                 "task": str(row["task"]), "rank": text["rank"], "method": text["method"],
                 "mean ± std": f"{score} {row['metric']}", "verdict": VERDICTS[row["mark"]],
-                **{name: f"{SYMBOLS[word]} {'not significant' if word == 'same' else word}" for name, word in words.items()},
+                **{name: f"{SYMBOLS[word]} {AGAINST.get(word, word)}" for name, word in words.items()},
                 "95 % interval": text["interval"], "worst 10 %": text["worst10"], "gain / loss": text["gain"],
                 "MiB": text["mib"], "seconds": text["seconds"],
             }  # fmt: skip
