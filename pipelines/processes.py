@@ -47,6 +47,11 @@ class Children:
             _end(process)
             self._running.discard(process)
 
+    @property
+    def ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._ended.is_set()
+
     def pause(self, seconds: float) -> None:
         """Wait, for a thread that looks after something else than a child.
 

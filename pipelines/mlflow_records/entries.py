@@ -212,6 +212,7 @@ def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int
         metric(value, row["value"]),
         *(metric(f"{value}/reached", v, step) for step, v in search.curves[number].items()),
     ]
+    numbers += [metric("bytes", row["bytes"])] if "bytes" in row else []
     tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
     params = writer.flatten({name: row[name] for name in search.names})
     return Entry(

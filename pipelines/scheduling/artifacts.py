@@ -1,7 +1,6 @@
 """Artifacts of a flow run in Prefect's UI: progress, the leaderboard, figures, links to the runs in MLflow."""
 
 import base64
-import csv
 import re
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,22 @@ from fedweave.pipelines import addresses, paths
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
+    from fedweave.results import Study, Tables
+
 PARENT = "mlflow.parentRunId"
+ABOUT = (
+    "verdicts are against the leader of the task, corrected over all pairs; vs Local and vs FedAvg-FT have their own"
+)
+AGAINST = {"same": "not significant"}  # of the outcomes against a control, that which has another word here
+VERDICTS = {
+    "best": "leads, significantly ahead of all others",
+    "lead": "leads",
+    "tied": "≈ not significantly different",
+    "undecided": "? undecided",
+    "behind": "significantly behind",
+    "diverged": "diverged",
+    "alone": "nothing to compare with",
+}
 
 
 class Bar:
@@ -62,14 +76,15 @@ class Rounds:
 def publish(study: str) -> None:
     """The leaderboard as a table, figures, and links to the runs of results/<study>, if there are results."""
     folder = paths.RESULTS / study
-    board = folder / "leaderboard.csv"
     create_link_artifact(addresses.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
-    if not board.is_file():
+    if not (folder / "leaderboard.csv").is_file():
         return
-    with board.open(encoding="utf-8", newline="") as file:
-        rows = [{name: _short(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    create_table_artifact(rows, key="leaderboard", description=f"study {study}")
-    pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(folder)]
+    from fedweave import results
+
+    loaded = results.load_study(folder)
+    tables = results.current(loaded)
+    create_table_artifact([*_rows(tables)], key="leaderboard", description=f"{study}: {ABOUT}")
+    pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(loaded, tables)]
     create_markdown_artifact(
         "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
     )
@@ -80,29 +95,42 @@ def publish(study: str) -> None:
         )
 
 
+def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
+    """A row for every run, best first on each task, with what the tests say in words."""
+    from fedweave import results
+    from fedweave.results.marks import CONTROLS, SYMBOLS, column
+
+    for _, part in tables.board.groupby("task", sort=False):
+        for text, row in zip(results.leaderboard_rows(part), part.to_dict("records"), strict=True):
+            score = results.format_score(row["mean"], row["std"], row["metric"])
+            words = {f"vs {control}": row[column(control)] for control in CONTROLS}
+            yield {
+                "task": str(row["task"]), "rank": text["rank"], "method": text["method"],
+                "mean ± std": f"{score} {row['metric']}", "verdict": VERDICTS[row["mark"]],
+                **{name: f"{SYMBOLS[word]} {AGAINST.get(word, word)}" for name, word in words.items()},
+                "95 % interval": text["interval"], "worst 10 %": text["worst10"], "gain / loss": text["gain"],
+                "MiB": text["mib"], "seconds": text["seconds"],
+            }  # fmt: skip
+
+
 def _key(name: str) -> str:
     """`name` in the letters that keys of artifacts may have."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _short(cell: str) -> str:
-    """A cell with four significant digits, if it is a fraction."""
-    return f"{float(cell):.4g}" if re.fullmatch(r"-?\d+\.\d+(e[+-]?\d+)?", cell) else cell
-
-
-def _figures(folder: Path) -> Iterator[tuple[str, str]]:
+def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     """(picture as a data URL, description): convergence, clients and labels of every task."""
-    from fedweave import plots, results
+    from fedweave import plots
+    from fedweave.report import page, task_view
 
-    study = results.load_study(folder)
-    tables = results.current(study)
-    looks = plots.looks(sorted(tables.board["method"].unique()))
+    looks = plots.looks([run.label for run in study.runs], page.leading(tables.board))
     for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
         curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
         points = {run.name: run.info["point"] for run in study.runs}
         curves = curves[curves["point"] == curves["run"].map(points)]
-        yield _svg(plots.convergence(curves, looks, metric)), f"{task}: test {metric} by round, as reported"
+        drawn = plots.convergence(curves, looks, metric, bold=task_view.bold(board))
+        yield _svg(drawn), f"{task}: test {metric} by round, as reported"
         mine = (
             tables.clients[tables.clients["run"].isin(board["run"])]
             .groupby(["method", "client"], as_index=False)["value"]

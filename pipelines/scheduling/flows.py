@@ -44,7 +44,7 @@ PAUSE = 5  # seconds before a failed stage is tried again
 
 
 class Refused(RuntimeError):
-    """A stage that fails at every attempt."""
+    """A stage that fails at every attempt, or that nobody wants any more."""
 
 
 def _params() -> dict[str, Any]:
@@ -54,7 +54,8 @@ def _params() -> dict[str, Any]:
 def _run(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Run `command`, its lines going to the run's log as they come; return the last ones."""
     logger, last, rounds = get_run_logger(), deque[str](maxlen=20), Rounds(stage, len(_params().get("seeds") or [0]))
-    with host.current().children.child(command, env) as process:
+    children = host.current().children
+    with children.child(command, env) as process:
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
             if line and not line.startswith(HINTS):
@@ -62,6 +63,8 @@ def _run(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str
                 last.append(line)
                 rounds.read(line)
         code = process.wait()
+    if code and children.ended:
+        raise Refused("ended with its flow")
     if code:
         reason = next((line for line in last if "error" in line.lower()), "no error line")
         refused = code in (2, 3) or any(map(REFUSED.search, last))
@@ -70,7 +73,7 @@ def _run(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str
 
 
 def _worth_it(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
-    return not isinstance(state.result(raise_on_failure=False), Refused)
+    return not isinstance(state.result(raise_on_failure=False), Refused | InterruptedError)
 
 
 def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:

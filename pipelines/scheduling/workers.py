@@ -1,17 +1,18 @@
 """`fedweave deploy` and `fedweave worker`: the pool of workers for training, once per server and once per host."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 from urllib.request import urlopen
 
 import typer
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import gpus
+from fedweave.pipelines.scheduling import gpus, notifications
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -27,16 +28,43 @@ def deploy(
     slots: Annotated[
         int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")
     ] = 1,
+    webhook: Annotated[
+        str,
+        typer.Option(
+            envvar="FEDWEAVE_WEBHOOK",
+            help="address that gets a message when a flow has completed or failed; it stays until another is given",
+        ),
+    ] = "",
 ) -> None:
-    """Register this project at the Prefect server: its pool and queues, their limits, and the deployments of
-    prefect.yaml.
+    """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
+    and who hears of the end of a flow.
     """
+    if webhook:
+        notifications.check(webhook)
     os.environ["PREFECT_API_URL"] = _server()
     os.environ.pop(FOLDER, None)  # it stays a variable in the deployments
     register(slots)
-    done = subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False)
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
+        print(done.stdout + done.stderr, file=sys.stderr)
         raise BadInput("prefect.yaml: could not be deployed; see above")
+    if webhook:
+        notifications.register(webhook)
+    _report(slots, bool(webhook))
+
+
+def _report(slots: int, notifies: bool) -> None:
+    """Say what was registered, and what to do next."""
+    from fedweave.study.config import read_yaml
+
+    names = ", ".join(entry["name"] for entry in read_yaml(Path("prefect.yaml"))["deployments"])
+    count = "one training stage" if slots == 1 else f"{slots} training stages"
+    print(f"deployments {names}; pool {POOL}: {count} at once")
+    if notifies:
+        print(f"a message to the webhook when a flow has ended: block webhook/{notifications.BLOCK} in Prefect's UI")
+    print("next, on every host: fedweave worker")
+    print("then: prefect deployment run reproduce/reproduce")
 
 
 def register(slots: int) -> None:
@@ -60,8 +88,8 @@ def worker(
     name: Annotated[str, typer.Option(help="what Prefect calls this worker; default: the host and the role")] = "",
     health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
 ) -> NoReturn:
-    """Work for the Prefect server in this folder, until Ctrl-C: flows that read and write dvc.lock here, or single
-    stages.
+    """Work for the Prefect server in this folder, until Ctrl-C or SIGTERM: flows that read and write dvc.lock here, or
+    single stages.
     """
     slots = limit or max(1, len(gpus.visible()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
@@ -83,6 +111,8 @@ def worker(
         if health_port
         else {}
     )
+    # Prefect ends a worker by a SIGINT to itself, and a shell that starts it in the background lets SIGINT be ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execve(sys.executable, command, {**os.environ, **own, **health})
 
 
@@ -147,8 +177,4 @@ def _watch() -> None:
     automation = Automation(
         name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action]
     )
-    try:
-        automation.id = cast(Automation, Automation.read(name=automation.name)).id
-        automation.update()
-    except ValueError:
-        automation.create()
+    notifications.save(automation)

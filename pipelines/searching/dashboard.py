@@ -1,31 +1,42 @@
 """Optuna's dashboard over every search of the study, on loopback.
 
 It shows a copy in memory that follows the searches, so that nothing done in the browser can touch them. Searches whose
-journal is not here, as in a fresh clone after `dvc pull`, are shown from the stage's output.
+journal is not here, as in a fresh clone after `dvc pull`, are shown from the stage's output. Each search has its scores
+as attributes, and its objectives have names. Importances are shown only where there are enough trials for them.
 """
 
 import json
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.pipelines import paths
-from fedweave.pipelines.searching import search
+from fedweave.pipelines.searching import search, trials
 from fedweave.runs import assembly
 from fedweave.study.spec import Study
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication
+
 HOST = "127.0.0.1"
+NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
 EVERY = 2.0  # seconds between looks at the journals
+IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
 class Mirror:
@@ -40,19 +51,60 @@ class Mirror:
     def follow(self) -> int:
         """Take over what has ended since; returns how many searches there are."""
         for key in self._study.runs:
-            trials, maximize = self._ended(key)
-            if trials and key not in self._shown:
-                copy = optuna.create_study(
-                    storage=self.storage, study_name=key, direction="maximize" if maximize else "minimize"
-                )
-                self._shown[key] = copy, set()
-            for trial in trials:
+            ended, higher_is_better = self._ended(key)
+            if ended and key not in self._shown:
+                self._shown[key] = self._copy(key, higher_is_better), set()
+            for trial in ended:
                 copy, copied = self._shown[key]
                 if str(trial.datetime_complete) not in copied:
                     copied.add(str(trial.datetime_complete))
                     with suppress(KeyError):  # the copy was deleted in the browser
-                        copy.add_trial(trial)
+                        copy.add_trial(_plain(trial))
+                        self._describe(key, copy)
         return len(self._shown)
+
+    def serve(self, page: "WSGIApplication") -> "WSGIApplication":
+        """`page`, with no importances of searches that have too few trials for them."""
+
+        def answer(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
+            asked = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
+            if asked is None or self._enough(int(asked[1])):
+                return page(environ, start)
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps({"param_importances": [[] for _ in self._study.tune.objectives]}).encode()]
+
+        return answer
+
+    def _enough(self, number: int) -> bool:
+        with suppress(KeyError):
+            return trials.enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
+        return True  # it was deleted in the browser, and the page says so
+
+    def _copy(self, key: str, higher_is_better: bool) -> optuna.Study:
+        tune = self._study.tune
+        copy = optuna.create_study(
+            storage=self.storage, study_name=key, directions=search.directions(tune, higher_is_better)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            copy.set_metric_names([NAMES[name] for name in tune.objectives])
+        return copy
+
+    def _describe(self, key: str, copy: optuna.Study) -> None:
+        """What the card of a search shows: its method, its trials, and its scores."""
+        finished = copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        made = len(copy.get_trials(deepcopy=False))
+        facts: dict[str, Any] = {
+            "method": self._study.runs[key].method,
+            "trials": f"{made} of {self._study.tune.trials}, {made - len(finished)} of them pruned",
+        }
+        if finished:
+            higher = copy.directions[0] == optuna.study.StudyDirection.MAXIMIZE
+            scores = [trial.values[0] for trial in finished]
+            facts |= {"declared score": f"{scores[0]:.4g}", "best score": f"{(max if higher else min)(scores):.4g}"}
+        for fact, value in facts.items():
+            if copy.user_attrs.get(fact) != value:
+                copy.set_user_attr(fact, value)
 
     def _ended(self, key: str) -> tuple[list[FrozenTrial], bool]:
         """The finished trials of a search in the order of their end, and whether more is better."""
@@ -63,8 +115,18 @@ class Mirror:
         if storage is None or name not in {summary.study_name for summary in storage.get_all_studies()}:
             return stored(self._study, key)
         opened = optuna.load_study(study_name=name, storage=storage)
-        trials = sorted(opened.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
-        return trials, opened.direction == optuna.study.StudyDirection.MAXIMIZE
+        ended = sorted(opened.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
+        return ended, opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE
+
+
+def _plain(trial: FrozenTrial) -> FrozenTrial:
+    """The trial without its scores by client, of which there may be thousands."""
+    plain = create_trial(
+        state=trial.state, values=trial.values, params=trial.params, distributions=trial.distributions,
+        intermediate_values=trial.intermediate_values,
+    )  # fmt: skip
+    plain.datetime_start, plain.datetime_complete = trial.datetime_start, trial.datetime_complete
+    return plain
 
 
 def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
@@ -76,21 +138,25 @@ def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
 
     def taken(file: Path) -> tuple[list[FrozenTrial], bool]:
         record = json.loads(file.read_text(encoding="utf-8"))
-        return list(_frozen(record["trials"], spaces)), record["maximize"]
+        return list(_frozen(record["trials"], spaces, study.tune.objectives)), record["maximize"]
 
     return read(file, taken, "write it again from the search: dvc repro tune")
 
 
-def _frozen(trials: Iterable[dict], spaces: dict[str, optuna.distributions.BaseDistribution]) -> Iterable[FrozenTrial]:
-    for trial in trials:
-        if {*trial["params"]} - {*spaces}:
-            continue  # of a space that params.yaml no longer declares
+def _frozen(
+    made: Iterable[dict[str, Any]], spaces: dict[str, optuna.distributions.BaseDistribution], objectives: Sequence[str]
+) -> Iterable[FrozenTrial]:
+    for trial in made:
+        if {*trial["params"]} - {*spaces} or ("bytes" in objectives and "bytes" not in trial):
+            continue  # of a space, or of objectives, that params.yaml no longer declares
+        values = [trial["value"], *(trial[name] for name in objectives[1:])]
         frozen = create_trial(
             state=TrialState.PRUNED if trial["value"] is None else TrialState.COMPLETE,
-            value=trial["value"],
+            values=None if trial["value"] is None else values,
             params=trial["params"],
             distributions={name: spaces[name] for name in trial["params"]},
-            intermediate_values={int(step): value for step, value in trial["curve"].items()},
+            # Optuna has none where there are two objectives.
+            intermediate_values={int(step): v for step, v in trial["curve"].items()} if len(values) == 1 else None,
         )
         frozen.datetime_start = datetime.fromtimestamp(trial["started"])
         frozen.datetime_complete = datetime.fromtimestamp(trial["started"] + trial["seconds"])
@@ -105,7 +171,7 @@ def main(port: int = 8080) -> None:
     """
     if not 0 < port < 2**16:
         raise BadInput(f"--port: {port} is out of range; it must be between 1 and {2**16 - 1}")
-    from optuna_dashboard import run_server
+    from optuna_dashboard import wsgi
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = assembly.load()
@@ -120,7 +186,14 @@ def main(port: int = 8080) -> None:
         )
     threading.Thread(target=_keep_up, args=(mirror,), daemon=True).start()
     print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
-    run_server(mirror.storage, HOST, port)
+    make_server(HOST, port, mirror.serve(wsgi(mirror.storage)), handler_class=_Quiet).serve_forever()
+
+
+class _Quiet(WSGIRequestHandler):
+    """Requests are not listed in the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
 
 
 def _keep_up(mirror: Mirror) -> None:

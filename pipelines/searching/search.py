@@ -1,4 +1,4 @@
-"""One search: its journal, the trials that processes claim from it, and what a trial is worth.
+"""One search: its journal, and the trials that processes claim from it.
 
 Only validation values are used. Any number of processes may work on a search, on any host that shares the project's
 folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or run twice.
@@ -28,14 +28,17 @@ from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
+from fedweave.pipelines.searching import trials
 from fedweave.runs import assembly, repetition
 from fedweave.runs.dependencies import run_digest
 from fedweave.study import plugins, search_spaces
+from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import Study
 
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -133,11 +136,17 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
         optuna.create_study(
             storage=storage(path),
             study_name=digest(study, key),
-            direction="maximize" if task.measure.higher_is_better else "minimize",
+            directions=directions(study.tune, task.measure.higher_is_better),
             load_if_exists=True,
         ),
         (dataset, partition, *model),
     )
+
+
+def directions(tune: TuneSpec, higher_is_better: bool) -> list[StudyDirection]:
+    """More or less, for each objective: fewer bytes are better."""
+    more = StudyDirection.MAXIMIZE if higher_is_better else StudyDirection.MINIMIZE
+    return [more if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
 
 
 def journal(study: Study, key: str, root: Path = paths.STATE) -> Path:
@@ -162,6 +171,7 @@ def digest(study: Study, key: str) -> str:
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
     subject = [run.fingerprint(), run_digest(run), tune.share, tune.seeds, tune.sampler, space]
+    subject += [tune.objectives] if len(tune.objectives) > 1 else []
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -172,15 +182,15 @@ def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root:
     search = find(study, key, inputs, root)
     claims = Claims(journal(study, key, root).with_suffix(".claims"))
     total = _bench(search, {}).rounds
-    whole = study.tune.sampler == "grid"  # a grid wants the value of every point
-    search.opened.pruner = NopPruner() if whole else MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    by_rounds = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    search.opened.pruner = by_rounds if trials.prunes(study.tune) else NopPruner()
     while search.left:
         trial = _claimed(search, claims)
         if trial is None:
             time.sleep(PAUSE)
             continue
         try:
-            search.opened.tell(trial, _value(_bench(search, trial.params), study.tune.seeds, trial))
+            search.opened.tell(trial, trials.values(_bench(search, trial.params), study.tune, trial))
         except (optuna.TrialPruned, Diverged):
             search.opened.tell(trial, state=TrialState.PRUNED)
         claims.drop(trial.number)
@@ -221,34 +231,6 @@ def _bench(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
     """The objects of a trial with `params`."""
     rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
     return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
-
-
-def _value(prepared: repetition.PreparedRun, seeds: list[int], trial: optuna.Trial) -> float:
-    """Mean over seeds of the best validation value of a run; pruned by rounds.
-
-    Raises:
-        TrialPruned: the median of earlier trials was better at the same round.
-        Diverged: a loss that is not finite.
-    """
-    bests = [_best(prepared, seed, number * prepared.rounds, trial) for number, seed in enumerate(seeds)]
-    return sum(bests) / len(bests)
-
-
-def _best(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optuna.Trial) -> float:
-    """The best validation value of one repetition."""
-    better = max if prepared.method.task.measure.higher_is_better else min
-    best: float | None = None
-    for report in repetition.repeat(prepared, seed):
-        if report.scores:
-            value = float(report.scores[prepared.point]["val"].nanmean())
-            if not math.isfinite(value):
-                raise optuna.TrialPruned
-            best = value if best is None else better(best, value)
-            trial.report(best, offset + report.round)
-        if trial.should_prune():
-            raise optuna.TrialPruned
-    assert best is not None  # the last round is always evaluated
-    return best
 
 
 def first(study: Study, key: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Stage `tune`: Optuna over the declared spaces of a task's runs, the same budget for every method."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,11 @@ from fedweave.errors import choose
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
+from fedweave.pipelines.searching import trials
 from fedweave.pipelines.searching.search import DONE, Search, find, first, perform
 from fedweave.runs import assembly
 from fedweave.runs.parallel import side_by_side
 from fedweave.study.spec import Study
-
-FEWEST = 6  # finished trials from which on their spread is attributed to parameters
 
 
 def main(task: str) -> None:
@@ -74,44 +74,41 @@ def runs(study: Study, task: str) -> list[str]:
 def record(search: Search) -> dict[str, Any]:
     """A finished search as data.
 
-    "best" are its parameters, "importance" is the share of the variance of values that each parameter explains (fANOVA;
-    empty for few trials), "trials" are in the order of their ends. A pruned one has no value, but the best that it had
-    reached.
+    "best" are the parameters of the trial that `trials.chosen` takes, "importance" is the share of the variance of
+    scores that each parameter explains (fANOVA; empty for few trials), "trials" are in the order of their ends. A
+    pruned one has no value, but the best that it had reached. With two objectives each trial has "bytes" too.
     """
     tune, opened = search.study.tune, search.opened
     done = sorted(opened.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
     finished = [trial for trial in done if trial.state == TrialState.COMPLETE]
-    maximize = opened.direction == optuna.study.StudyDirection.MAXIMIZE
-    best = (max if maximize else min)(finished, key=_worth) if finished else None
-    print(
-        f"{search.key}: {len(done)} trials, best {best.value if best else '-'} with {best.params if best else {}}",
-        flush=True,
-    )
+    best = trials.chosen(opened, finished) if finished else None
+    score = best.values[0] if best else "-"
+    print(f"{search.key}: {len(done)} trials, best {score} with {best.params if best else {}}", flush=True)
     return {
         "run": search.key,
         "best": best.params if best else {},
-        "budget": {"trials": tune.trials, "share": tune.share, "seeds": tune.seeds, "sampler": tune.sampler},
-        "maximize": maximize,
-        "importance": _importance(opened) if len(finished) >= FEWEST else {},
-        "trials": [_trial(trial) for trial in done],
+        "budget": {name: getattr(tune, name) for name in ("trials", "share", "seeds", "sampler", "objectives")},
+        "maximize": opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
+        "importance": _importance(opened) if trials.enough(finished) else {},
+        "trials": [_trial(trial, tune.objectives) for trial in done],
     }
 
 
-def _worth(trial: FrozenTrial) -> float:
-    assert trial.value is not None
-    return trial.value
-
-
-def _trial(trial: FrozenTrial) -> dict[str, Any]:
+def _trial(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
     assert trial.datetime_start is not None
     assert trial.duration is not None
-    last = trial.last_step
+    steps = trial.intermediate_values or {
+        int(step): value for step, value in trial.user_attrs.get(trials.CURVE, {}).items()
+    }
+    values = trial.values if trial.state == TrialState.COMPLETE else [None] * len(objectives)
+    last = max(steps, default=None)
     return {
         "params": trial.params,
-        "value": trial.value if trial.state == TrialState.COMPLETE else None,
-        "reached": None if last is None else trial.intermediate_values[last],
+        "value": values[0],
+        **dict(zip(objectives[1:], values[1:], strict=True)),
+        "reached": None if last is None else steps[last],
         "rounds": last,
-        "curve": {str(step): value for step, value in sorted(trial.intermediate_values.items())},
+        "curve": {str(step): value for step, value in sorted(steps.items())},
         "started": trial.datetime_start.timestamp(),
         "seconds": trial.duration.total_seconds(),
     }
@@ -120,7 +117,8 @@ def _trial(trial: FrozenTrial) -> dict[str, Any]:
 def _importance(opened: optuna.Study) -> dict[str, float]:
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    importances = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0))
+    score = (lambda trial: trial.values[0]) if len(opened.directions) > 1 else None
+    importances = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0), target=score)
     return {name: round(float(share), 6) for name, share in importances.items()}
 
 

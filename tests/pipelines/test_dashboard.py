@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from optuna.trial import TrialState
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import paths
@@ -44,7 +45,35 @@ def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pyt
     assert mirror.storage.get_all_trials(study._study_id)[0].params == DECLARED
     searched(tmp_path, monkeypatch, 4)
     mirror.follow()
-    assert len(mirror.storage.get_all_trials(study._study_id)) == 4
+    made = mirror.storage.get_all_trials(study._study_id)
+    assert len(made) == 4
+    card = mirror.storage.get_study_user_attrs(study._study_id)
+    scores = [trial.value for trial in made if trial.state == TrialState.COMPLETE]
+    assert card == {
+        "method": "fedprox",
+        "trials": f"4 of 4, {4 - len(scores)} of them pruned",
+        "declared score": f"{scores[0]:.4g}",
+        "best score": f"{max(scores):.4g}",
+    }
+
+
+def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fewer trials the page is not asked; it is asked for everything else."""
+    monkeypatch.chdir(tmp_path)
+    searched(tmp_path, monkeypatch, 2)
+    mirror, asked = dashboard.Mirror(assembly.load()), []
+    mirror.follow()
+    page = mirror.serve(lambda environ, start: asked.append(environ["PATH_INFO"]) or [b""])
+    (study,) = mirror.storage.get_all_studies()
+    importances = f"/api/studies/{study._study_id}/param_importances"
+    assert json.loads(b"".join(page({"PATH_INFO": importances}, lambda *_: None))) == {"param_importances": [[]]}
+    page({"PATH_INFO": "/api/studies"}, lambda *_: None)
+    assert asked == ["/api/studies"]
+    for number in range(10):
+        trial = create_trial(value=float(number), params={"mu": 0.1}, distributions={"mu": FloatDistribution(0, 1)})
+        mirror.storage.create_new_trial(study._study_id, trial)
+    page({"PATH_INFO": importances}, lambda *_: None)
+    assert asked == ["/api/studies", importances]
 
 
 def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+import fedweave as fw
 from fedweave import results
 from fedweave.api import packing
 from fedweave.pipelines.mlflow_records import tracking
@@ -122,6 +123,30 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
             assert answer["message"].startswith(words)
             assert len(answer["message"].splitlines()) == 1
             assert "stack_trace" not in answer
+
+
+def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) -> None:
+    """Of `fw.compare`: a table with texts and a missing value, each client's stored score from its raw test rows."""
+    rng, rows = np.random.default_rng(0), 180
+    table = pd.DataFrame(
+        {"site": np.arange(rows) % 3, "dose": rng.normal(50, 9, rows), "kind": rng.choice([*"ab"], rows)}
+    )
+    table["late"] = np.where((table["dose"] > 50) ^ (table["kind"] == "a"), "yes", "no")
+    table["part"] = np.array(["train", "val", "test"])[np.arange(rows) // 3 % 3]
+    table.loc[3, "dose"] = np.nan
+    federation = fw.Federation.from_pandas(table, client="site", label="late", split="part", name="own")
+    folder = Path("results/own")
+    done = fw.compare(federation, ["local"], model="mlp", rounds=3, seeds=2, out=folder, progress=False)
+    done.save(folder)
+    tracking.log_study(folder, store)
+    (name,) = [model.name for model in MlflowClient(store).search_registered_models()]
+    served = mlflow.pyfunc.load_model(f"models:/{name}@best")
+    scores = results.chosen(done["local"].run).query("seed == 1").set_index("client")["value"]
+    for place, site in enumerate(done.clients):
+        mine = table[(table["site"].astype(str) == str(site)) & (table["part"] == "test")]
+        outputs = served.predict(mine[["dose", "kind"]], {"client": str(site), "seed": 1})
+        right = np.array(["no", "yes"])[np.asarray(outputs).argmax(1)] == mine["late"].to_numpy()
+        assert 100.0 * right.mean() == scores[place]
 
 
 @pytest.mark.acceptance

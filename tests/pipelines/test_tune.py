@@ -13,15 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import optuna
 import psutil
 import pytest
 import yaml
-from optuna.trial import TrialState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState, create_trial
+from scipy.stats import wilcoxon
 
 from fedweave import data
 from fedweave.data import Dataset
 from fedweave.pipelines import paths
-from fedweave.pipelines.searching import search
+from fedweave.pipelines.searching import dashboard, search, trials
 from fedweave.pipelines.stages import tune
 from fedweave.runs import assembly
 from fedweave.study import search_spaces
@@ -202,6 +206,100 @@ def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
     assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in alone if value is not None)
 
 
+def study_of(*finished: tuple[float, list[list[float]]], directions: tuple[str, ...] = ("maximize",)) -> optuna.Study:
+    """A search whose finished trials have these values, of which the last is a list of scores by seed and client."""
+    opened = optuna.create_study(directions=list(directions))
+    for *values, clients in finished:
+        opened.add_trial(create_trial(values=values, user_attrs={trials.CLIENTS: clients}))
+    return opened
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), shift=st.floats(-3, 3), higher=st.booleans())
+def test_a_trial_is_pruned_where_scipys_test_finds_it_worse_than_the_best(
+    seed: int, shift: float, higher: bool
+) -> None:
+    """On the same seeds and clients; clients without a score are left out; nothing is pruned before a first trial."""
+    generator = np.random.default_rng(seed)
+    best, worst = generator.normal(size=(2, 3, 8))
+    mine = best[:2] + shift + generator.normal(size=(2, 8))
+    mine[0, 0] = np.nan
+    sign = 1.0 if higher else -1.0
+    opened = study_of(
+        (sign * 9.0, best.tolist()), (-sign * 9.0, worst.tolist()), directions=("maximize" if higher else "minimize",)
+    )
+    pairs = sign * (mine - best[:2]).ravel()[1:]
+    p = wilcoxon(pairs, alternative="less", zero_method="zsplit").pvalue
+    assert trials.significantly_worse(opened, mine.tolist()) == (p < trials.THRESHOLD and pairs.mean() < 0)
+    assert not trials.significantly_worse(study_of(), mine.tolist())
+
+
+def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
+    """By the paired test between two seeds: the later trials of a learning rate that is far too small."""
+    partition = {**STUDY["tasks"]["toy"]["partition"], "clients": 8}
+    whole = data.load_dataset(paths.FEATURES / "digits")
+    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", data.partition(whole, **partition))
+    spaces = {"fedprox": {"train.lr": {"choices": [0.05, 1e-6, 2e-6, 3e-6]}}}
+    content = {**STUDY, "tasks": {"toy": {**STUDY["tasks"]["toy"], "partition": partition}}}
+    Path("params.yaml").write_text(
+        yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": 4, "sampler": "random", "spaces": spaces}})
+    )
+    search.perform(assembly.load(), RUN)
+    rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
+    ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in made()}
+    assert ends == {(True, False, 2 * rounds), (False, True, rounds)}
+
+
+def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path) -> None:
+    """HeurpFedLA sends fewer layers where it retains more; the record has the bytes of every trial, none is pruned, and
+    a search that was stopped goes on to the same trials."""
+    content = {
+        **STUDY,
+        "runs": {RUN: {"task": "toy", "method": "heurpfedla"}},
+        "methods": {"heurpfedla": {"retain": 1}},
+        "tune": {
+            "trials": 4,
+            "seeds": [1000, 1001],
+            "share": 0.5,
+            "objectives": ["score", "bytes"],
+            "spaces": {"heurpfedla": {"retain": {"low": 1, "high": 3}}},
+        },
+    }
+    Path("params.yaml").write_text(yaml.safe_dump({**content, "tune": {**content["tune"], "trials": 2}}))
+    tune.main("toy")
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    tune.main("toy")
+    record = json.loads(paths.trials("toy", "toy", RUN).read_text())
+    assert len(record["trials"]) == 4
+    assert all(trial["value"] is not None and len(trial["curve"]) == 10 for trial in record["trials"])
+    by_layers = {trial["params"]["retain"]: trial["bytes"] for trial in record["trials"]}
+    assert len(by_layers) > 1
+    assert sorted(by_layers.values(), reverse=True) == [by_layers[count] for count in sorted(by_layers)]
+    mirror = dashboard.Mirror(assembly.load())
+    mirror.follow()
+    (shown,) = mirror.storage.get_all_studies()
+    assert [*optuna.load_study(study_name=shown.study_name, storage=mirror.storage).metric_names] == [
+        "validation score", "bytes of a repetition",
+    ]  # fmt: skip
+
+
+def test_the_rule_of_one_standard_error() -> None:
+    """The best score is taken unless a trial of the front with fewer bytes loses no more than its standard error."""
+    best = (80.0, 100.0, [[70.0, 80.0, 90.0]])
+    near = (79.0, 10.0, [[72.0, 76.0, 89.0]])  # differences -2, 4, 1: mean 1, standard error 1.73
+    cheap = (78.0, 5.0, [[68.0, 78.0, 88.0]])  # differences 2, 2, 2: standard error 0
+    dominated = (78.5, 50.0, [[69.5, 75.0, 91.0]])
+    opened = study_of(best, near, cheap, dominated, directions=("maximize", "minimize"))
+    finished = opened.get_trials()
+    assert trials.chosen(opened, finished).number == 1
+    assert trials.chosen(opened, [finished[0], finished[2]]).number == 0
+    assert [trial.number for trial in trials.front(opened, finished)] == [0, 1, 2]
+    assert {trial.number for trial in opened.best_trials} == {0, 1, 2}
+    errors = study_of(*((-score, sent, (-np.array(clients)).tolist()) for score, sent, clients in (best, near, cheap)),
+                      directions=("minimize", "minimize"))  # fmt: skip
+    assert trials.chosen(errors, errors.get_trials()).number == 1
+
+
 @pytest.mark.parametrize("queued", [0, 1, 4])
 def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     """And none is cut short; nor lost where a kill left only `queued` of them in the journal."""
@@ -252,21 +350,21 @@ def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Pat
     """A longer search that finds nothing better leaves the file that training depends on as it was."""
     content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
     written = []
-    for trials in (3, 9):
+    for count in (3, 14):
         Path("params.yaml").write_text(
-            yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": trials, "seeds": [1000]}})
+            yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": count, "seeds": [1000], "share": 0.3}})
         )
         tune.main("toy")
         record = json.loads(paths.trials("toy", "toy", RUN).read_text())
-        assert len(record["trials"]) == trials
+        assert len(record["trials"]) == count
         assert record["trials"][0]["params"] == DECLARED
         values = [trial["value"] for trial in record["trials"] if trial["value"] is not None]
         best = next(trial["params"] for trial in record["trials"] if trial["value"] == max(values))
         assert record["best"] == best
-        assert bool(record["importance"]) == (len(values) >= tune.FEWEST)
+        assert bool(record["importance"]) == (len(values) >= 10)
         written.append(json.loads(paths.tuned("toy", "toy", RUN).read_text()))
         assert written[-1] == {"run": RUN, "best": best}
-    assert len(made()) == 9
+    assert len(made()) == 14
 
 
 def test_killed_with_the_journal_in_its_hands(project: Path) -> None:

@@ -1,17 +1,23 @@
-"""Workers of a pool: limits of the server, two workers in clones of their own, a cancelled flow."""
+"""Workers of a pool: limits of the server, messages to a webhook, two workers in clones, a cancelled flow."""
 
 import dataclasses
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toy_project
 from servers import ROOT, Project, alive, answers, free_port, process, until
 
-from fedweave.pipelines.scheduling import pool, remote_stages, workers
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import notifications, pool, remote_stages, workers
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
@@ -20,14 +26,43 @@ HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture(scope="module")
-def deployed(prefect_api: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The server, with the pool, the queues and the deployments registered."""
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a server of loopback, and the messages that it gets."""
+    messages: list[dict[str, Any]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/secret", messages
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    prefect_api: str, tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[str, Any]]]
+) -> str:
+    """The server, with the pool, the queues, the deployments and the webhook registered."""
     folder = tmp_path_factory.mktemp("deployed")
     toy_project.make(folder)
-    env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api}
+    env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api, "FEDWEAVE_WEBHOOK": webhook[0]}
     command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "deployments reproduce, nightly, tune, stage; pool gpu-pool: 2 training stages at once",
+        "a message to the webhook when a flow has ended: block webhook/fedweave in Prefect's UI",
+        "next, on every host: fedweave worker",
+        "then: prefect deployment run reproduce/reproduce",
+    ]
     return prefect_api
 
 
@@ -58,6 +93,42 @@ def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[...
     assert all(entry["description"] and "default" in entry for entry in parameters.values())
     assert parameters["where"]["enum"] == ["here", "workers", "ray"]
     assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
+
+
+def test_a_webhook_hears_of_the_end_of_a_flow(
+    tmp_path: Path,
+    deployed: str,
+    reporting: str,
+    webhook: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of failure and of completion, once each, also where the address was registered twice."""
+    from fedweave.pipelines.scheduling.flows import reproduce
+
+    address, messages = webhook
+    notifications.register(address)
+    monkeypatch.chdir(tmp_path)
+    toy_project.make(tmp_path)
+    Path("fail").touch()
+    with pytest.raises(RuntimeError):
+        reproduce(targets=["make@b"], retries=0)
+    assert until(lambda: any(message["state"] == "Failed" for message in messages))
+    Path("fail").unlink()
+    reproduce(targets=["make@b"], retries=0)
+    assert until(lambda: any(message["state"] == "Completed" for message in messages))
+    assert [message["state"] for message in messages] == ["Failed", "Completed"]
+    failed = messages[0]
+    assert failed["study"] == "toy"
+    assert "1 of 1 stages failed" in failed["message"]
+    assert failed["text"].startswith("fedweave, study toy: Failed. ")
+    assert failed["text"].endswith(f"/runs/flow-run/{failed['flow_run']}")
+
+
+@pytest.mark.parametrize("address", ["hooks.example.org/x", "ftp://host/x", "https://", "http://[::1"])
+def test_a_webhook_that_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(BadInput, match="--webhook: ") as caught:
+        notifications.check(address)
+    assert address in str(caught.value)
 
 
 def test_a_flow_recalls_what_a_killed_one_sent_out(
@@ -107,8 +178,9 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
 def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     tmp_path: Path, deployed: str, ask: Callable[..., object]
 ) -> None:
-    """`prefect flow-run cancel` of the flow: both stages end with everything they started, and nothing is written
-    later.
+    """`prefect flow-run cancel` of the flow: both stages end with everything they started, nothing is written later,
+    and nothing says that it will be tried again. The worker was started in the background, as with `nohup ... &`, where
+    SIGINT is ignored, and ends at the first SIGTERM.
     """
     toy_project.make(tmp_path)
     (tmp_path / "hold").touch()
@@ -118,20 +190,10 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
     }
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "fedweave.pipelines.commands.main",
-        "worker",
-        "--limit",
-        "2",
-        "--name",
-        "all",
-        "--health-port",
-        str(port),
-    ]
+    words = f"fedweave.pipelines.commands.main worker --limit 2 --name all --health-port {port}"
+    command = ["/bin/sh", "-c", f"trap '' INT; exec {sys.executable} -m {words}"]
     prefect = [sys.executable, "-m", "prefect"]
-    with process(command, tmp_path, env, tmp_path / "worker.log"):
+    with process(command, tmp_path, env, tmp_path / "worker.log") as worker:
         start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
         subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
         assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
@@ -146,5 +208,8 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
         subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
         assert until(lambda: not any(map(alive, pids)), 90)
         assert until(lambda: all(ask("read_flow_run", run.id).state.is_cancelled() for run in runs), 90)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(60)
+    assert "Retry" not in (tmp_path / "worker.log").read_text()
     (tmp_path / "hold").unlink()
     assert not list(tmp_path.glob("made-*.txt"))

@@ -18,6 +18,12 @@ def test_the_family_of_controls_has_every_test_once() -> None:
     assert statistics.to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
 
 
+@pytest.mark.parametrize(("score", "mark"), [(80.0, "alone"), (np.nan, "diverged")])
+def test_a_lone_method_is_behind_nobody(score: float, mark: str) -> None:
+    board = pd.DataFrame({"method": ["FedAvg"], "mean": [score]})
+    assert marks.marked(board, pd.DataFrame(columns=["family", "method", "other"])) == {"FedAvg": mark}
+
+
 def test_the_family_of_controls_keeps_its_error() -> None:
     """Six methods and two controls that do not differ: any wrong "better" in a twentieth of studies at most."""
     wrong = 0

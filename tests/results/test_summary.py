@@ -122,15 +122,27 @@ def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
 
 def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
-    changes = []
+    changes = {}
     for file in copy.glob("tuned/*/trials/*.json"):
         values = [trial["value"] for trial in json.loads(file.read_text())["trials"]]
-        changes.append(max(value for value in values if value is not None) - values[0])
-    tuning = lines(copy)["Tuning"]
-    assert tuning.startswith(
-        "20 trials each for 2 of 2 runs; the best trial changed the validation score of the declared values"
+        changes[file.stem] = max(value for value in values if value is not None) - values[0]
+    most = max(changes, key=lambda run: changes[run])
+    assert lines(copy)["Tuning"] == (
+        "20 trials each for 2 of 2 runs; 2 took other values than the declared ones. Their validation scores changed "
+        f"by {np.median([*changes.values()]):+.1f} points in the median, most for {most} ({changes[most]:+.1f})."
     )
-    assert tuning.endswith(f"by a median of {np.median(changes):+.1f} points.")
+
+
+def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
+    copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
+    for file in copy.glob("tuned/*/trials/*.json"):
+        record = json.loads(file.read_text())
+        for number, trial in enumerate(record["trials"]):
+            trial["bytes"] = 2**20 * (8 if number == 0 else 2)
+        file.write_text(json.dumps(record))
+    assert lines(copy)["Tuning"].endswith("The bytes of a repetition changed by \N{MINUS SIGN}75 % in the median.")
+    page = report.build(copy).read_text(encoding="utf-8")
+    assert page.count('<td class="n">8.0 → 2.0</td>') == 2
 
 
 @pytest.mark.parametrize(("best", "late"), [((6, 6, 2), True), ((6, 2, 2), False), ((3, 3, 3), False)])

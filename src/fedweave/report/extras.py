@@ -24,6 +24,7 @@ ABLATION_COLUMNS = (
     "verdict",
 )
 COMMON = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
+BYTES = "bytes"  # one more, of searches with two objectives
 
 
 class Tuning(NamedTuple):
@@ -31,10 +32,11 @@ class Tuning(NamedTuple):
 
     Attributes:
         run, file: whose, and where it is stored.
-        trials: one row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started`, `seconds`, and a
-            column per hyper-parameter.
+        trials: one row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started`, `seconds`, with
+            two objectives `bytes`, and a column per hyper-parameter.
         curves: of each trial, step -> the best validation value by then.
-        best, value: parameters of the best trial, and its value.
+        best, value: parameters of the trial that training takes, and its value.
+        place: the row of that trial.
         budget: what every search of the study had.
         importance: share of the spread of values that a parameter explains.
     """
@@ -45,13 +47,14 @@ class Tuning(NamedTuple):
     curves: list[dict[int, float]]
     best: Mapping[str, Any]
     value: float
+    place: int
     budget: Mapping[str, Any]
     importance: Mapping[str, float]
 
     @property
     def names(self) -> list[str]:
         """The hyper-parameters."""
-        return [name for name in self.trials if name not in COMMON]
+        return [name for name in self.trials if name not in (*COMMON, BYTES)]
 
 
 def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
@@ -86,18 +89,22 @@ def _search(path: Path) -> Tuning | None:
     trials, curves, facts = read(path, _stored, "write it again from the search: dvc repro tune")
     if trials.empty or trials["value"].isna().all():
         return None
-    run, best, budget, importance, maximize = facts
+    run, best, budget, importance, place = facts
     trials = trials.astype({"value": float, "reached": float})
-    value = float(trials["value"].max() if maximize else trials["value"].min())
-    return Tuning(run, path, trials, curves, best, value, budget, importance)
+    return Tuning(run, path, trials, curves, best, float(trials["value"].iloc[place]), place, budget, importance)
 
 
 def _stored(path: Path) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
     """What the stage `tune` wrote: trials, their curves, and what holds for the whole search."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    trials = pd.DataFrame([{**trial["params"], **{name: trial[name] for name in COMMON}} for trial in stored["trials"]])
+    columns = [*COMMON, *([BYTES] if all(BYTES in trial for trial in stored["trials"]) else [])]
+    trials = pd.DataFrame(
+        [{**trial["params"], **{name: trial[name] for name in columns}} for trial in stored["trials"]]
+    )
     curves = [{int(step): value for step, value in trial["curve"].items()} for trial in stored["trials"]]
-    return trials, curves, tuple(stored[name] for name in ("run", "best", "budget", "importance", "maximize"))
+    matches = (t["params"] == stored["best"] and t["value"] is not None for t in stored["trials"])
+    place = next((number for number, match in enumerate(matches) if match), 0)
+    return trials, curves, (*(stored[name] for name in ("run", "best", "budget", "importance")), place)
 
 
 def ablations(folder: Path) -> pd.DataFrame:

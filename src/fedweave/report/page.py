@@ -36,6 +36,7 @@ class Search(NamedTuple):
     method: str
     declared: str
     value: str
+    sent: str
     best: list[tuple[str, str]]
     budget: str
     svg: str
@@ -151,6 +152,7 @@ def _searches(study: Study) -> Iterable[Search]:
             label,
             format_score(first, np.nan, metric),
             format_score(search.value, np.nan, metric),
+            _sent(search),
             [(name, _plain(search.best[name])) for name in names if name in search.best],
             " · ".join(budget),
             plots.tuning(search.trials, names, search.best),
@@ -158,11 +160,21 @@ def _searches(study: Study) -> Iterable[Search]:
         )
 
 
+def _sent(search: extras.Tuning) -> str:
+    """MiB of the declared and of the best trial, where the search was about bytes too."""
+    if extras.BYTES not in search.trials:
+        return ""
+    first, best = (search.trials[extras.BYTES].iloc[place] / results.MIB for place in (0, search.place))
+    return f"{first:,.1f} → {best:,.1f}"
+
+
 def _budget(block: Mapping[str, Any]) -> Iterable[str]:
     if "share" in block:
         yield f"{100 * block['share']:g} % of the rounds each"
     if "seeds" in block:
         yield f"seeds {', '.join(map(str, block['seeds']))}, which no result has"
+    if len(block.get("objectives", ())) > 1:
+        yield "of the Pareto front the fewest bytes whose score is within one standard error of the best"
 
 
 def _plain(value: Any) -> str:

@@ -16,6 +16,7 @@ from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
 
 SPELLED = 4  # most tasks that are described one by one
+MOST_LATE = 40  # most runs that a warning names one by one
 RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
 ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 
@@ -47,7 +48,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         Line("Who leads", first, bool(loud) or alarm),
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
-        Line("Tuning", (_tuning(study),)),
+        Line("Tuning", _tuning(study)),
         _convergence(tables.board),
     ]
 
@@ -199,24 +200,53 @@ def _named(study: Study, task: str) -> str:
     )
 
 
-def _tuning(study: Study) -> str:
+def _tuning(study: Study) -> tuple[str, ...]:
+    """What tuning changed, and by how much, on validation data: of how many runs, the median, and the largest."""
     runs = {run.name: run for run in study.runs}
     searches = [search for search in extras.tuning(study.folder) if search.run in runs]
     if not searches:
-        return "Untuned: every run has its declared values."
+        return ("Untuned: every run has its declared values.",)
     trials = sorted({len(search.trials) for search in searches})
     each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
-    changes: dict[str, list[float]] = {"points": [], "% of the score": [], "% of the error": []}
+    changes: dict[str, list[tuple[float, str]]] = {}
     for search in searches:
-        declared = float(search.trials["value"].iloc[0])
-        info = runs[search.run].info
-        kind = "points" if unit(info["metric"]) else f"% of the {'score' if info['higher_is_better'] else 'error'}"
-        change = search.value - declared
-        changes[kind].append(change if kind == "points" else 100 * change / declared)
-    medians = [f"{_median(values):+.1f} {kind}" for kind, values in changes.items() if values]
-    by = f"by a median of {' and '.join(medians)}".replace("-", "\N{MINUS SIGN}")
-    start = f"{each} each for {len(searches)} of {len(runs)} runs"
-    return f"{start}; the best trial changed the validation score of the declared values {by}."
+        if search.place:
+            change, kind = _change(search, runs[search.run].info)
+            changes.setdefault(kind, []).append((change, search.run))
+    changed = sum(map(len, changes.values()))
+    start = f"{each} each for {len(searches)} of {len(runs)} runs; {changed} took other values than the declared ones."
+    return (start, *(_by_how_much(kind, values) for kind, values in changes.items()), *_saved(searches))
+
+
+def _change(search: extras.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:
+    """The change of the validation score by tuning, and its unit."""
+    change = search.value - float(search.trials["value"].iloc[0])
+    if unit(info["metric"]):
+        return change, "points"
+    declared = float(search.trials["value"].iloc[0])
+    return 100 * change / declared, f"% of the {'score' if info['higher_is_better'] else 'error'}"
+
+
+def _by_how_much(kind: str, changes: Sequence[tuple[float, str]]) -> str:
+    finite = [(change, run) for change, run in changes if np.isfinite(change)]
+    if not finite:
+        return "Their validation scores cannot be compared: the declared values had no finite one."
+    most, run = max(finite, key=lambda one: abs(one[0]))
+    median = _signed(_median([change for change, _ in finite]))
+    return f"Their validation scores changed by {median} {kind} in the median, most for {run} ({_signed(most)})."
+
+
+def _signed(value: float, digits: int = 1) -> str:
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _saved(searches: Sequence[extras.Tuning]) -> Iterator[str]:
+    """What the choice by bytes changed, where a search was about them."""
+    sent = [search.trials[extras.BYTES] for search in searches if extras.BYTES in search.trials]
+    places = [search.place for search in searches if extras.BYTES in search.trials]
+    shares = [100 * (column.iloc[place] / column.iloc[0] - 1) for column, place in zip(sent, places, strict=True)]
+    if shares:
+        yield f"The bytes of a repetition changed by {_signed(_median(shares), 0)} % in the median."
 
 
 def _median(values: Sequence[float]) -> float:
@@ -230,7 +260,7 @@ def _convergence(board: pd.DataFrame) -> Line:
     if late.empty:
         return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
     several = board["task"].nunique() > 1
-    if len(late) > 3 * SPELLED:
+    if len(late) > MOST_LATE:
         names = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
     else:
         named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))

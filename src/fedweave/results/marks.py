@@ -34,11 +34,11 @@ def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
 
     "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
     from the leader. "undecided": the interval of the difference leaves out zero, but the corrected test does not
-    decide. "behind": significantly behind the leader. "diverged": no finite score.
+    decide. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to compare with.
     """
     tests = significance[significance["family"] == "leader"]
     words = {"better": "behind", "undecided": "undecided"}
-    marks = dict.fromkeys(board["method"], "behind")
+    marks = dict.fromkeys(board["method"], "behind" if len(board) > 1 else "alone")
     marks |= {test["other"]: words.get(outcome(test, test["method"]), "tied") for test in tests.to_dict("records")}
     finite = board[board["mean"].notna()]["method"]
     marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")

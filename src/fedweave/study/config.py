@@ -142,6 +142,8 @@ def _named(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_named(option) for option in get_args(hint))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
     if origin in (list, tuple, Sequence) and get_args(hint):
         return f"a list, each entry {_named(get_args(hint)[0])}"
     return names.get(origin or hint, str(hint))

@@ -91,6 +91,10 @@ class TuneSpec:
     share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
     seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
     sampler: Annotated[Literal["tpe", "random", "grid"], "what proposes values; grid tries every combination"] = "tpe"
+    objectives: Annotated[
+        list[Literal["score", "bytes"]],
+        "what is optimised: [score], or [score, bytes] for the fewest bytes near the best",
+    ] = field(default_factory=lambda: ["score"])
     workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
     spaces: Annotated[dict[str, Any], "per method, changes of its spaces"] = field(default_factory=dict)
 

@@ -164,6 +164,8 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
     if both := {*tune.seeds} & {*raw["seeds"]}:
         raise BadInput(f"{where}: tune.seeds: {shown(sorted(both))} overlap the study's seeds; use others")
+    if tune.objectives not in (["score"], ["score", "bytes"]):
+        raise BadInput(f"{where}: tune.objectives: {shown(tune.objectives)} must be [score] or [score, bytes]")
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
     if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):

@@ -1,0 +1,85 @@
+"""Messages to a webhook when a flow has ended: a block that holds the address, and an automation that calls it."""
+
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prefect.automations import Automation
+
+BLOCK, AUTOMATION = "fedweave", "fedweave: notify"
+FLOW = "reproduce"  # the stages of its workers are flows too, and send nothing
+STATES = ("Completed", "Failed", "Crashed", "TimedOut")
+# PAGES is the address of Prefect's UI. Slack, Mattermost and Google Chat show the field `text` of a message; the others
+# are for programs.
+PAYLOAD = """{
+  "text": {{ ("fedweave, study " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ". "
+    ~ (flow_run.state.message or "") ~ " PAGES/runs/flow-run/" ~ flow_run.id) | tojson }},
+  "study": {{ flow_run.name | tojson }},
+  "state": {{ flow_run.state.name | tojson }},
+  "message": {{ (flow_run.state.message or "") | tojson }},
+  "flow_run": {{ (flow_run.id | string) | tojson }}
+}"""
+
+
+def check(address: str) -> None:
+    """Refuse what is no address of a web page.
+
+    Raises:
+        BadInput: naming it.
+    """
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise BadInput(f"--webhook: {address!r} is not a web address; give one such as https://HOST/PATH")
+
+
+def register(address: str) -> None:
+    """Let the server post a message to `address` whenever a flow `reproduce` has ended; an earlier address is
+    replaced.
+    """
+    from datetime import timedelta
+
+    from prefect.automations import Automation
+    from prefect.events.actions import CallWebhook
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+
+    pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
+    trigger = EventTrigger(
+        expect={f"prefect.flow-run.{state}" for state in STATES}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        match_related={"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+        for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
+    )  # fmt: skip
+    action = CallWebhook(block_document_id=_block(address), payload=PAYLOAD.replace("PAGES", pages))
+    automation = Automation(
+        name=AUTOMATION, description="posts the end of every flow", trigger=trigger, actions=[action]
+    )
+    save(automation)
+
+
+def save(automation: "Automation") -> None:
+    """Create `automation`, or bring the one of its name up to date."""
+    from prefect.automations import Automation
+
+    try:
+        automation.id = cast(Automation, Automation.read(name=automation.name)).id
+        automation.update()
+    except ValueError:
+        automation.create()
+
+
+def _block(address: str) -> "UUID":
+    """The block that holds the address, which Prefect encrypts."""
+    from prefect.blocks.webhook import Webhook
+    from prefect.types import SecretDict
+    from pydantic import SecretStr
+
+    block = Webhook(url=SecretStr(address), headers=SecretDict({"Content-Type": "application/json"}))
+    return cast("UUID", block.save(BLOCK, overwrite=True))
