@@ -1,0 +1,164 @@
+"""From the last comparison to answers: who is as good as the best, what is cheapest, who gains, which groups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.recommendation import finals, per_client
+from fedweave.recommendation.blind import validation
+from fedweave.recommendation.candidates import GRAPHS, Candidate
+from fedweave.recommendation.finals import Finals
+from fedweave.recommendation.groups import groups
+from fedweave.recommendation.race import described
+from fedweave.results import statistics
+from fedweave.study.spec import nest
+
+LOCAL, COMMON, GROUPS, PERSONAL = "local", "common", "groups", "personal"  # what to deploy
+LEADS, AS_GOOD, WORSE, UNDECIDED, BETTER = "leads", "not significantly different", "worse", "undecided", "better"
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the last comparison says.
+
+    Attributes:
+        kind: what to deploy: "local", "common", "groups" or "personal" models.
+        method: whose models, by name.
+        board: one row per finalist and control, best validation first.
+        clients: one row per client and method, compared with local training.
+        pays: the test of `rival` against local training.
+        rival: the best collaborating method by validation.
+        graph: who learns from whom [N, N], and the method whose graph it is; empty without one.
+        groups: number of each client's group, or None.
+        tests: of the learned graph against a uniform and a shuffled one.
+    """
+
+    kind: str
+    method: str
+    board: pd.DataFrame
+    clients: pd.DataFrame
+    pays: statistics.Comparison | None
+    rival: str
+    graph: pd.DataFrame | None = None
+    woven: str = ""
+    groups: tuple[int, ...] | None = None
+    tests: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers:
+    """Answers from the finalists `candidates`; `alone` is the name of local training.
+
+    The leader has the best validation score, so its test score is not that of the luckiest of many. All others are
+    tested against it, corrected for their number. Of those that are not significantly worse, the cheapest is taken: by
+    bytes, then by the number of different models, then by seconds.
+    """
+    chosen, by_name = results.clients(done.study), {one.name: one for one in candidates}
+    higher = done.study.runs[0].higher_is_better
+    compared = {name: run for name, run in done.runs.items() if name in by_name and not _changed(by_name[name])}
+    board = _board(done, compared, chosen, by_name, higher)
+    fit = board[board["verdict"].isin([LEADS, AS_GOOD, UNDECIDED, BETTER]) & (board["verdict"] != WORSE)]
+    picked = str(fit.sort_values(["bytes", "models", "seconds"], kind="stable")["method"].iloc[0])
+    clients = per_client.table(compared, done.runs[alone], chosen) if alone in done.runs else None
+    rival = next((name for name in board["method"] if name != alone), "")
+    values = _values(done, chosen)
+    pays = _against(values, rival, alone, higher) if rival and alone in compared else None
+    woven, graph, found = _structure(done, board, chosen)
+    kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
+    if kind == PERSONAL and picked == woven and found is not None:
+        kind = GROUPS
+    shown = clients if clients is not None else pd.DataFrame(columns=per_client.COLUMNS)
+    tests = tuple(_graph_tests(values, woven, higher))
+    return Answers(kind, picked, board, shown, pays, rival, graph, woven, found, tests)
+
+
+def _changed(candidate: Candidate) -> bool:
+    """Whether it is a method with a graph that it did not learn, which is no finalist."""
+    return candidate.name.endswith(GRAPHS) and candidate.name != candidate.entry
+
+
+def _values(done: Finals, chosen: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Name -> test scores [S, N] on the clients that all runs have."""
+    labelled = results.values([*done.runs.values()], chosen)
+    return {name: labelled[run.label] for name, run in done.runs.items()}
+
+
+def _against(values: Mapping[str, np.ndarray], one: str, other: str, higher: bool) -> statistics.Comparison:
+    return statistics.against(values, [(one, other)], higher)[0]
+
+
+def _board(
+    done: Finals,
+    compared: Mapping[str, results.Run],
+    chosen: pd.DataFrame,
+    by_name: Mapping[str, Candidate],
+    higher: bool,
+) -> pd.DataFrame:
+    """One row per method, best validation first, with its test against the leader and its costs."""
+    sign, values, sizes = 1.0 if higher else -1.0, _values(done, chosen), finals.memory(done)
+    means = {name: float(np.nanmean(validation(run))) for name, run in compared.items()}
+    order = sorted(means, key=lambda name: -sign * np.nan_to_num(means[name], nan=-sign * np.inf))
+    leader = order[0]
+    tests = {test.other: test for test in statistics.against(values, [(leader, name) for name in order[1:]], higher)}
+    rows = []
+    for name in order:
+        run, test = compared[name], tests.get(name)
+        low, high = statistics.bootstrap(values[name])
+        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+        sent = float(totals["bytes_up"] + totals["bytes_down"])
+        rows.append({
+            "method": name, "label": run.printed_label, "settings": described(_flat(by_name[name].settings)),
+            "validation": means[name], "test": float(np.mean(values[name])), "low": low, "high": high,
+            "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
+            "verdict": _word(test, name) if test else LEADS, "bytes": sent, "mib": sent / results.MIB,
+            "seconds": float(totals["seconds"]), "server_mib": sizes[name][0], "client_mib": sizes[name][1],
+            "models": 1 if finals.one_model(run) else len(run.client_names),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _word(test: statistics.Comparison, name: str) -> str:
+    """What the test against the leader says of the method `name`."""
+    if not np.isfinite(test.p_adjusted):
+        return WORSE  # it has no finite score
+    if test.better:
+        return BETTER if test.better == name else WORSE
+    return UNDECIDED if test.undecided else AS_GOOD
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with names such as "train.lr"."""
+    flat: dict[str, Any] = {}
+    for name, value in nest(settings).items():
+        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def _structure(
+    done: Finals, board: pd.DataFrame, chosen: pd.DataFrame
+) -> tuple[str, pd.DataFrame | None, tuple[int, ...] | None]:
+    """(method, its graph with the clients' names, its groups) of the best method by validation that has a graph."""
+    for name in board["method"]:
+        run = done.runs[name]
+        graphs = finals.seed_graphs(run, chosen)
+        if graphs:
+            names, found = run.client_names, groups(graphs)
+            graph = pd.DataFrame(np.mean(graphs, axis=0), index=names, columns=names)
+            return str(name), graph, None if found is None else tuple(map(int, found))
+    return "", None, None
+
+
+def _graph_tests(values: Mapping[str, np.ndarray], woven: str, higher: bool) -> list[dict[str, Any]]:
+    """The learned graph against others, where the method could be trained with them."""
+    there = [graph for graph in GRAPHS if f"{woven}-{graph}" in values]
+    found = statistics.against(values, [(woven, f"{woven}-{graph}") for graph in there], higher) if there else []
+    return [
+        {
+            "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
+            "verdict": "better" if test.better == woven else "worse" if test.better else "no difference",
+        }
+        for graph, test in zip(there, found, strict=True)
+    ]  # fmt: skip
