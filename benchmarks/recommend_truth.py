@@ -1,6 +1,7 @@
 """How often `fedweave.recommend` is right on data whose truth is known: `python -m benchmarks.recommend_truth`.
 
-Options: --seeds N (default 20), --workers N (default 1), --out FILE (default docs/guides/recommend_truth.csv), --only CASE.
+Options: --seeds N (default 20), --workers N (default 1), --only CASE, --out FILE (default
+docs/guides/recommend_truth.csv).
 
 Twelve clients, ten standard normal features, three classes. A class is the largest of three linear scores plus noise.
 
@@ -33,8 +34,8 @@ NOISE = 0.5  # standard deviation of the noise of scores, whose own is 1
 FLIPPED = 0.8  # share of the labels of the client with noise
 VICTIM = 7
 ARGUMENTS: dict[str, Any] = {
-    "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"], "budget": None, "rounds": 20, "seeds": 3,
-    "settings": 2, "model": {"name": "mlp", "hidden": 16}, "lr": 0.2, "epochs": 2, "batch_size": 15, "progress": False,
+    "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"], "budget": None, "rounds": 15, "seeds": 2,
+    "settings": 2, "model": {"name": "mlp", "hidden": 16}, "lr": 0.3, "epochs": 2, "batch_size": 20, "progress": False,
 }  # fmt: skip
 CASES = ("common", "unrelated", "groups", "noise")
 COLUMNS = (

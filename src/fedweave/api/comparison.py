@@ -153,7 +153,8 @@ class Comparison:
         """One row per control that is no method, best first: `kind` "control" or "not federated".
 
         A rule without a model (most frequent class, training mean, last value) knows the training rows of each client
-        and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or tested.
+        and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or
+        tested.
         """
         table = results.controls(self.study)
         return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])

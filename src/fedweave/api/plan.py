@@ -105,11 +105,10 @@ def plan(
     block, adapter = _model(federation, model, head)
     named = resolve(methods)
     named |= _pooling(federation, named, train) if central else {}
-    scored = named_metric(metric)
     raw = {
         "study": name,
         "seeds": _seeds(seeds),
-        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": scored}},
+        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": named_metric(metric)}},
         "runs": {
             _key(federation, n): {"task": federation.name, "method": m, "set": options}
             for n, (m, options) in named.items()

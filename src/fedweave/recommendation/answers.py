@@ -28,10 +28,11 @@ class Answers:
     Attributes:
         kind: what to deploy: "local", "common", "groups" or "personal" models.
         method: whose models, by name.
-        board: one row per finalist and control, best validation first.
+        board: one row per finalist and control, best validation first; the leader is `rival`.
         clients: one row per client and method, compared with local training.
         pays: the test of `rival` against local training.
         rival: the best collaborating method by validation.
+        alone: local training.
         graph: who learns from whom [N, N], and the method whose graph it is; empty without one.
         groups: number of each client's group, or None.
         tests: of the learned graph against a uniform and a shuffled one.
@@ -43,6 +44,7 @@ class Answers:
     clients: pd.DataFrame
     pays: statistics.Comparison | None
     rival: str
+    alone: str
     graph: pd.DataFrame | None = None
     woven: str = ""
     groups: tuple[int, ...] | None = None
@@ -52,27 +54,38 @@ class Answers:
 def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers:
     """Answers from the finalists `candidates`; `alone` is the name of local training.
 
-    The leader has the best validation score, so its test score is not that of the luckiest of many. All others are
-    tested against it, corrected for their number. Of those that are not significantly worse, the cheapest is taken: by
-    bytes, then by the number of different models, then by seconds.
+    Two questions in a fixed order. First: is the collaborating method with the best validation score significantly
+    better than local training? If not, every client keeps its own model. Second, if so: which collaborating methods are
+    not significantly worse than that one, corrected for their number? The cheapest of them is taken: by bytes, then by
+    the number of different models, then by seconds. As validation rows name the method that all are compared with, its
+    test score is not that of the luckiest of many.
     """
     chosen, by_name = results.clients(done.study), {one.name: one for one in candidates}
     higher = done.study.runs[0].higher_is_better
     compared = {name: run for name, run in done.runs.items() if name in by_name and not _changed(by_name[name])}
-    board = _board(done, compared, chosen, by_name, higher)
-    fit = board[board["verdict"].isin([LEADS, AS_GOOD, UNDECIDED, BETTER]) & (board["verdict"] != WORSE)]
-    picked = str(fit.sort_values(["bytes", "models", "seconds"], kind="stable")["method"].iloc[0])
-    clients = per_client.table(compared, done.runs[alone], chosen) if alone in done.runs else None
-    rival = next((name for name in board["method"] if name != alone), "")
     values = _values(done, chosen)
-    pays = _against(values, rival, alone, higher) if rival and alone in compared else None
+    order = _order(compared, higher)
+    rival = next(name for name in order if name != alone or len(order) == 1)
+    pays = statistics.against(values, [(rival, alone)], higher)[0] if alone in compared and rival != alone else None
+    others = [name for name in order if name not in (rival, alone)]
+    tests = {test.other: test for test in statistics.against(values, [(rival, name) for name in others], higher)}
+    tests |= {alone: pays} if pays else {}
+    board = _board(done, order, rival, tests, values, by_name)
+    picked = alone if pays and pays.better != rival else cheapest(board[board["method"] != alone])
     woven, graph, found = _structure(done, board, chosen)
     kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
     if kind == PERSONAL and picked == woven and found is not None:
         kind = GROUPS
-    shown = clients if clients is not None else pd.DataFrame(columns=per_client.COLUMNS)
-    tests = tuple(_graph_tests(values, woven, higher))
-    return Answers(kind, picked, board, shown, pays, rival, graph, woven, found, tests)
+    empty = pd.DataFrame(columns=per_client.COLUMNS)
+    clients = per_client.table(compared, done.runs[alone], chosen) if alone in compared else empty
+    worth = tuple(_graph_tests(values, woven, higher))
+    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, found, worth)
+
+
+def cheapest(board: pd.DataFrame) -> str:
+    """The cheapest method that is not significantly worse than the leader."""
+    fit = board[board["verdict"] != WORSE]
+    return str(fit.sort_values(["bytes", "models", "seconds"], kind="stable")["method"].iloc[0])
 
 
 def _changed(candidate: Candidate) -> bool:
@@ -86,43 +99,43 @@ def _values(done: Finals, chosen: pd.DataFrame) -> dict[str, np.ndarray]:
     return {name: labelled[run.label] for name, run in done.runs.items()}
 
 
-def _against(values: Mapping[str, np.ndarray], one: str, other: str, higher: bool) -> statistics.Comparison:
-    return statistics.against(values, [(one, other)], higher)[0]
+def _order(compared: Mapping[str, results.Run], higher: bool) -> list[str]:
+    """Names, best validation first."""
+    sign = 1.0 if higher else -1.0
+    means = {name: sign * float(np.nanmean(validation(run))) for name, run in compared.items()}
+    return sorted(means, key=lambda name: -np.nan_to_num(means[name], nan=-np.inf))
 
 
 def _board(
     done: Finals,
-    compared: Mapping[str, results.Run],
-    chosen: pd.DataFrame,
+    order: Sequence[str],
+    leader: str,
+    tests: Mapping[str, statistics.Comparison],
+    values: Mapping[str, np.ndarray],
     by_name: Mapping[str, Candidate],
-    higher: bool,
 ) -> pd.DataFrame:
-    """One row per method, best validation first, with its test against the leader and its costs."""
-    sign, values, sizes = 1.0 if higher else -1.0, _values(done, chosen), finals.memory(done)
-    means = {name: float(np.nanmean(validation(run))) for name, run in compared.items()}
-    order = sorted(means, key=lambda name: -sign * np.nan_to_num(means[name], nan=-sign * np.inf))
-    leader = order[0]
-    tests = {test.other: test for test in statistics.against(values, [(leader, name) for name in order[1:]], higher)}
-    rows = []
+    """One row per method of `order`, with its test against the leader and its costs."""
+    sizes, rows = finals.memory(done), []
     for name in order:
-        run, test = compared[name], tests.get(name)
+        run, test = done.runs[name], tests.get(name)
         low, high = statistics.bootstrap(values[name])
         totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
         sent = float(totals["bytes_up"] + totals["bytes_down"])
         rows.append({
             "method": name, "label": run.printed_label, "settings": described(_flat(by_name[name].settings)),
-            "validation": means[name], "test": float(np.mean(values[name])), "low": low, "high": high,
-            "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
-            "verdict": _word(test, name) if test else LEADS, "bytes": sent, "mib": sent / results.MIB,
-            "seconds": float(totals["seconds"]), "server_mib": sizes[name][0], "client_mib": sizes[name][1],
+            "validation": float(np.nanmean(validation(run))), "test": float(np.mean(values[name])),
+            "low": low, "high": high, "difference": -test.difference if test else 0.0,
+            "p": test.p_adjusted if test else np.nan, "verdict": LEADS if name == leader else _word(test, name),
+            "bytes": sent, "mib": sent / results.MIB, "seconds": float(totals["seconds"]),
+            "server_mib": sizes[name][0], "client_mib": sizes[name][1],
             "models": 1 if finals.one_model(run) else len(run.client_names),
         })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def _word(test: statistics.Comparison, name: str) -> str:
+def _word(test: statistics.Comparison | None, name: str) -> str:
     """What the test against the leader says of the method `name`."""
-    if not np.isfinite(test.p_adjusted):
+    if test is None or not np.isfinite(test.p_adjusted):
         return WORSE  # it has no finite score
     if test.better:
         return BETTER if test.better == name else WORSE
@@ -133,7 +146,9 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with names such as "train.lr"."""
     flat: dict[str, Any] = {}
     for name, value in nest(settings).items():
-        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, Mapping) else {name: value}
+        flat |= (
+            {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, Mapping) else {name: value}
+        )
     return flat
 
 

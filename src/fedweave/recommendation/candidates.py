@@ -118,8 +118,9 @@ def woven(candidate: Candidate) -> list[Candidate]:
     """The candidate with a uniform and with a shuffled graph in place of the one it learns; empty if it has no such
     setting.
     """
-    choices = {setting.name for setting in METHODS[candidate.method].settings()}
-    if GRAPH not in choices or GRAPH in candidate.settings:
+    cls = METHODS[candidate.method]
+    # Without own_graphs, the setting names the graph between clients that a hypernetwork starts from.
+    if not hasattr(cls, "own_graphs") or GRAPH in candidate.settings:
         return []
     return [
         replace(candidate, name=f"{candidate.entry}-{graph}", settings={**candidate.settings, GRAPH: graph})

@@ -61,7 +61,9 @@ class Costs:
         """Seconds of the last comparison and of the learning curve, of the dearest entries that may get there."""
         waves = math.ceil(len(schedule.seeds) / self.workers)
         controls = [self.rounds[name] for name, one in self.entries.items() if one.method in CONTROLS]
-        others = sorted((t for name, t in self.rounds.items() if self.entries[name].method not in CONTROLS), reverse=True)
+        others = sorted(
+            (t for name, t in self.rounds.items() if self.entries[name].method not in CONTROLS), reverse=True
+        )
         pooled = max(controls, default=0.0)
         trained = [*controls, *others[: race.LEAST], pooled, *others[:1] * 2]
         curve = len(SHARES) * max([*controls, *others[:1]], default=0.0)
@@ -124,4 +126,6 @@ def scheduled(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
         if costs.total(replace(schedule, rounds=rounds)) <= allowed:
             return replace(schedule, rounds=rounds)
     needed = costs.total(replace(schedule, rounds=min(FEWEST, wanted.rounds))) / MARGIN
-    raise BadInput(f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed:.0f} s here")
+    raise BadInput(
+        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed:.0f} s here"
+    )

@@ -81,12 +81,7 @@ def memory(finals: Finals) -> dict[str, tuple[float, float]]:
 
 
 def with_fewer_rows(
-    federation: Federation,
-    candidate: Candidate,
-    options: Mapping[str, Any],
-    folder: Path,
-    full: Run,
-    progress: bool,
+    federation: Federation, candidate: Candidate, options: Mapping[str, Any], folder: Path, full: Run, progress: bool
 ) -> pd.DataFrame:
     """Validation score against the share of training rows: share, mean, low, high; and the difference to all rows.
 
@@ -109,7 +104,9 @@ def with_fewer_rows(
         row = {"share": share, "mean": float(values.mean()), "low": low, "high": high}
         if share < 1:
             gain = scores[1.0][:, measured] - values
-            row |= dict(zip(("gain", "gain_low", "gain_high"), (float(gain.mean()), *statistics.bootstrap(gain)), strict=True))
+            row |= dict(
+                zip(("gain", "gain_low", "gain_high"), (float(gain.mean()), *statistics.bootstrap(gain)), strict=True)
+            )
         rows.append(row)
     return pd.DataFrame(rows, columns=["share", "mean", "low", "high", "gain", "gain_low", "gain_high"])
 
@@ -152,7 +149,9 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 def seed_graphs(run: Run, chosen: pd.DataFrame) -> list[np.ndarray]:
     """The collaboration graph [N, N] of each seed behind the reported models, averaged over layers; none without."""
-    return [graphs.weights[at].mean(0) for graphs, at in results.reported_graphs(run, chosen[chosen["run"] == run.name])]
+    return [
+        graphs.weights[at].mean(0) for graphs, at in results.reported_graphs(run, chosen[chosen["run"] == run.name])
+    ]
 
 
 def summary_of(values: np.ndarray, higher: bool) -> float:

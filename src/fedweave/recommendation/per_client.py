@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.metrics import METRICS, Metric, probabilities
+from fedweave.metrics import METRICS, Metric
 from fedweave.results import Run, statistics
 from fedweave.results.rescoring import predictions
 from fedweave.tensors.random_streams import stream
@@ -49,7 +49,9 @@ def table(runs: Mapping[str, Run], local: Run, chosen: pd.DataFrame) -> pd.DataF
             score, alone = mine[client].mean(), base[client].mean()
             verdict = _verdict(pair, float(p), run.higher_is_better)
             numbers = (pair.difference, pair.low, pair.high, float(p))
-            rows.append(dict(zip(COLUMNS, (run.client_names[client], name, score, alone, *numbers, verdict), strict=True)))
+            rows.append(
+                dict(zip(COLUMNS, (run.client_names[client], name, score, alone, *numbers, verdict), strict=True))
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -2,7 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,12 +167,16 @@ class Call:
             entered = [*finalists, *weaver]
             self._say(f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds")
             done = finals.compete(self.federation, entered, options, self.folder, self.progress, self.callbacks)
-            alone = next(name for name, one in self.asked.entries.items() if one.method == CONTROLS[0])
-            found = answers.answer(done, entered, alone)
+            found = answers.answer(done, entered, self._alone)
             picked = next(one for one in entered if one.name == found.method)
             self._say(f"learning curve of {found.method}: a half and a quarter of the training rows")
             rows = finals.with_fewer_rows(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
         return self._written(found, done, table, rows, picked, schedule, journal, notes, temporary)
+
+    @property
+    def _alone(self) -> str:
+        """The entry that is local training."""
+        return next(name for name, one in self.asked.entries.items() if one.method == CONTROLS[0])
 
     def _request(self) -> dict[str, Any]:
         """What the results depend on, without the budget of time, which may grow from call to call."""
@@ -226,7 +231,9 @@ class Call:
             tables.append(known[1])
         finalists = race.best_of_each(running, tables[-1])
         rivals = [one for one in finalists if one.method not in CONTROLS][: race.LEAST]
-        return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(tables, ignore_index=True)
+        return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(
+            tables, ignore_index=True
+        )
 
     def _written(
         self, found: answers.Answers, done: finals.Finals, table: pd.DataFrame, rows: pd.DataFrame, picked: Candidate,
@@ -252,14 +259,11 @@ class Call:
             tqdm.write(line)
 
 
-class _timed:
+@contextmanager
+def _timed(journal: Journal) -> Iterator[None]:
     """A part of a call, whose seconds the journal counts."""
-
-    def __init__(self, journal: Journal, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.journal, self.clock, self.begun = journal, clock, 0.0
-
-    def __enter__(self) -> None:
-        self.begun = self.clock()
-
-    def __exit__(self, *error: object) -> None:
-        self.journal.spend(self.clock() - self.begun)
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        journal.spend(time.perf_counter() - begun)

@@ -63,7 +63,7 @@ class Recommendation:
         if not (place / FACTS).is_file():
             raise BadInput(f"{place / FACTS}: not there; give the folder of a recommendation")
         facts = read(place / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), AGAIN)
-        texts = {name: "str" for name in ("client", "method", "candidate", "settings", "label", "verdict", "outcome")}
+        texts = dict.fromkeys(("client", "method", "candidate", "settings", "label", "verdict", "outcome"), "str")
         tables = {
             name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, float_precision="round_trip")
             for name, columns in TABLES.items()
@@ -92,7 +92,7 @@ class Recommendation:
 
     @property
     def equal(self) -> tuple[str, ...]:
-        """Methods that are not significantly worse than the leader, the leader among them."""
+        """Methods that are not significantly worse than the best collaborating one, which is among them."""
         return tuple(self.facts["equal"])
 
     @property
@@ -158,9 +158,11 @@ def write(
     (place / "graph.csv").unlink(missing_ok=True)
     if found.graph is not None:
         write_atomic(place / "graph.csv", found.graph.to_csv(lineterminator="\n"))
-    same = [name for name, verdict in zip(found.board["method"], found.board["verdict"], strict=True) if verdict != "worse"]
+    same = [
+        name for name, verdict in zip(found.board["method"], found.board["verdict"], strict=True) if verdict != "worse"
+    ]
     about = {
-        "answer": found.kind, "method": found.method, "leader": found.board["method"].iloc[0], "equal": same,
+        "answer": found.kind, "method": found.method, "leader": found.rival, "alone": found.alone, "equal": same,
         "pays": None if found.pays is None else found.pays._asdict(), "rival": found.rival, "woven": found.woven,
         "groups": _members(found), "graph_tests": [*found.tests], **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip

@@ -49,7 +49,9 @@ def deployment(found: Answers) -> str:
     if found.kind == kinds.COMMON:
         return f"One common model for all clients, trained with {label}{kept}."
     if found.kind == kinds.GROUPS and found.groups is not None:
-        return f"A model for each client, trained with {label}, which learns within {max(found.groups) + 1} groups{kept}."
+        return (
+            f"A model for each client, trained with {label}, which learns within {max(found.groups) + 1} groups{kept}."
+        )
     return f"A personal model for each client, trained with {label}{kept}."
 
 
@@ -91,24 +93,24 @@ def of_clients(found: Answers) -> str:
 def _counts(found: Answers, method: str) -> str:
     total = int((found.clients["method"] == method).sum())
     gain, lose = (_clients(found, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
-    losers = f"{len(lose)} lose: {_names(lose)}" if lose else "none loses significantly"
+    losers = (
+        f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_names(lose)}" if lose else "none loses significantly"
+    )
     return f"With {_label(found, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
 
 
 def equals(found: Answers) -> str:
-    """The methods that are not significantly worse than the leader, and the cheapest of them."""
-    leader = str(found.board["method"].iloc[0])
-    same = found.board[found.board["verdict"] != kinds.WORSE]["method"]
-    others = [_label(found, str(name)) for name in same if name != leader]
-    score = found.board["validation"].iloc[0]
-    if not np.isfinite(score):
-        return "No method reached a finite score."
-    if not others:
-        return f"{_label(found, leader)} leads on validation; every other method is significantly worse on test rows."
-    return (
-        f"{_label(found, leader)} leads on validation. Not significantly worse on test rows: {listed(others)}. "
-        f"The cheapest of them all is {_label(found, found.method)}."
-    )
+    """The collaborating methods that are not significantly worse than the best one, and the cheapest of them."""
+    board = found.board[found.board["method"] != found.alone]
+    leader = board[board["method"] == found.rival]
+    if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
+        return "No collaborating method reached a finite score."
+    same = [str(name) for name in board[board["verdict"] != kinds.WORSE]["method"] if name != found.rival]
+    first = f"Of the methods that collaborate, {_label(found, found.rival)} is best on validation rows"
+    if not same:
+        return f"{first}; every other one is significantly worse on test rows."
+    told = f"{first}. Not significantly worse on test rows: {listed([_label(found, name) for name in same])}."
+    return f"{told} The cheapest of them all is {_label(found, kinds.cheapest(board))}."
 
 
 def cost(found: Answers) -> str:
