@@ -29,7 +29,7 @@ import numpy as np
 import fedweave as fw
 
 CLIENTS, FEATURES, CLASSES = 12, 10, 3
-ROWS = {"train": 40, "val": 30, "test": 100}  # of a client
+ROWS = {"train": 40, "val": 100, "test": 200}  # of a client
 NOISE = 0.5  # standard deviation of the noise of scores, whose own is 1
 FLIPPED = 0.8  # share of the labels of the client with noise
 VICTIM = 7
@@ -39,8 +39,8 @@ ARGUMENTS: dict[str, Any] = {
 }  # fmt: skip
 CASES = ("common", "unrelated", "groups", "noise")
 COLUMNS = (
-    "case", "seed", "right", "answer", "method", "leader", "equal", "pays", "gain", "groups", "losing", "losing_common",
-    "seconds",
+    "case", "seed", "right", "answer", "method", "leader", "equal", "pays", "gain", "groups", "own", "losing",
+    "losing_common", "seconds",
 )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def outcome(case: str, seed: int) -> dict[str, Any]:
         "leader": found.facts["leader"], "equal": " ".join(found.equal),
         "pays": "yes" if pays["better"] == found.facts["rival"] else "no" if pays["better"] else "open",
         "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in found.groups),
-        "losing": " ".join(found.losing()), "losing_common": " ".join(losing_common(found)),
+        "own": "|".join(found.own), "losing": "|".join(found.losing()), "losing_common": "|".join(losing_common(found)),
         "seconds": round(time.process_time() - begun, 1),
     }  # fmt: skip
 

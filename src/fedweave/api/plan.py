@@ -103,8 +103,7 @@ def plan(
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     block, adapter = _model(federation, model, head)
-    named = resolve(methods)
-    named |= _pooling(federation, named, train) if central else {}
+    named = _with_control(federation, resolve(methods), train) if central else resolve(methods)
     raw = {
         "study": name,
         "seeds": _seeds(seeds),
@@ -128,10 +127,10 @@ def plan(
     return Plan(federation, study, inputs, title)
 
 
-def _pooling(
-    federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
+def _with_control(
+    federation: Federation, named: dict[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
 ) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The controls that train on pooled rows, unless the user lists one or the clients' rows cannot be pooled.
+    """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
 
     Clients with graphs of their own have no common rows. A study of attacks or privacy is about uploads, of which
     pooled training has none.
@@ -140,8 +139,8 @@ def _pooling(
     listed = any(METHODS[method].pools for method, _ in named.values())
     about_uploads = any(train.get(key) for key in ("privacy", "robust"))
     if listed or about_uploads or federation.partition.nodes is not None:
-        return {}
-    return {name: (name, {}) for name in sorted(pooling) if name not in named}
+        return named
+    return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
 
 
 def _of_argument(message: str, federation: Federation, title: str) -> str:

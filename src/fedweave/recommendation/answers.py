@@ -36,6 +36,7 @@ class Answers:
         graph: who learns from whom [N, N], and the method whose graph it is; empty without one.
         groups: number of each client's group, or None.
         tests: of the learned graph against a uniform and a shuffled one.
+        own: method -> clients that keep models of their own, as validation rows say.
     """
 
     kind: str
@@ -49,16 +50,18 @@ class Answers:
     woven: str = ""
     groups: tuple[int, ...] | None = None
     tests: tuple[Mapping[str, Any], ...] = field(default=())
+    own: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers:
     """Answers from the finalists `candidates`; `alone` is the name of local training.
 
-    Two questions in a fixed order. First: is the collaborating method with the best validation score significantly
-    better than local training? If not, every client keeps its own model. Second, if so: which collaborating methods are
-    not significantly worse than that one, corrected for their number? The cheapest of them is taken: by bytes, then by
-    the number of different models, then by seconds. As validation rows name the method that all are compared with, its
-    test score is not that of the luckiest of many.
+    Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions in a
+    fixed order. First: are the clients significantly better off so, with the collaborating method that has the best
+    validation score, than by local training? If not, every client keeps its own model. Second, if so: which
+    collaborating methods are not significantly worse than that one, corrected for their number? The cheapest of them is
+    taken: by bytes, then by the number of different models, then by seconds. As validation rows name the method that
+    all are compared with, its test score is not that of the luckiest of many.
     """
     chosen, by_name = results.clients(done.study), {one.name: one for one in candidates}
     higher = done.study.runs[0].higher_is_better
@@ -66,7 +69,11 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
     values = _values(done, chosen)
     order = _order(compared, higher)
     rival = next(name for name in order if name != alone or len(order) == 1)
-    pays = statistics.against(values, [(rival, alone)], higher)[0] if alone in compared and rival != alone else None
+    pays = None
+    if alone in compared and rival != alone:
+        kept = per_client.losing(done.runs[rival], done.runs[alone])
+        mixed = _values(done, with_own_models(chosen, done.runs[rival].name, done.runs[alone].name, kept))
+        pays = statistics.against(mixed, [(rival, alone)], higher)[0]
     others = [name for name in order if name not in (rival, alone)]
     tests = {test.other: test for test in statistics.against(values, [(rival, name) for name in others], higher)}
     tests |= {alone: pays} if pays else {}
@@ -78,8 +85,24 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
         kind = GROUPS
     empty = pd.DataFrame(columns=per_client.COLUMNS)
     clients = per_client.table(compared, done.runs[alone], chosen) if alone in compared else empty
+    own = {name: _names_of(done.runs[name], per_client.losing(done.runs[name], done.runs[alone]))
+           for name in dict.fromkeys((picked, rival)) if alone in compared and name != alone}  # fmt: skip
     worth = tuple(_graph_tests(values, woven, higher))
-    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, found, worth)
+    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, found, worth, own)
+
+
+def with_own_models(chosen: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
+    """The table of `results.clients` where `clients` have the scores of `local` in place of those of `run`."""
+    keys = ["seed", "client"]
+    own = chosen[(chosen["run"] == local) & chosen["client"].isin(clients)].set_index(keys)["value"]
+    table = chosen.copy()
+    mine = (table["run"] == run) & table["client"].isin(clients)
+    table.loc[mine, "value"] = own.reindex(pd.MultiIndex.from_frame(table.loc[mine, keys])).to_numpy()
+    return table
+
+
+def _names_of(run: results.Run, clients: Sequence[int]) -> list[str]:
+    return [run.client_names[client] for client in clients]
 
 
 def cheapest(board: pd.DataFrame) -> str:

@@ -8,8 +8,10 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.metrics import METRICS, Metric
+from fedweave.recommendation.blind import validation
 from fedweave.results import Run, statistics
 from fedweave.results.rescoring import predictions
+from fedweave.runs.predictions import Stored
 from fedweave.tensors.random_streams import stream
 
 DRAWS = 300  # of test rows, with replacement
@@ -63,50 +65,65 @@ def _verdict(pair: Paired, p: float, higher: bool) -> str:
     return GAINS if (pair.difference > 0) == higher else LOSES
 
 
-def _pairs(run: Run, local: Run, mine: pd.DataFrame, base: pd.DataFrame) -> Iterator[tuple[int, Paired]]:
-    """(client, its difference) for the clients that both runs have."""
+def losing(run: Run, local: Run) -> list[int]:
+    """Clients that do worse than with `local` on validation rows, beyond the 95 % interval of the difference.
+
+    No test row takes part, so a test of what these clients deploy instead is a fair one.
+    """
+    base, mine = (_validation(one) for one in (local, run))
+    sign = 1.0 if run.higher_is_better else -1.0
+    pairs = _pairs(run, local, mine, base, test=False)
+    return [client for client, pair in pairs if sign * (pair.high if sign > 0 else pair.low) < 0]
+
+
+def _validation(run: Run) -> pd.DataFrame:
+    """Validation score of every seed and client at the reported round."""
+    return pd.DataFrame(validation(run), index=run.seeds)
+
+
+def _pairs(
+    run: Run, local: Run, mine: pd.DataFrame, base: pd.DataFrame, test: bool = True
+) -> Iterator[tuple[int, Paired]]:
+    """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
+
+    The spread over seeds is that of all clients together: a few seeds say little about a single client's.
+    """
     metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
     seeds = sorted({*mine.index} & {*base.index})
     stored = {seed: (predictions(run, seed), predictions(local, seed)) for seed in seeds}
     answered = metric is not None and all(None not in pair for pair in stored.values())
-    for client in sorted({*mine.columns} & {*base.columns}):
-        differences = (mine.loc[seeds, client] - base.loc[seeds, client]).to_numpy(dtype=np.float64)
-        if not np.isfinite(differences).all():
-            continue
-        spread = 0.0
+    differences = (mine.loc[seeds] - base.loc[seeds]).dropna(axis="columns")
+    over_seeds = float(differences.var(ddof=1).mean()) if len(seeds) > 1 else 0.0
+    for client in differences.columns:
+        over_rows = 0.0
         if answered and metric is not None:
-            spread = _over_rows(client, [*stored.values()], metric, kind)
-        yield client, paired(differences, spread)
+            over_rows = _over_rows(int(client), [*stored.values()], metric, kind, test)
+        error = float(np.hypot(np.sqrt(over_seeds / len(seeds)), over_rows))
+        yield int(client), paired(float(differences[client].mean()), error)
 
 
-def paired(differences: np.ndarray, spread: float) -> Paired:
-    """The mean of `differences` [S] over seeds, with an interval from their own spread and from that over test rows.
+def paired(mean: float, error: float) -> Paired:
+    """A mean difference with its standard error as an interval and a p.
 
-    Args:
-        spread: standard error of the mean difference over test rows.
-
-    >>> paired(np.array([2.0, 2.0]), 0.5)[:3]
+    >>> paired(2.0, 0.5)[:3]
     (2.0, 1.020018, 2.979982)
     """
     from scipy.special import ndtr
 
-    mean, count = float(differences.mean()), len(differences)
-    over_seeds = float(differences.std(ddof=1)) / np.sqrt(count) if count > 1 else 0.0
-    error = float(np.hypot(over_seeds, spread))
     if not error:
         return Paired(mean, mean, mean, 1.0 if not mean else 0.0)
     low, high = mean - NORMAL * error, mean + NORMAL * error
     return Paired(mean, low, high, float(2 * ndtr(-abs(mean) / error)))
 
 
-def _over_rows(client: int, stored: list[tuple], metric: Metric, kind: str) -> float:
-    """Standard error of a client's difference over its test rows, averaged over seeds: a bootstrap of the rows.
+def _over_rows(client: int, stored: list[tuple], metric: Metric, kind: str, test: bool) -> float:
+    """Standard error of a client's difference over its test or validation rows, averaged over seeds, by a bootstrap.
 
     Every draw takes the same rows for both methods and all seeds.
     """
     draws: list[np.ndarray] = []
     for first, second in stored:
-        sides = [_rows_of(table, client) for table in (first, second)]
+        sides = [_rows_of(table, client, test) for table in (first, second)]
         count = len(sides[0][0])
         if count < 2 or len(sides[1][0]) != count:
             return 0.0
@@ -116,9 +133,9 @@ def _over_rows(client: int, stored: list[tuple], metric: Metric, kind: str) -> f
     return float(np.nanstd(np.mean(draws, axis=0)))
 
 
-def _rows_of(table: "results.rescoring.Stored", client: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[name-defined]
-    """(targets, outputs) of a client's test rows, in the order of the rows."""
-    mine = np.flatnonzero((table.client == client) & table.test)
+def _rows_of(table: Stored, client: int, test: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(targets, outputs) of a client's test or validation rows, in the order of the rows."""
+    mine = np.flatnonzero((table.client == client) & (table.test == test))
     mine = mine[np.argsort(table.row[mine], kind="stable")]
     return table.targets[mine], table.outputs[mine]
 

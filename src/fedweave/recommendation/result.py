@@ -105,6 +105,11 @@ class Recommendation:
         """The answers in sentences."""
         return [Line(topic, text) for topic, text in self.facts["lines"]]
 
+    @property
+    def own(self) -> list[str]:
+        """Clients that keep to local training although the others collaborate, as their validation rows say."""
+        return [str(name) for name in self.facts["own"].get(self.method, [])]
+
     def losing(self, method: str | None = None) -> list[str]:
         """Clients that lose significantly by a method (default: the recommended one), compared with local training."""
         rows = self.clients[self.clients["method"] == (method or self.method)]
@@ -164,7 +169,8 @@ def write(
     about = {
         "answer": found.kind, "method": found.method, "leader": found.rival, "alone": found.alone, "equal": same,
         "pays": None if found.pays is None else found.pays._asdict(), "rival": found.rival, "woven": found.woven,
-        "groups": _members(found), "graph_tests": [*found.tests], **facts, "lines": [[*line] for line in lines],
+        "groups": _members(found), "graph_tests": [*found.tests],
+        "own": {**found.own}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip
     write_atomic(place / FACTS, json.dumps(about, indent=1, default=_plain) + "\n")
 

@@ -42,8 +42,8 @@ def deployment(found: Answers) -> str:
     """What to deploy, in one sentence."""
     row = found.board.set_index("method").loc[found.method]
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
-    losers = losing(found, found.method)
-    kept = f", except for {_names(losers)}, which keep models of their own" if losers else ""
+    own = found.own.get(found.method, [])
+    kept = f", except for {_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
     if found.kind == kinds.LOCAL:
         return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
     if found.kind == kinds.COMMON:
@@ -60,8 +60,10 @@ def pays(found: Answers, metric: str) -> str:
     test = found.pays
     if test is None:
         return ""
+    own = found.own.get(found.rival, [])
+    kept = f", with {_names(own)} on local training as validation rows say," if own else ""
     numbers = (
-        f"{_label(found, found.rival)} against Local: {_signed(test.difference, metric)} "
+        f"{_label(found, found.rival)}{kept} against Local: {_signed(test.difference, metric)} "
         f"(95 % interval {_signed(test.low, metric)} to {_signed(test.high, metric)}, p = {test.p:.2g})"
     )
     if test.better == found.rival:
@@ -70,11 +72,6 @@ def pays(found: Answers, metric: str) -> str:
         return f"No, it does harm. {numbers}."
     word = "undecided" if test.undecided else "no significant difference"
     return f"It is not shown ({word}). {numbers}."
-
-
-def losing(found: Answers, method: str) -> list[str]:
-    """Clients that lose by a method, compared with local training."""
-    return _clients(found, method, per_client.LOSES)
 
 
 def _clients(found: Answers, method: str, verdict: str) -> list[str]:
