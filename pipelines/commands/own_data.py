@@ -141,8 +141,8 @@ def show(done: fw.Comparison) -> None:
     console, partitions = Console(markup=False), done.study.folder / "partitions"
     console.width = console.width if console.is_terminal else WIDE
     tables = results.current(done.study, partitions)
-    for _, part in tables.board.groupby("task", sort=False):
-        console.print(leaderboard.fitting(console, part), "")
+    for task, part in tables.board.groupby("task", sort=False):
+        console.print(leaderboard.fitting(console, part, tables.controls[tables.controls["task"] == task]), "")
     for line in leaderboard.LEGEND:
         console.print(line, style="dim", soft_wrap=True)
     leaderboard.in_words(console, summary(done.study, tables))

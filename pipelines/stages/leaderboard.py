@@ -42,6 +42,7 @@ LEGEND = (
     "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
     "? undecided (the interval leaves out zero, the corrected test does not decide)",
     "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
+    "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
     "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
     "gain / loss: clients with a better / worse mean over seeds than with Local",
 )
@@ -131,7 +132,7 @@ def stale(study: results.Study) -> list[str]:
         now = assembly.load()
     except BadInput:  # old results are shown also while params.yaml is being edited
         return []
-    runs = [run for run in (*study.runs, *study.leaky) if now.name == study.name and run.name in now.runs]
+    runs = [run for run in study.every if now.name == study.name and run.name in now.runs]
     tuned = [run for run in runs if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
     return [
         run.name

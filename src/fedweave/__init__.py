@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedweave.federation.registry import method
     from fedweave.metrics import Metric, metric
     from fedweave.models.registry import model
+    from fedweave.recommendation.recommend import recommend
+    from fedweave.recommendation.result import Recommendation
 
 __version__ = "0.1.0"
 
@@ -29,6 +31,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "Comparison": ("fedweave.api.comparison",),
     "MethodResult": ("fedweave.api.result",),
     "Federation": ("fedweave.api.federation",),
+    "Recommendation": ("fedweave.recommendation.result",),
+    "recommend": ("fedweave.recommendation.recommend",),
     "Progress": ("fedweave.api.progress",),
     "BadInput": ("fedweave.errors",),
     "Diverged": ("fedweave.errors",),
@@ -51,6 +55,7 @@ __all__ = [
     "MethodResult",
     "Metric",
     "Progress",
+    "Recommendation",
     "compare",
     "data",
     "dataset",
@@ -63,6 +68,7 @@ __all__ = [
     "model",
     "models",
     "partition",
+    "recommend",
     "settings",
     "testing",
 ]

@@ -132,9 +132,9 @@ def test_callbacks_see_every_evaluated_round() -> None:
         people(), ["local", "fedavg"], rounds=4, seeds=2, evaluate={"every": 2}, callbacks=[calls.append], **QUIET
     )
     assert sorted({(c.method, c.seed, c.round) for c in calls}) == [
-        (m, s, r) for m in ("fedavg", "local") for s in (0, 1) for r in (2, 4)
+        (m, s, r) for m in ("central", "fedavg", "local") for s in (0, 1) for r in (2, 4)
     ]
-    assert len(calls) == 8
+    assert len(calls) == 12
     assert all(c.rounds == 4 and c.val.shape == (6,) and not hasattr(c, "test") for c in calls)
 
 

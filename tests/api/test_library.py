@@ -46,10 +46,12 @@ def test_doctests() -> None:
     import doctest
 
     from fedweave.api import compare, federation, progress
+    from fedweave.recommendation import budget, groups, per_client
+    from fedweave.recommendation import recommend as recommendation
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in (compare, federation, progress):
+        for module in (compare, federation, progress, budget, groups, per_client, recommendation):
             outcome = doctest.testmod(module)
             assert outcome.attempted
             assert not outcome.failed

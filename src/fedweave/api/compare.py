@@ -22,6 +22,7 @@ from fedweave.api.warn import findings
 from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
 from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study.spec import Run
@@ -40,6 +41,7 @@ def compare(
     tune: int | Mapping[str, Any] = 0,
     metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
+    central: bool = True,
     out: Path | str | None = None,
     resume: bool = True,
     progress: bool = True,
@@ -61,6 +63,8 @@ def compare(
         metric: of the scores: a name as in `fedweave.metrics.METRICS`, a `fw.Metric`, a function (targets, outputs), or
             a scorer of scikit-learn. Default: accuracy for classes, mse for forecasts.
         evaluate: every, select, point: see `fedweave.study.schema.EvaluateSpec`.
+        central: also train one model on the training rows of all clients together, where rows can be pooled: a control
+            that is not federated. `Comparison.controls` has its score; it has no rank and no test.
         out: folder for the results; default: one that goes with the returned object, see `Comparison.save`.
         resume: take finished runs from `out` where the settings and the code are the same.
         progress: show a bar and an estimate.
@@ -89,6 +93,7 @@ def compare(
         tune=tune,
         metric=metric,
         evaluate=evaluate,
+        central=central,
         name=name,
         train=settings,
     )
@@ -170,18 +175,27 @@ def _performed(
 
 
 def perform(
-    chosen: Plan, folder: Path, resume: bool = True, progress: bool = True, callbacks: Sequence[Callback] = ()
+    chosen: Plan,
+    folder: Path,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    drawn: bool = True,
 ) -> list[str]:
     """Bring every run of a plan to its end in `folder`; returns what happened on the way that the user must know.
+
+    Args:
+        drawn: whether the folder also gets pictures of its data.
 
     Raises:
         Diverged: no run got anywhere.
     """
-    describe(chosen.federation, folder)
+    describe(chosen.federation, folder, drawn)
     keys = [key for key in chosen.study.runs if not (resume and finished(chosen, key, folder))]
     if not resume:
         _forget(chosen, folder)
     lost: list[str] = []
+    left = {key for key, item in chosen.study.runs.items() if not METHODS[item.method].pools} or {*chosen.study.runs}
     if not keys:
         return lost
     planned = sum(chosen.study.run(key).train.rounds for key in keys) * len(chosen.study.seeds)
@@ -197,10 +211,11 @@ def perform(
                 _one(chosen, chosen.study.run(key, best[key]), folder, bar)
             except Diverged as error:
                 lost.append(str(error))
+                left.discard(key)
     finally:
         bar.close()
         torch.set_num_threads(threads)
-    if len(lost) == len(chosen.study.runs):
+    if not left:
         raise Diverged(lost[0])
     return lost
 

@@ -82,7 +82,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         rules = self.controls().rename(columns={"control": "method"})
-        rules["method"] += " [control]"
+        rules["method"] += " [" + rules["kind"] + "]"
         return str(
             pd.concat([self.leaderboard(), rules])[[*self.leaderboard()]].to_html(
                 na_rep="", index=False, float_format=lambda value: f"{value:.4g}"
@@ -126,6 +126,12 @@ class Comparison:
         """Every score: one row per method, seed, client, round, point and split."""
         return pd.concat([self[name].history for name in self.methods], ignore_index=True)
 
+    @property
+    def central(self) -> MethodResult | None:
+        """The model on the pooled rows of all clients: a control, not federated and not among `methods`; or None."""
+        run = next(iter(self.study.pooled), None)
+        return None if run is None else MethodResult(str(run.info["method"]), run, self)
+
     @cached_property
     def _chosen(self) -> pd.DataFrame:
         return results.clients(self.study)
@@ -144,9 +150,11 @@ class Comparison:
         return replace(self, study=results.rescored(self.study, str(named_metric(metric))), warnings=())
 
     def controls(self) -> pd.DataFrame:
-        """One row per rule without a model (most frequent class, training mean, last value), best first.
+        """One row per control that is no method, best first: `kind` "control" or "not federated".
 
-        A rule knows the training rows of each client, and has no seeds: no test compares it with a method.
+        A rule without a model (most frequent class, training mean, last value) knows the training rows of each client
+        and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or
+        tested.
         """
         table = results.controls(self.study)
         return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])

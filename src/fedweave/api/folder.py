@@ -25,8 +25,8 @@ def place(folder: Path, task: str) -> Path:
     return folder / "partitions" / task
 
 
-def write(federation: Federation, folder: Path) -> None:
-    """Describe a federation in `folder`, which may hold the runs of others too.
+def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
+    """Describe a federation in `folder`, which may hold the runs of others too; with pictures if it is to be `drawn`.
 
     Raises:
         BadInput: the folder holds runs of other data under this name.
@@ -53,7 +53,8 @@ def write(federation: Federation, folder: Path) -> None:
     write_atomic(own / ABOUT, text)
     if federation.partition.nodes is not None:
         serving.write_graphs(own / serving.GRAPHS, federation.partition)
-    data.describe(own, federation.dataset, federation.partition)
+    if drawn:
+        data.describe(own, federation.dataset, federation.partition)
 
 
 def of_task(folder: Path, task: str) -> dict[str, Any]:

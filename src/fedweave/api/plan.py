@@ -50,8 +50,21 @@ class Plan:
     title: str
 
     def code(self, key: str) -> str:
-        """A hash of the code that the run `key` depends on: ours by its imports, and the user's own."""
-        return _code(self.study.run(key))
+        """A hash of the code that the run `key` depends on: ours by its imports, and the user's own.
+
+        A process computes it once for a method, a model and a metric: it goes on with the code that it has imported.
+        """
+        run = self.study.run(key)
+        model, metric = str(run.task.model["name"]), str(run.task.metric)
+        parts = (METHODS[run.method], run.task.model.get("code"), MODELS.get(model), METRICS.get(metric))
+        known = (run.method, model, metric, *map(id, parts), *plugins.loaded())
+        if known not in _CODES:
+            _CODES[known] = (_code(run), parts)
+        return _CODES[known][0]
+
+
+# What was asked for -> (hash, the objects of the key, so that no other object gets their ids).
+_CODES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
 
 
 def _code(run: Run) -> str:
@@ -77,6 +90,7 @@ def plan(
     tune: int | Mapping[str, Any] = 0,
     metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
+    central: bool = False,
     name: str = "comparison",
     title: str = "compare()",
     train: Mapping[str, Any],
@@ -89,12 +103,11 @@ def plan(
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     block, adapter = _model(federation, model, head)
-    named = resolve(methods)
-    scored = named_metric(metric)
+    named = _with_control(federation, resolve(methods), train) if central else resolve(methods)
     raw = {
         "study": name,
         "seeds": _seeds(seeds),
-        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": scored}},
+        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": named_metric(metric)}},
         "runs": {
             _key(federation, n): {"task": federation.name, "method": m, "set": options}
             for n, (m, options) in named.items()
@@ -112,6 +125,22 @@ def plan(
         # Nothing stands in a file here: what is wrong was an argument.
         raise BadInput(_of_argument(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
+
+
+def _with_control(
+    federation: Federation, named: dict[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
+
+    Clients with graphs of their own have no common rows. A study of attacks or privacy is about uploads, of which
+    pooled training has none.
+    """
+    pooling = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
+    listed = any(METHODS[method].pools for method, _ in named.values())
+    about_uploads = any(train.get(key) for key in ("privacy", "robust"))
+    if listed or about_uploads or federation.partition.nodes is not None:
+        return named
+    return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
 
 
 def _of_argument(message: str, federation: Federation, title: str) -> str:

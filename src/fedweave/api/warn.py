@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedweave.api.federation import Federation
 from fedweave.metrics import unit
-from fedweave.results import by_task, format_score, statistics, without_score
+from fedweave.results import RULE, by_task, format_score, statistics, without_score
 from fedweave.results.verdicts import listed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
     """The best rule without a model, where methods are below it, and the clients that have no score."""
     lines = []
     rules = done.controls()
-    for rule in rules[rules["mean"].notna()].to_dict("records")[:1]:
+    for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
         below = board[order * board["mean"] <= order * rule["mean"]]["method"].tolist()
         metric = str(rule["metric"])
         best, value = (

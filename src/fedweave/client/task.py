@@ -142,7 +142,7 @@ class Task(ABC):
     @property
     def capabilities(self) -> frozenset[str]:
         """What a method may ask for in `needs`."""
-        return frozenset({"batch_norm"} if self.norms else ())
+        return frozenset({"pooled_rows", *(("batch_norm",) if self.norms else ())})
 
     @abstractmethod
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
@@ -228,7 +228,7 @@ class NodeClassification(Classification):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return super().capabilities | {"subgraphs"}
+        return super().capabilities - {"pooled_rows"} | {"subgraphs"}
 
     def inputs(self, data: ClientData) -> tuple[Tensor | Cells, Tensor, Tensor]:
         """The whole subgraph: (x [V, F] or its cells, edges [3, E], weight [E])."""

@@ -57,6 +57,8 @@ def one_round(
         the new state, a report without scores, and the "post" models [N, ...] (without `shadow`: of the participants).
     """
     begun = time.perf_counter()
+    everybody = federation.clients
+    federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
     shared, own, updates = train(method, state, who, executor, downloads)
@@ -76,8 +78,11 @@ def one_round(
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     traffic = method.traffic(shared, own, updates.upload, len(positions))
     report = Report(after.round, *traffic, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
-    models = _with_absent(method, state, who, settings, executor, updates.model) if shadow else updates.model
-    return after, report, models
+    if not shadow:
+        return after, report, updates.model
+    if method.pools:
+        return after, report, trees.broadcast(trees.at(updates.model, 0), everybody)
+    return after, report, _with_absent(method, state, who, settings, executor, updates.model)
 
 
 def _with_absent(

@@ -57,6 +57,26 @@ class Federation:
         """Training rows per client, float [N]."""
         return (self.train >= 0).sum(1).to(torch.get_default_dtype())
 
+    @cached_property
+    def pooled(self) -> "Federation":
+        """One client with the training rows of all, for a method that pools them; it has no other rows.
+
+        The rows are in their order in the data, so that the order of clients has no influence.
+
+        Raises:
+            BadInput: clients have numbers of their own that pooled rows cannot have, such as units of targets.
+        """
+        rows = self.train[self.train >= 0].sort().values[None]
+        own = {name: value[:1] for name, value in self.own.items() if name not in ("class_weight", "test_weight")}
+        for name, first in own.items():
+            if not torch.equal(self.own[name], first.expand_as(self.own[name])):
+                raise BadInput(f"central: every client has its own {name}, so that rows cannot be pooled; leave it out")
+        if "class_weight" in self.own:
+            classes = self.own["class_weight"].shape[1]
+            own["class_weight"] = balanced_weights(self.shared["y"][rows[0]], classes).to(self.sizes)[None]
+        none = rows[:, :0]
+        return Federation(self.shared, own, rows, none, none, self.ids.min()[None])
+
     def select(self, positions: Tensor) -> "Federation":
         """The federation of the clients at `positions`, in that order; the client graph is restricted to them."""
         positions = positions.to(self.ids.device)
@@ -85,6 +105,13 @@ class Federation:
             **moved,
             **{name: value.to(device) for name, value in optional.items()},
         )
+
+
+def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """Weight of every class [C]: rows / (classes that are there x rows of the class), 0 for a class without rows."""
+    counts = torch.bincount(labels, minlength=classes)
+    present = counts > 0
+    return torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
 
 
 def _restrict(relation: Tensor | None, positions: Tensor, n: int) -> Tensor | None:

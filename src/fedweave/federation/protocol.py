@@ -105,6 +105,8 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # Whether one party trains on the rows of all clients. Such a method is a control: an upper bound, not federated.
+    pools: ClassVar[bool] = False
     # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
     parameters: ClassVar[tuple[str, ...]] = ("model",)
     # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.

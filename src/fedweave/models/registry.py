@@ -42,7 +42,7 @@ def settings(name: str) -> tuple[Setting, ...]:
     return describe(MODELS[name].__init__)
 
 
-CAPABILITIES = {"rows": {"classes"}, "graph": {"classes", "subgraphs"}, "series": set[str]()}
+CAPABILITIES = {"rows": {"classes", "pooled_rows"}, "graph": {"classes", "subgraphs"}, "series": {"pooled_rows"}}
 
 
 def capabilities(name: str, given: Mapping[str, Any]) -> frozenset[str]:

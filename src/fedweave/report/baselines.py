@@ -1,12 +1,13 @@
-"""Sentences on controls without a model: the most frequent class, the training mean, the last value."""
+"""Sentences on controls: the most frequent class, the training mean, the last value, a model on pooled rows."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedweave.metrics import unit
-from fedweave.results import Study, Tables, by_task, format_score
+from fedweave.metrics import METRICS, unit
+from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, unpooled
 from fedweave.results.verdicts import listed
 
 SPELLED = 4  # most tasks that are described one by one
@@ -20,7 +21,7 @@ def below_controls(study: Study, tables: Tables) -> tuple[list[str], bool]:
     found: list[tuple[str, bool]] = []
     for task, runs in by_task(study).items():
         board = tables.board[tables.board["task"] == task]
-        rules = tables.controls[tables.controls["task"] == task]
+        rules = tables.controls[(tables.controls["task"] == task) & (tables.controls["kind"] == RULE)]
         found += _sentences(task, board, rules, runs[0].higher_is_better)
     led = [task for task, leader in found if leader]
     if len(led) > SPELLED:
@@ -52,3 +53,36 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
                 f"{task}: {len(worse)} of {len(finite)} methods {verb} worse than the control {said}: {listed(worse)}.",
                 False,
             )
+
+
+def upper_bound(study: Study, tables: Tables) -> list[str]:
+    """How far the best method of each task is from one model on the pooled rows of all clients, or why none is there.
+
+    It is no method: it is not ranked or tested, and the sentence compares two numbers.
+    """
+    lines = [line for task, runs in by_task(study).items() if (line := unpooled(task, runs))]
+    pools = tables.controls[(tables.controls["kind"] == POOLED) & tables.controls["mean"].notna()]
+    if pools["task"].nunique() > SPELLED:
+        above = sum(_gap(row, tables.board)[1] > 0 for row in pools.to_dict("records"))
+        lines.append(f"A model on pooled rows, which is not federated, is better than every method on {above} of "
+                     f"{pools['task'].nunique()} tasks.")  # fmt: skip
+        return lines
+    for row in pools.to_dict("records"):
+        best, gap = _gap(row, tables.board)
+        if np.isfinite(gap):
+            metric = str(row["metric"])
+            size, score = (format_score(value, np.nan, metric) + unit(metric) for value in (abs(gap), row["mean"]))
+            place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "equal to"
+            told = "it" if gap else f"{row['control']}"
+            lines.append(
+                f"{row['task']}: {row['control']}, one model on the pooled rows of all clients, is not federated and "
+                f"has {score}; the best method, {best}, is {place} {told}."
+            )
+    return lines
+
+
+def _gap(row: dict[str, Any], board: pd.DataFrame) -> tuple[str, float]:
+    """The best method of the task of a pooled model, and by how much it is worse than that model."""
+    best = board[board["task"] == row["task"]].iloc[0]
+    sign = 1.0 if METRICS[row["metric"]].higher_is_better else -1.0
+    return str(best["method"]), sign * float(row["mean"] - best["mean"])

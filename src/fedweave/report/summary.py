@@ -10,7 +10,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.metrics import unit
 from fedweave.report import extras
-from fedweave.report.baselines import below_controls
+from fedweave.report.baselines import below_controls, upper_bound
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
@@ -43,7 +43,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
     below, alarm = below_controls(study, tables)
     missing = [line for task, runs in results.by_task(study).items() if (line := results.without_score(task, runs))]
-    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *missing)
+    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *missing, *upper_bound(study, tables))
     return [
         Line("Who leads", first, bool(loud) or alarm),
         Line("Against Local", tuple(_against_local(parts))),

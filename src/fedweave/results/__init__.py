@@ -3,7 +3,7 @@
 from fedweave.results.cached_tables import current
 from fedweave.results.formats import EMPTY, format_score, interval
 from fedweave.results.quantities import AUC, VARIATION, cohorts, measures, reported_graphs
-from fedweave.results.references import control_rows, controls, without_score
+from fedweave.results.references import POOLED, RULE, control_rows, controls, unpooled, without_score
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import chosen, clients, matrix, unfinished
@@ -27,6 +27,8 @@ __all__ = [
     "COLUMNS",
     "EMPTY",
     "MIB",
+    "POOLED",
+    "RULE",
     "VARIATION",
     "Graphs",
     "Portrait",
@@ -57,6 +59,7 @@ __all__ = [
     "significance",
     "tables",
     "unfinished",
+    "unpooled",
     "values",
     "without_score",
     "write",

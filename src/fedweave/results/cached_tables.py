@@ -14,11 +14,11 @@ AGAIN = "make it again with: dvc repro evaluate"
 # Columns of names, which stay text even where they look like numbers or are empty.
 TEXT = (
     "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(column, CONTROLS),
-    "quantity", "part", "stage", "table", "cohort", "control",
+    "quantity", "part", "stage", "table", "cohort", "control", "kind",
 )  # fmt: skip
 
 
-COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"], "controls": ["control"]}
+COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"], "controls": ["control", "kind"]}
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:
@@ -30,11 +30,7 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
     files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
     if not all(file.is_file() for file in files.values()):
         return tables(study, partitions)
-    runs = [
-        run.folder / name
-        for run in (*study.runs, *study.leaky)
-        for name in ("run.json", "evaluations.parquet", "rounds.csv")
-    ]
+    runs = [run.folder / name for run in study.every for name in ("run.json", "evaluations.parquet", "rounds.csv")]
     read = {field: _read(file) for field, file in files.items()}
     if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
         return tables(study, partitions)  # written before these columns were there

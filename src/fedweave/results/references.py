@@ -1,4 +1,8 @@
-"""Controls without a model: what the most frequent class, the training mean or the last value would score."""
+"""Controls that no method competes with: rules without a model, and one model trained on the pooled rows of all.
+
+A rule is what the most frequent class, the training mean or the last value would score. The pooled model is no
+federated learning: it is the upper bound that privacy forbids.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,32 +13,55 @@ import pandas as pd
 from fedweave.metrics import METRICS
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
+from fedweave.results.selection import chosen
 from fedweave.runs import selection
 
-COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients"]
+COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients", "kind"]
+RULE, POOLED = "control", "not federated"  # kinds of controls
 
 
 def controls(study: Study) -> pd.DataFrame:
-    """One row per task and rule, best first within a task. A rule has no seeds; it is compared and tested with nothing.
+    """One row per task and control, best first within a task. No control here is ranked or tested as a method.
 
     `mean`, `client_std` and `worst10` are over the clients whose test rows define the metric, which are those of all
-    methods; `clients` counts them.
+    methods; `clients` counts them. A rule has no seeds; of a pooled model the numbers are averaged over its seeds.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         run = next((run for run in runs if run.info.get("controls")), None)
-        found = [] if run is None else [_row(task, run, *rule) for rule in run.info["controls"].items()]
+        found = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
+        found += [_pooled(one) for one in study.pooled if one.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
         rows += sorted(found, key=lambda row: order * row["mean"])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(task: str, run: Run, name: str, scores: list[float]) -> dict[str, Any]:
+def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:
     values = np.array([np.nan if value is None else value for value in scores], dtype=np.float64)
     values = values[np.isfinite(values)]
-    about = {"task": task, "dataset": run.info["dataset"], "setting": run.info["setting"], "control": name}
     numbers = selection.summarise(values, run.higher_is_better) if len(values) else selection.Summary(*[np.nan] * 3)
-    return {**about, "metric": run.info["metric"], **numbers._asdict(), "clients": len(values)}
+    return {**_about(run, name), **numbers._asdict(), "clients": len(values), "kind": RULE}
+
+
+def _about(run: Run, name: str) -> dict[str, Any]:
+    where = {"task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
+    return {**where, "control": name, "metric": run.info["metric"]}
+
+
+def _pooled(run: Run) -> dict[str, Any]:
+    """The row of a run on pooled rows: at the round that validation chose, as every method."""
+    scores = chosen(run).pivot(index="seed", columns="client", values="value")
+    values = scores.loc[:, scores.notna().any()].to_numpy()
+    numbers = selection.headline(values, run.higher_is_better)._asdict() if values.size else {}
+    kept = {name: numbers.get(name, np.nan) for name in ("mean", "client_std", "worst10")}
+    return {**_about(run, run.label), **kept, "clients": values.shape[1], "kind": POOLED}
+
+
+def unpooled(task: str, runs: list[Run]) -> str:
+    """A sentence where the rows of a task cannot be pooled, so that this control is absent; else empty."""
+    if runs[0].info.get("poolable", True):
+        return ""
+    return f"{task}: no model on pooled rows is shown as a control: every client has a graph of its own."
 
 
 def unscored(run: Run) -> list[str]:
@@ -63,4 +90,5 @@ def control_rows(table: pd.DataFrame) -> Iterator[dict[str, str]]:
     """Rows of `controls` as text cells, as those of a leaderboard; without a rank."""
     for row in table.to_dict("records"):
         score, worst = (format_score(row[key], np.nan, row["metric"]) for key in ("mean", "worst10"))
-        yield {"method": f"{row['control']} [control]", "metric": row["metric"], "score": score, "worst10": worst}
+        kind = row.get("kind") or RULE
+        yield {"method": f"{row['control']} [{kind}]", "metric": row["metric"], "score": score, "worst10": worst}

@@ -25,10 +25,11 @@ def rescored(study: Study, metric: str) -> Study:
     Raises:
         BadInput: an unknown metric, one that does not fit the targets, or a run without predictions.
     """
-    for run in (*study.runs, *study.leaky):
+    for run in study.every:
         check_fit(metric, _kind(run), f"{run.name}: metric")
-    runs, leaky = ([_rescored(run, METRICS[metric]) for run in part] for part in (study.runs, study.leaky))
-    return study._replace(runs=tuple(runs), leaky=tuple(leaky))
+    parts = (study.runs, study.leaky, study.pooled)
+    runs, leaky, pools = (tuple(_rescored(run, METRICS[metric]) for run in part) for part in parts)
+    return study._replace(runs=runs, leaky=leaky, pooled=pools)
 
 
 def predictions(run: Run, seed: int) -> Stored | None:

@@ -75,6 +75,11 @@ class Run:
         """Seeds of the repetitions."""
         return sorted(int(seed) for seed in self.evaluations["seed"].unique())
 
+    @property
+    def pools(self) -> bool:
+        """Whether it trained on the pooled rows of all clients; such a run is a control and not federated."""
+        return bool(self.info.get("pools"))
+
     @cached_property
     def client_names(self) -> list[str]:
         """Name of every client, "client 3" where the data have none."""
@@ -114,8 +119,8 @@ class Run:
 
 
 class Study(NamedTuple):
-    """The finished runs of a folder that are compared, the names of the unfinished, and the runs that train on test
-    rows.
+    """The finished runs of a folder that are compared, the names of the unfinished, the runs that train on test rows,
+    and those that train on pooled rows: controls that are not federated.
     """
 
     name: str
@@ -123,6 +128,12 @@ class Study(NamedTuple):
     runs: tuple[Run, ...]
     unfinished: tuple[str, ...]
     leaky: tuple[Run, ...] = ()
+    pooled: tuple[Run, ...] = ()
+
+    @property
+    def every(self) -> tuple[Run, ...]:
+        """All finished runs, compared or not."""
+        return (*self.runs, *self.leaky, *self.pooled)
 
 
 def load_run(folder: Path | str) -> Run:
@@ -203,10 +214,12 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
     labels = [(run.task, run.printed_label) for run in runs]
     runs = [replace(run, twin=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
     runs.sort(key=lambda run: (run.task, run.name))
-    fair, leaky = (tuple(run for run in runs if run.leaks == leaks) for leaks in (False, True))
+    leaky, pooled = tuple(run for run in runs if run.leaks), tuple(run for run in runs if run.pools)
+    fair = tuple(run for run in runs if not (run.leaks or run.pools))
     if not fair:
+        what = "test rows or on pooled rows" if pooled else "test rows"
         raise BadInput(
-            f"{folder / 'runs'}: every run trains on test rows, and there is nothing to compare; add one that does not"
+            f"{folder / 'runs'}: every run trains on {what}, and there is nothing to compare; add one that does not"
         )
     return Study(
         str(runs[0].info.get("study", folder.name)),
@@ -214,6 +227,7 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
         fair,
         tuple(p.name for p in folders if p not in done),
         leaky,
+        pooled,
     )
 
 

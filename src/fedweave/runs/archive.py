@@ -75,6 +75,8 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "sharing": _sharing(prepared),
         "cohorts": federations.cohorts(run, prepared.federation),
         "leaks": prepared.method.leaks,
+        "pools": prepared.method.pools,
+        "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),
         "device": prepared.device,
         "executor": describe(prepared.executor),

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.federation import subgraphs
-from fedweave.federation.federation import Federation, check_clients, pad_rows
+from fedweave.federation.federation import Federation, balanced_weights, check_clients, pad_rows
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import Run
@@ -78,9 +78,7 @@ def weighted(federation: Federation, kind: str | None) -> Federation:
     y, shared = {**federation.shared, **federation.own}["y"], "y" in federation.shared
     classes, weights = int(y.max()) + 1, []
     for i, rows in enumerate(federation.train):
-        counts = torch.bincount((y if shared else y[i])[rows[rows >= 0]], minlength=classes)
-        present = counts > 0
-        weights.append(torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0))
+        weights.append(balanced_weights((y if shared else y[i])[rows[rows >= 0]], classes))
     stacked = torch.stack(weights).to(federation.sizes.dtype)
     return replace(federation, own={**federation.own, "class_weight": stacked})
 

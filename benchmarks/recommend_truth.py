@@ -1,0 +1,162 @@
+"""How often `fedweave.recommend` is right on data whose truth is known: `python -m benchmarks.recommend_truth`.
+
+Options: --seeds N (default 20), --workers N (default 1), --only CASE, --out FILE (default
+docs/guides/recommend_truth.csv).
+
+Twelve clients, ten standard normal features, three classes. A class is the largest of three linear scores plus noise.
+
+    common     all clients have the same scores: one common model is right
+    unrelated  every client has scores of its own: nobody should collaborate
+    groups     two sets of six clients: right are models that learn within these two groups
+    noise      as common, but one client has 80 % of its labels shifted to the next class, in all of its rows: the
+               others should collaborate, and this client loses by one common model
+
+Every seed draws new scores, rows and noise; a finished seed is in the file and is not run again.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedweave as fw
+
+CLIENTS, FEATURES, CLASSES = 12, 10, 3
+ROWS = {"train": 40, "val": 100, "test": 200}  # of a client
+NOISE = 0.5  # standard deviation of the noise of scores, whose own is 1
+FLIPPED = 0.8  # share of the labels of the client with noise
+VICTIM = 7
+ARGUMENTS: dict[str, Any] = {
+    "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"], "budget": None, "rounds": 15, "seeds": 2,
+    "settings": 2, "model": {"name": "mlp", "hidden": 16}, "lr": 0.3, "epochs": 2, "batch_size": 20, "progress": False,
+}  # fmt: skip
+CASES = ("common", "unrelated", "groups", "noise")
+COLUMNS = (
+    "case", "seed", "right", "answer", "method", "leader", "equal", "pays", "gain", "groups", "own", "losing",
+    "losing_common", "seconds",
+)  # fmt: skip
+
+
+def federation(case: str, seed: int) -> fw.Federation:
+    """The clients of a case."""
+    draws = np.random.default_rng([CASES.index(case), seed])
+    count = sum(ROWS.values())
+    x = draws.normal(size=(CLIENTS, count, FEATURES))
+    scores = x @ weights(case, draws) + NOISE * draws.normal(size=(CLIENTS, count, CLASSES))
+    y = scores.argmax(-1)
+    if case == "noise":
+        flipped = draws.random(count) < FLIPPED
+        y[VICTIM] = np.where(flipped, (y[VICTIM] + 1) % CLASSES, y[VICTIM])
+    part = np.repeat([*ROWS], [*ROWS.values()])
+    return fw.Federation.from_arrays(
+        x.reshape(-1, FEATURES), y.reshape(-1), client=np.repeat(names(), count), split=np.tile(part, CLIENTS),
+        group={name: f"group {i % 2}" for i, name in enumerate(names())} if case == "groups" else None, name=case,
+    )  # fmt: skip
+
+
+def names() -> list[str]:
+    """Names of the clients, in their order."""
+    return [f"site {i:02d}" for i in range(CLIENTS)]
+
+
+def weights(case: str, draws: np.random.Generator) -> np.ndarray:
+    """The linear scores of each client [N, F, C], of unit variance."""
+    many = {"unrelated": CLIENTS, "groups": 2}.get(case, 1)
+    drawn = draws.normal(size=(many, FEATURES, CLASSES)) / np.sqrt(FEATURES)
+    return np.asarray(drawn[np.arange(CLIENTS) % many])
+
+
+def right(case: str, found: fw.Recommendation) -> bool:
+    """Whether the recommendation is the truth of the case."""
+    if case == "common":
+        return found.answer == "common"
+    if case == "unrelated":
+        return found.answer == "local"
+    if case == "groups":
+        truth = [[name for i, name in enumerate(names()) if i % 2 == group] for group in (0, 1)]
+        return found.answer == "groups" and sorted(map(sorted, found.groups)) == truth
+    return found.answer != "local" and losing_common(found) == [names()[VICTIM]]
+
+
+def losing_common(found: fw.Recommendation) -> list[str]:
+    """Clients that lose by the best of the methods with one model for all."""
+    common = found.board[found.board["models"] == 1]["method"]
+    return found.losing(common.iloc[0]) if len(common) else []
+
+
+def outcome(case: str, seed: int) -> dict[str, Any]:
+    """One row of the file."""
+    begun = time.process_time()
+    found = fw.recommend(federation(case, seed), **ARGUMENTS)
+    pays = found.facts["pays"]
+    return {
+        "case": case, "seed": seed, "right": int(right(case, found)), "answer": found.answer, "method": found.method,
+        "leader": found.facts["leader"], "equal": " ".join(found.equal),
+        "pays": "yes" if pays["better"] == found.facts["rival"] else "no" if pays["better"] else "open",
+        "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in found.groups),
+        "own": "|".join(found.own), "losing": "|".join(found.losing()), "losing_common": "|".join(losing_common(found)),
+        "seconds": round(time.process_time() - begun, 1),
+    }  # fmt: skip
+
+
+def _alone(counter: Any) -> None:
+    """Bind a worker to a core of its own, so that it trains repetitions in turn instead of in further processes."""
+    with counter.get_lock():
+        number, counter.value = counter.value, counter.value + 1
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    warnings.simplefilter("ignore")
+
+
+def _one(job: tuple[str, int]) -> dict[str, Any]:
+    return outcome(*job)
+
+
+def finished(path: Path) -> list[dict[str, str]]:
+    """The rows that are in the file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def rates(rows: list[dict[str, str]]) -> Iterator[str]:
+    """One line per case: how many seeds were right."""
+    for case in CASES:
+        mine = [row for row in rows if row["case"] == case]
+        if mine:
+            yield f"{case:10} {sum(int(row['right']) for row in mine)} of {len(mine)} right"
+
+
+def main() -> None:
+    """Run what is missing, and print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("docs/guides/recommend_truth.csv"))
+    parser.add_argument("--only", choices=CASES)
+    given = parser.parse_args()
+    there = {(row["case"], int(row["seed"])) for row in finished(given.out)}
+    cases = [given.only] if given.only else CASES
+    jobs = [(case, seed) for seed in range(given.seeds) for case in cases if (case, seed) not in there]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(given.workers, _alone, (context.Value("i", 0),)) as pool, given.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if not there:
+            writer.writeheader()
+        for row in pool.imap_unordered(_one, jobs):
+            writer.writerow(row)
+            file.flush()
+            print(*row.values(), flush=True)
+    print("\n".join(rates(finished(given.out))))
+
+
+if __name__ == "__main__":
+    main()

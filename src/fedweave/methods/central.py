@@ -1,0 +1,31 @@
+"""Central training: one model on the training rows of all clients together.
+
+No federated learning: clients give their rows away. It is a control, the upper bound that privacy forbids. A round is
+as many epochs over the pooled rows as clients of the other methods train over their own.
+"""
+
+from dataclasses import dataclass
+
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.federation.registry import method
+from fedweave.tensors.trees import Tree
+
+
+@method("central")
+@dataclass(frozen=True, kw_only=True)
+class Central(SplitClient, GlobalModel):
+    """One model for all clients, trained where all training rows lie in one place."""
+
+    label = "Central"
+    point = "pre"
+    needs = frozenset({"pooled_rows"})
+    pools = True
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """None: BatchNorm statistics are those of the pooled rows, as everything in the model."""
+        return ()
+
+    def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
+        """Nothing: models stay where the rows are, and a ledger of models does not count rows."""
+        return 0, 0

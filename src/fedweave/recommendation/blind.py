@@ -1,0 +1,57 @@
+"""The federation without its test rows: what a race and its learning curves train and are judged on."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedweave.api.arrays import given_block
+from fedweave.api.federation import Federation
+from fedweave.data import Partition
+from fedweave.errors import BadInput
+from fedweave.results import Run, chosen
+from fedweave.tensors.random_streams import stream
+
+
+def blind(federation: Federation) -> Federation:
+    """`federation` without any test row, so that nothing of a race can depend on one.
+
+    Raises:
+        BadInput: a client has no validation rows.
+    """
+    empty = [name for name, rows in zip(federation.names, federation.partition.val, strict=True) if not len(rows)]
+    if empty:
+        raise BadInput(
+            f"recommend(): {len(empty)} clients have no validation rows, such as {empty[0]!r}, and a race is decided "
+            'on them; give a split with some, such as shares={"train": 0.5, "val": 0.2, "test": 0.3}'
+        )
+    partition = federation.partition
+    none = [np.empty(0, dtype=np.int64) for _ in partition.test]
+    return _with(federation, replace(partition, test=none, test_weight=None))
+
+
+def validation(run: Run) -> np.ndarray:
+    """Validation score [S, N] at the round that a run reports; NaN for a client that has none."""
+    picked = chosen(run).drop(columns="value")
+    scores = run.evaluations
+    there = scores[(scores["point"] == run.info["point"]) & (scores["split"] == "val")]
+    merged = picked.merge(there, on=["seed", "client", "round"], how="left")
+    return merged.pivot(index="seed", columns="client", values="value").to_numpy()
+
+
+def thinned(federation: Federation, share: float) -> Federation:
+    """`federation` with a `share` of every client's training rows, at least one. Smaller shares are parts of larger
+    ones.
+    """
+    partition = federation.partition
+    kept = [_some(rows, share, client) for client, rows in enumerate(partition.train)]
+    return _with(federation, replace(partition, train=kept))
+
+
+def _some(rows: np.ndarray, share: float, client: int) -> np.ndarray:
+    order = stream(client, len(rows)).permutation(len(rows))
+    return np.asarray(np.sort(rows[order[: max(1, int(np.ceil(share * len(rows))))]]))
+
+
+def _with(federation: Federation, partition: Partition) -> Federation:
+    dealt = given_block(federation.dataset, partition)
+    return replace(federation, partition=partition, dealt=dealt)

@@ -1,0 +1,92 @@
+"""What a recommendation has decided so far, on disk: a second call in the same folder decides nothing anew."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedweave.errors import BadInput
+from fedweave.files import read, write_atomic
+from fedweave.recommendation.candidates import Candidate
+from fedweave.recommendation.costs import Schedule
+
+FILE = "journal.json"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Decisions that depend on measured time.
+
+    Attributes:
+        path: of the file.
+        request: a hash of what was asked for.
+    """
+
+    path: Path
+    request: str
+
+    @classmethod
+    def of(cls, folder: Path, request: Any) -> "Journal":
+        """The journal in `folder` of a request, which is plain data.
+
+        Raises:
+            BadInput: the folder holds a recommendation of another request.
+        """
+        text = json.dumps(request, sort_keys=True, default=str)
+        journal = cls(folder / FILE, hashlib.sha256(text.encode()).hexdigest()[:16])
+        if journal._content().get("request", journal.request) != journal.request:
+            raise BadInput(
+                f"{folder}: holds a recommendation for other data, methods or settings; choose another folder"
+            )
+        return journal
+
+    def _content(self) -> dict[str, Any]:
+        if not self.path.is_file():
+            return {}
+        again = "remove it, and decisions are made anew"
+        return read(self.path, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), again)
+
+    def _write(self, **entries: Any) -> None:
+        content = {**self._content(), "request": self.request, **entries}
+        write_atomic(self.path, json.dumps(content, indent=1) + "\n")
+
+    @property
+    def spent(self) -> float:
+        """Seconds of all calls so far."""
+        return float(self._content().get("spent", 0.0))
+
+    def spend(self, seconds: float) -> None:
+        """Add the seconds of a part of a call."""
+        self._write(spent=self.spent + seconds)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """How much is trained, where that is decided."""
+        stored = self._content().get("schedule")
+        if stored is None:
+            return None
+        return Schedule(stored["settings"], stored["rounds"], tuple(stored["seeds"]), tuple(stored["rungs"]))
+
+    def decide(self, schedule: Schedule, estimate: float) -> None:
+        """Note the schedule and its estimated seconds."""
+        self._write(schedule=asdict(schedule), estimate=estimate)
+
+    @property
+    def estimate(self) -> float:
+        """Seconds that the schedule was estimated to take."""
+        return float(self._content().get("estimate", float("nan")))
+
+    def rung(self, number: int) -> tuple[list[str], pd.DataFrame] | None:
+        """(names of the candidates that go on, table) of a rung that has ended."""
+        stored = self._content().get("rungs", {}).get(str(number))
+        return None if stored is None else (stored["left"], pd.DataFrame(stored["table"]))
+
+    def ended(self, number: int, left: Iterable[Candidate], table: pd.DataFrame) -> None:
+        """Note the outcome of a rung."""
+        rungs = self._content().get("rungs", {})
+        rows = json.loads(table.to_json(orient="records", double_precision=15))
+        self._write(rungs={**rungs, str(number): {"left": [one.name for one in left], "table": rows}})

@@ -1,0 +1,166 @@
+"""One self-contained page that shows a recommendation: no network, light and dark, readable without scripts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave import plots, results
+from fedweave.files import write_atomic
+from fedweave.metrics import unit
+from fedweave.recommendation.result import Recommendation
+from fedweave.report import distinct
+from fedweave.results import EMPTY, format_score
+
+PAGE = "recommendation.html"
+STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "undecided": "open"}
+
+
+class Bar(NamedTuple):
+    """A client's difference as a bar: percentages of the width, the texts, and the style of the verdict."""
+
+    client: str
+    left: float
+    width: float
+    at: float
+    zero: float
+    text: str
+    span: str
+    verdict: str
+    style: str
+    score: str
+    local: str
+
+
+class Gains(NamedTuple):
+    """All clients with one method."""
+
+    method: str
+    label: str
+    bars: list[Bar]
+
+
+def build(found: Recommendation) -> Path:
+    """Write the page of a recommendation into its folder and return its path."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loader = ChoiceLoader([PackageLoader("fedweave.recommendation"), PackageLoader("fedweave.report")])
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    path = found.folder / PAGE
+    template = environment.get_template("recommendation.html")
+    write_atomic(path, distinct(plots.together(lambda: template.render(context(found)))))
+    return path
+
+
+def context(found: Recommendation) -> dict[str, Any]:
+    """Names for the template."""
+    comparison = found.comparison
+    study = results.load_study(found.folder)
+    labels = dict(zip(found.board["method"], found.board["label"], strict=True))
+    metric = str(found.facts["metric"])
+    return {
+        "name": comparison.study.runs[0].info["dataset"],
+        "lines": found.lines,
+        "notes": found.facts["notes"],
+        "tiles": _tiles(found, len(comparison.clients)),
+        "metric": metric,
+        "unit": unit(metric),
+        "board": [_method(row, metric) for row in found.board.to_dict("records")],
+        "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
+        "clients": list(_gains(found, labels, metric)),
+        "graph": _graph(found),
+        "woven": labels.get(found.facts["woven"], ""),
+        "tests": [{**test, "text": _signed(test["difference"], metric)} for test in found.facts["graph_tests"]],
+        "rows": [_share(row, metric) for row in found.rows.to_dict("records")],
+        "curve": _curve(found, study, metric),
+        "race": [_candidate(row, metric) for row in found.race.to_dict("records")],
+        "picked": found.method,
+        "facts": found.facts,
+        "hues": {"light": plots.LIGHT, "dark": plots.DARK},
+    }
+
+
+def _tiles(found: Recommendation, clients: int) -> list[tuple[str, str]]:
+    methods = found.race["method"].nunique()
+    seconds = float(found.facts["seconds"])
+    spent = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
+    tiles = [(clients, "clients"), (methods, "methods"), (found.race["candidate"].nunique(), "candidates")]
+    return [*((str(number), word) for number, word in tiles), (spent, "in all")]
+
+
+def _method(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    p = row["p"]
+    return {
+        **row, "style": STYLES.get(row["verdict"], "quiet"),
+        **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
+        "interval": results.interval(row["low"], row["high"], metric),
+        "difference": "" if row["verdict"] == "leads" else _signed(row["difference"], metric),
+        "p": EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}",
+        "models": "one" if row["models"] == 1 else f"{row['models']}",
+        **{name: f"{row[name]:.3g}" for name in ("mib", "seconds", "server_mib", "client_mib")},
+    }  # fmt: skip
+
+
+def _gains(found: Recommendation, labels: dict[str, str], metric: str) -> Iterator[Gains]:
+    """A figure for every method, the recommended one first."""
+    if found.clients.empty:
+        return
+    ends = found.clients[["low", "high"]].to_numpy(dtype=float)
+    low, high = min(0.0, float(np.nanmin(ends))), max(0.0, float(np.nanmax(ends)))
+    scale = 100 / ((high - low) or 1.0)
+    methods = [name for name in found.board["method"] if (found.clients["method"] == name).any()]
+    for method in sorted(methods, key=lambda name: name != found.method):
+        rows = found.clients[found.clients["method"] == method].sort_values("difference", kind="stable")
+        bars = [
+            Bar(
+                row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
+                (row["difference"] - low) * scale, -low * scale, _signed(row["difference"], metric),
+                f"{_signed(row['low'], metric)} to {_signed(row['high'], metric)}", row["verdict"],
+                STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
+                format_score(row["local"], np.nan, metric),
+            )
+            for row in rows.to_dict("records")
+        ]  # fmt: skip
+        yield Gains(method, labels[method], bars)
+
+
+def _graph(found: Recommendation) -> str:
+    if found.graph is None:
+        return ""
+    names, members = [str(name) for name in found.graph.index], found.groups
+    group = np.array([next(k for k, mine in enumerate(members) if name in mine) for name in names]) if members else None
+    titles = [f"group {k + 1}" for k in range(len(members))]
+    return plots.graph(found.graph.to_numpy(), names, group, titles)
+
+
+def _share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
+    gain = "" if not np.isfinite(row["gain"]) else _signed(row["gain"], metric)
+    span = f"{_signed(row['gain_low'], metric)} to {_signed(row['gain_high'], metric)}" if gain else ""
+    return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
+
+
+def _curve(found: Recommendation, study: results.Study, metric: str) -> str:
+    """Validation score by round of the recommended method and local training."""
+    curves = results.curves(study)
+    runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
+    shown = [
+        runs[name] for name in dict.fromkeys((found.method, found.facts["rival"], found.facts["alone"])) if name in runs
+    ]
+    points = {run.name: run.info["point"] for run in shown}
+    part = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
+    labels = [run.label for run in shown]
+    return plots.convergence(part, plots.looks(labels, labels), metric, bold=labels)
+
+
+def _candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
+    return {
+        **row, "settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric),
+        "seconds": f"{row['seconds']:.3g}", "mib": f"{row['mib']:.3g}",
+    }  # fmt: skip
+
+
+def _signed(value: float, metric: str) -> str:
+    return ("+" if value > 0 else "") + format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,205 @@
+"""The race: successive halving over rounds, and paired elimination over seeds and clients, on validation rows alone.
+
+Successive halving (Jamieson and Talwalkar, AISTATS 2016): every rung trains fewer candidates for more rounds. Within a
+method the better half of its settings goes on. A method goes on if its best candidate is not significantly worse than
+the best of all, and is in the better half.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.api.compare import perform
+from fedweave.api.federation import Federation
+from fedweave.api.progress import Callback
+from fedweave.errors import Diverged
+from fedweave.recommendation.blind import validation
+from fedweave.recommendation.candidates import CONTROLS, Candidate, arranged
+from fedweave.results import statistics
+
+SHARES = (0.25, 0.5)  # of the rounds, one rung each
+SEEDS = (2000, 2001)  # of the race; none of them is a seed of the results
+EVALUATIONS = 10  # of a run in the race
+LEAST = 3  # methods besides the controls that a rung leaves, unless they are significantly worse
+COLUMNS = ["rung", "rounds", "method", "candidate", "settings", "validation", "seconds", "mib", "outcome"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """What one rung of the race trained.
+
+    Attributes:
+        rounds: of every candidate.
+        table: one row per candidate, best first; `outcome` says what became of it.
+        left: the candidates that go on.
+        wall: seconds that it took; 0 where it was there.
+        work: seconds of training of all runs, one after the other.
+    """
+
+    rounds: int
+    table: pd.DataFrame
+    left: tuple[Candidate, ...]
+    wall: float
+    work: float
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """A race on a federation without its test rows.
+
+    Attributes:
+        federation: as `blind` makes it.
+        options: of `plan`, without rounds and seeds.
+        train: settings of training, rounds among them.
+        folder: a folder for each rung.
+        traffic: bytes that a training of all rounds may send.
+        progress, callbacks: as of `compare`.
+    """
+
+    federation: Federation
+    options: Mapping[str, Any]
+    train: Mapping[str, Any]
+    folder: Path
+    traffic: float = math.inf
+    progress: bool = True
+    callbacks: Sequence[Callback] = ()
+
+    def rounds(self, share: float) -> int:
+        """Of a rung with a share of the rounds."""
+        return max(1, math.ceil(share * self.train["rounds"]))
+
+    def rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
+        """Train `candidates` and say which of them go on.
+
+        Raises:
+            Diverged: none of them got anywhere.
+        """
+        rounds, begun = self.rounds(share), time.perf_counter()
+        every = max(1, rounds // EVALUATIONS)
+        judged = {**self.options.get("evaluate", {}), "every": every, "models": False, "predictions": False}
+        options = {**self.options, "evaluate": judged, "seeds": SEEDS, "train": {**self.train, "rounds": rounds}}
+        made = arranged(self.federation, candidates, options)
+        place = self.folder / f"rung-{number}"
+        try:
+            perform(made, place, True, self.progress, self.callbacks, drawn=False)
+        except Diverged as error:
+            raise Diverged(f"no candidate of the race got anywhere: {error}") from error
+        wall = time.perf_counter() - begun
+        study = results.load_study(place, made.study.runs)
+        return self._judged(number, rounds, candidates, study, wall)
+
+    def _judged(
+        self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study, wall: float
+    ) -> Rung:
+        runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
+        scores = {name: validation(run) for name, run in runs.items()}
+        means = {name: float(np.nanmean(value)) for name, value in scores.items() if np.isfinite(value).any()}
+        higher = study.runs[0].higher_is_better
+        sent = {name: _bytes(run) for name, run in runs.items()}
+        too_much = {name for name, total in sent.items() if total / rounds * self.train["rounds"] > self.traffic}
+        outcome = outcomes(candidates, scores, means, higher, too_much)
+        order = sorted(candidates, key=lambda one: (-1 if higher else 1) * means.get(one.name, math.nan))
+        rows = [
+            {
+                "rung": number, "rounds": rounds, "method": one.entry, "candidate": one.name,
+                "settings": described(one.settings), "validation": means.get(one.name, math.nan),
+                "seconds": _seconds(runs[one.name]) if one.name in runs else math.nan,
+                "mib": sent.get(one.name, math.nan) / results.MIB, "outcome": outcome[one.name],
+            }
+            for one in order
+        ]  # fmt: skip
+        left = tuple(one for one in candidates if outcome[one.name] == GOES_ON)
+        work = sum(run.rounds["seconds"].sum() for run in runs.values())
+        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), left, wall, float(work))
+
+
+GOES_ON = "goes on"
+DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
+SETTINGS, WORSE, HALF = "other settings are better", "significantly worse", "in the worse half"
+
+
+def outcomes(
+    candidates: Sequence[Candidate],
+    scores: Mapping[str, np.ndarray],
+    means: Mapping[str, float],
+    higher: bool,
+    too_much: set[str],
+) -> dict[str, str]:
+    """Candidate -> what becomes of it after a rung.
+
+    Controls always go on, with the better half of their settings, also above the budget of traffic: they are what the
+    others are compared with.
+
+    Args:
+        scores: validation values [S, N] by candidate; none of one that diverged.
+        means: their means.
+        too_much: candidates that send more than the budget allows.
+    """
+    sign = 1.0 if higher else -1.0
+    outcome = {one.name: GOES_ON if one.name in means else DIVERGED for one in candidates}
+    control = {one.name: one.method in CONTROLS for one in candidates}
+    outcome |= {name: TRAFFIC for name in too_much if outcome[name] == GOES_ON and not control[name]}
+    best: dict[str, Candidate] = {}
+    for entry in dict.fromkeys(one.entry for one in candidates):
+        mine = [one for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]
+        mine.sort(key=lambda one: -sign * means[one.name])
+        outcome |= {one.name: SETTINGS for one in mine[math.ceil(len(mine) / 2) :]}
+        best |= {entry: mine[0]} if mine else {}
+    if not best:
+        return outcome
+    ranked = sorted(best.values(), key=lambda one: -sign * means[one.name])
+    worse = _worse(ranked, scores, higher)
+    rivals = [one for one in ranked if not control[one.name] and one.name not in worse]
+    half = {one.name for one in rivals[max(LEAST, math.ceil(len(rivals) / 2)) :]}
+    for one in ranked:
+        verdict = WORSE if one.name in worse else HALF if one.name in half else ""
+        if verdict and not control[one.name]:
+            outcome |= {other.name: verdict for other in candidates
+                        if other.entry == one.entry and outcome[other.name] == GOES_ON}  # fmt: skip
+    return outcome
+
+
+def _worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher: bool) -> set[str]:
+    """Those that are significantly worse than the first one, by the corrected paired test over clients."""
+    first, *others = ranked
+    shared = np.logical_and.reduce([np.isfinite(scores[one.name]).all(0) for one in ranked])
+    if not others or shared.sum() < 2:
+        return set()
+    values = {one.name: scores[one.name][:, shared] for one in ranked}
+    tests = statistics.against(values, [(first.name, one.name) for one in others], higher)
+    return {test.other for test in tests if test.better == first.name}
+
+
+def best_of_each(running: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
+    """The best candidate of every method, best method first by the `table` of a rung; its name is the method's."""
+    by_name = {one.name: one for one in running}
+    found: dict[str, Candidate] = {}
+    for name in table["candidate"]:
+        if name in by_name:
+            found.setdefault(by_name[name].entry, by_name[name])
+    return [replace(one, name=entry) for entry, one in found.items()]
+
+
+def described(settings: Mapping[str, Any]) -> str:
+    """Settings as a text; empty for the declared ones."""
+    words = (f"{name.removeprefix('train.')}={_plain(value)}" for name, value in settings.items())
+    return ", ".join(words)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _bytes(run: results.Run) -> float:
+    return float(run.rounds.groupby("seed")[["bytes_up", "bytes_down"]].sum().sum(axis=1).mean())
+
+
+def _seconds(run: results.Run) -> float:
+    return float(run.rounds.groupby("seed")["seconds"].sum().mean())

@@ -1,0 +1,269 @@
+"""One call from a federation to a recommendation: a race on validation rows, the last comparison, the answers."""
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave.api.federation import Federation
+from fedweave.api.folder import content
+from fedweave.api.plan import Methods
+from fedweave.api.progress import Callback, duration
+from fedweave.errors import BadInput
+from fedweave.files import check_writable, user_errors
+from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
+from fedweave.recommendation import result as results_of
+from fedweave.recommendation.blind import blind
+from fedweave.recommendation.candidates import CONTROLS, Candidate
+from fedweave.recommendation.costs import Schedule
+from fedweave.recommendation.journal import Journal
+from fedweave.recommendation.result import Recommendation
+
+
+def recommend(
+    federation: Federation,
+    methods: Methods | None = None,
+    *,
+    budget: Any = "10min",
+    traffic: Any = None,
+    model: Any = None,
+    head: str | None = None,
+    rounds: int = 50,
+    seeds: int = 3,
+    settings: int = 3,
+    metric: Any = None,
+    out: Path | str | None = None,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    **train: Any,
+) -> Recommendation:
+    """Should these clients collaborate, with which method, and what should each of them deploy?
+
+    Methods race on validation rows: a quarter of the rounds with all settings, then half of the rounds with the better
+    ones. The finalists and the controls (Local, FedAvg, FedAvg-FT, a model on pooled rows, rules without a model) are
+    trained with new seeds and judged once on test rows.
+
+    Args:
+        federation: the clients and their data; every client needs validation rows.
+        methods: as in `compare`; default: one or two of each family. The controls are always there.
+        budget: of time: seconds, or a text such as "10min" or "2h"; None for no limit. A smaller one means fewer
+            settings, then fewer rounds.
+        traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
+        model, head, metric, train: as in `compare`.
+        rounds: of a full training.
+        seeds: repetitions of the last comparison.
+        settings: candidates of each method: its declared settings, and others that Optuna draws.
+        out: folder for the results; default: one that goes with the returned object. A second call with the same folder
+            and arguments trains nothing again.
+        progress: show what is going on, with estimates.
+        callbacks: as in `compare`.
+
+    Raises:
+        BadInput: one line that names what is wrong, before any training.
+        Diverged: no method got anywhere.
+
+    >>> import numpy as np
+    >>> draws = np.random.default_rng(0)
+    >>> x = draws.normal(size=(240, 3))
+    >>> federation = Federation.from_arrays(x, x.sum(1) > 0, client=["Ann", "Bob", "Cy", "Di"] * 60)
+    >>> advice = recommend(federation, ["ditto"], rounds=4, seeds=1, settings=1, progress=False)
+    >>> advice.answer in ("local", "common", "groups", "personal")
+    True
+    """
+    asked = _asked(locals())
+    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
+    folder = Path(temporary.name if temporary else str(out))
+    with user_errors():
+        check_writable(folder)
+        call = Call(federation, asked, folder, progress, tuple(callbacks))
+        return call.result(temporary)
+
+
+def load(folder: Path | str) -> Recommendation:
+    """Open the folder of a recommendation, see `Recommendation.load`."""
+    return Recommendation.load(folder)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The checked arguments of `recommend`.
+
+    Attributes:
+        entries: what races.
+        options: of `plan`, without seeds and rounds.
+        train: settings of training, rounds among them.
+        seconds, bytes: budgets.
+        schedule: what is trained if the budget allows it.
+        notes: what the user must know.
+    """
+
+    entries: Mapping[str, Candidate]
+    options: Mapping[str, Any]
+    train: Mapping[str, Any]
+    seconds: float
+    bytes: float
+    schedule: Schedule
+    notes: list[str] = field(default_factory=list)
+
+
+def _asked(given: Mapping[str, Any]) -> Asked:
+    """The arguments of `recommend`, checked."""
+    federation = given["federation"]
+    if not isinstance(federation, Federation):
+        raise BadInput(
+            f"recommend(): {type(federation).__name__} is no federation; make one with Federation.from_arrays"
+        )
+    for name in ("rounds", "seeds", "settings"):
+        if type(given[name]) is not int or given[name] < 1:
+            raise BadInput(f"{name}: {given[name]!r} must be a whole number, at least 1")
+    limit, most = budget.seconds(given["budget"]), budget.size(given["traffic"])
+    schedule = Schedule(given["settings"], given["rounds"], tuple(range(given["seeds"])))
+    options = {name: given[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
+    train = {"rounds": given["rounds"], **given["train"]}
+    entered = candidates.entries(given["methods"])
+    refused = candidates.suited(federation, entered, {**options, "seeds": schedule.seeds, "train": train})
+    if given["methods"] is not None and refused:
+        raise BadInput(next(iter(refused.values())))
+    entered = {name: one for name, one in entered.items() if name not in refused}
+    notes = [f"left out: {reason}" for reason in refused.values()]
+    return Asked(entered, options, train, limit, most, schedule, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of `recommend`.
+
+    Attributes:
+        federation: all data; the race and the learning curve get `hidden`, which has no test rows.
+        asked: the arguments.
+        folder: of the results.
+        progress, callbacks: as of `compare`.
+    """
+
+    federation: Federation
+    asked: Asked
+    folder: Path
+    progress: bool
+    callbacks: tuple[Callback, ...]
+
+    def result(self, temporary: Any) -> Recommendation:
+        """Everything from the race to the files."""
+        hidden, work = blind(self.federation), self.folder / results_of.FOLDER
+        journal = Journal.of(work, self._request())
+        notes = [*self.asked.notes]
+        schedule = self._schedule(hidden, journal, notes)
+        train = {**self.asked.train, "rounds": schedule.rounds}
+        options = {**self.asked.options, "seeds": schedule.seeds, "train": train}
+        with _timed(journal):
+            finalists, table = self._race(hidden, journal, schedule, train, notes)
+        with _timed(journal):
+            weaver = next((woven for one in finalists if (woven := candidates.woven(one))), [])
+            entered = [*finalists, *weaver]
+            self._say(f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds")
+            done = finals.compete(self.federation, entered, options, self.folder, self.progress, self.callbacks)
+            found = answers.answer(done, entered, self._alone)
+            picked = next(one for one in entered if one.name == found.method)
+            self._say(f"learning curve of {found.method}: a half and a quarter of the training rows")
+            rows = finals.with_fewer_rows(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
+        return self._written(found, done, table, rows, picked, schedule, journal, notes, temporary)
+
+    @property
+    def _alone(self) -> str:
+        """The entry that is local training."""
+        return next(name for name, one in self.asked.entries.items() if one.method == CONTROLS[0])
+
+    def _request(self) -> dict[str, Any]:
+        """What the results depend on, without the budget of time, which may grow from call to call."""
+        asked = self.asked
+        return {
+            "data": content(self.federation.dataset, self.federation.partition),
+            "normalize": str(self.federation.normalize),
+            "entries": [one.plain() for one in asked.entries.values()],
+            "options": {name: str(value) for name, value in asked.options.items()},
+            "train": {**asked.train}, "bytes": asked.bytes, "schedule": asdict(asked.schedule),
+        }  # fmt: skip
+
+    def _schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
+        """What is trained: decided at the first call, from a few rounds of every method."""
+        wanted = self.asked.schedule
+        if journal.schedule is None:
+            train = {"seeds": race.SEEDS, "train": self.asked.train}
+            with _timed(journal):
+                made = candidates.arranged(hidden, [*self.asked.entries.values()], {**self.asked.options, **train})
+                measured = costs.measured(made, self.asked.entries)
+            schedule = costs.scheduled(measured, wanted, self.asked.seconds)
+            journal.decide(schedule, measured.total(schedule))
+        schedule = journal.schedule or wanted
+        limit = "no limit" if np.isinf(self.asked.seconds) else f"a budget of {duration(self.asked.seconds)}"
+        if (schedule.settings, schedule.rounds) != (wanted.settings, wanted.rounds):
+            notes.append(
+                f"the budget allowed {schedule.rounds} of {wanted.rounds} rounds and {schedule.settings} of "
+                f"{wanted.settings} settings of each method"
+            )
+        count = f"{len(self.asked.entries)} methods with {schedule.settings} settings each"
+        self._say(f"{count}, {schedule.rounds} rounds: {duration(journal.estimate)}, with {limit}")
+        return schedule
+
+    def _race(
+        self, hidden: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any], notes: list[str]
+    ) -> tuple[list[Candidate], pd.DataFrame]:
+        """(finalists and controls with their best settings, the table of all rungs)."""
+        asked, work = self.asked, self.folder / results_of.FOLDER
+        options = {**asked.options, "seeds": race.SEEDS, "train": train}
+        made = candidates.arranged(hidden, [*asked.entries.values()], options)
+        running = candidates.proposed(made, [*asked.entries.values()], schedule.settings)
+        run = race.Race(hidden, asked.options, train, work, asked.bytes, self.progress, self.callbacks)
+        tables: list[pd.DataFrame] = []
+        for number, share in enumerate(schedule.rungs, 1):
+            self._say(f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rounds(share)} rounds")
+            known = journal.rung(number)
+            if known is None:
+                rung = run.rung(number, share, running)
+                journal.ended(number, rung.left, rung.table)
+                known = [one.name for one in rung.left], rung.table
+            running = [one for one in running if one.name in known[0]]
+            tables.append(known[1])
+        finalists = race.best_of_each(running, tables[-1])
+        rivals = [one for one in finalists if one.method not in CONTROLS][: race.LEAST]
+        return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(
+            tables, ignore_index=True
+        )
+
+    def _written(
+        self, found: answers.Answers, done: finals.Finals, table: pd.DataFrame, rows: pd.DataFrame, picked: Candidate,
+        schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
+    ) -> Recommendation:  # fmt: skip
+        """Write files and page, and read the recommendation from them."""
+        run = done.runs[picked.name]
+        metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
+        told = sentences.lines(found, metric, higher, rows, slope)
+        if not found.tests and found.graph is not None:
+            notes.append(f"{found.woven} cannot be trained with another graph, so its graph was compared with none")
+        facts = {
+            "metric": metric, "higher_is_better": higher, "settings": {**picked.settings}, "slope": [*slope],
+            "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent, 1), "notes": notes,
+        }  # fmt: skip
+        results_of.write(self.folder, found, told, table, rows, facts)
+        return Recommendation.load(self.folder, temporary)
+
+    def _say(self, line: str) -> None:
+        if self.progress:
+            from tqdm import tqdm
+
+            tqdm.write(line)
+
+
+@contextmanager
+def _timed(journal: Journal) -> Iterator[None]:
+    """A part of a call, whose seconds the journal counts."""
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        journal.spend(time.perf_counter() - begun)

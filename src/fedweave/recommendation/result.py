@@ -1,0 +1,187 @@
+"""A recommendation as an object and as files: tidy tables, sentences, a page."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from fedweave.errors import BadInput
+from fedweave.files import read, read_table, write_atomic
+from fedweave.recommendation.answers import Answers
+from fedweave.recommendation.sentences import Line
+
+if TYPE_CHECKING:
+    from fedweave.api.comparison import Comparison
+
+FOLDER = "recommendation"  # of the tables, in the folder of the last comparison
+FACTS = "answer.json"
+TABLES = {
+    "race": ("rung", "candidate"), "board": ("method", "test"), "clients": ("client", "method"),
+    "rows": ("share", "mean"),
+}  # fmt: skip
+AGAIN = "run recommend again"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recommendation:
+    """What to do with one federation.
+
+    Attributes:
+        folder: of the results; the last comparison lies in it too, so `fedweave.load(folder)` opens that.
+        facts: the answers as plain data.
+        race: one row per candidate and rung: validation score, cost and outcome.
+        board: one row per finalist and control: validation and test scores, test against the leader, cost.
+        clients: one row per client and method: paired difference to local training, with interval and verdict.
+        rows: validation score of the recommended method against the share of training rows.
+        graph: who learns from whom (rows: learners), of the best method that has a graph; or None.
+        temporary: the folder, where it goes with this object.
+    """
+
+    folder: Path
+    facts: Mapping[str, Any]
+    race: pd.DataFrame
+    board: pd.DataFrame
+    clients: pd.DataFrame
+    rows: pd.DataFrame
+    graph: pd.DataFrame | None = None
+    temporary: Any = None
+
+    @classmethod
+    def load(cls, folder: Path | str, temporary: Any = None) -> "Recommendation":
+        """Open a folder that `recommend` or `save` has written.
+
+        Raises:
+            BadInput: it holds no recommendation, or a damaged one.
+        """
+        folder = Path(folder)
+        place = folder / FOLDER
+        if not (place / FACTS).is_file():
+            raise BadInput(f"{place / FACTS}: not there; give the folder of a recommendation")
+        facts = read(place / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), AGAIN)
+        texts = dict.fromkeys(("client", "method", "candidate", "settings", "label", "verdict", "outcome"), "str")
+        tables = {
+            name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, float_precision="round_trip")
+            for name, columns in TABLES.items()
+        }
+        tables = {name: table.fillna({k: "" for k in texts if k in table}) for name, table in tables.items()}
+        file = place / "graph.csv"
+        graph = pd.read_csv(file, index_col=0, float_precision="round_trip") if file.is_file() else None
+        if graph is not None:
+            graph.index = graph.index.map(str)
+        return cls(folder, facts, **tables, graph=graph, temporary=temporary)
+
+    @property
+    def answer(self) -> str:
+        """What to deploy: "local", "common" (one model), "groups" or "personal"."""
+        return str(self.facts["answer"])
+
+    @property
+    def method(self) -> str:
+        """Name of the recommended method, as in `board`."""
+        return str(self.facts["method"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the recommended method that are not the declared ones."""
+        return dict(self.facts["settings"])
+
+    @property
+    def equal(self) -> tuple[str, ...]:
+        """Methods that are not significantly worse than the best collaborating one, which is among them."""
+        return tuple(self.facts["equal"])
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Names of the clients of each group that the graph shows; empty if it shows none."""
+        return [list(group) for group in self.facts["groups"]]
+
+    @property
+    def lines(self) -> list[Line]:
+        """The answers in sentences."""
+        return [Line(topic, text) for topic, text in self.facts["lines"]]
+
+    @property
+    def own(self) -> list[str]:
+        """Clients that keep to local training although the others collaborate, as their validation rows say."""
+        return [str(name) for name in self.facts["own"].get(self.method, [])]
+
+    def losing(self, method: str | None = None) -> list[str]:
+        """Clients that lose significantly by a method (default: the recommended one), compared with local training."""
+        rows = self.clients[self.clients["method"] == (method or self.method)]
+        return [str(name) for name in rows[rows["verdict"] == "loses"]["client"]]
+
+    @cached_property
+    def comparison(self) -> "Comparison":
+        """The last comparison: finalists and controls."""
+        from fedweave.api.compare import load
+
+        return load(self.folder)
+
+    def report(self) -> Path:
+        """Build recommendation.html in the folder and return its path."""
+        from fedweave.recommendation import page
+
+        return page.build(self)
+
+    def save(self, folder: Path | str) -> Path:
+        """Copy everything to `folder`, which `load` opens.
+
+        Raises:
+            BadInput: the folder holds something else.
+        """
+        folder = Path(folder)
+        if folder.resolve() != self.folder.resolve():
+            if folder.exists() and any(folder.iterdir()) and not (folder / FOLDER).is_dir():
+                raise BadInput(f"save: {folder} holds something else; choose an empty folder")
+            shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
+        return folder
+
+    def __str__(self) -> str:
+        width = max(len(line.topic) for line in self.lines)
+        notes = [f"{'note':{width}}  {note}" for note in self.facts["notes"]]
+        return "\n".join([*(f"{line.topic:{width}}  {line.text}" for line in self.lines), *notes])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{line.topic}</th><td>{line.text}</td></tr>" for line in self.lines)
+        return f"<table>{rows}</table>"
+
+
+def write(
+    folder: Path, found: Answers, lines: list[Line], race: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
+) -> None:
+    """Write the answers and their tables; the file of answers comes last."""
+    place = folder / FOLDER
+    for name, table in {"race": race, "board": found.board, "clients": found.clients, "rows": rows}.items():
+        write_atomic(place / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    (place / "graph.csv").unlink(missing_ok=True)
+    if found.graph is not None:
+        write_atomic(place / "graph.csv", found.graph.to_csv(lineterminator="\n"))
+    same = [
+        name for name, verdict in zip(found.board["method"], found.board["verdict"], strict=True) if verdict != "worse"
+    ]
+    about = {
+        "answer": found.kind, "method": found.method, "leader": found.rival, "alone": found.alone, "equal": same,
+        "pays": None if found.pays is None else found.pays._asdict(), "rival": found.rival, "woven": found.woven,
+        "groups": _members(found), "graph_tests": [*found.tests],
+        "own": {**found.own}, **facts, "lines": [[*line] for line in lines],
+    }  # fmt: skip
+    write_atomic(place / FACTS, json.dumps(about, indent=1, default=_plain) + "\n")
+
+
+def _members(found: Answers) -> list[list[str]]:
+    if found.groups is None or found.graph is None:
+        return []
+    named = list(zip(found.graph.index, found.groups, strict=True))
+    return [[str(name) for name, group in named if group == k] for k in range(max(found.groups) + 1)]
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,0 +1,184 @@
+"""The answers in sentences that claim no more than the tests do."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave.metrics import unit
+from fedweave.recommendation import answers as kinds
+from fedweave.recommendation import per_client
+from fedweave.recommendation.answers import Answers
+from fedweave.results import format_score
+from fedweave.results.verdicts import listed
+
+NAMED = 8  # most clients that a sentence names
+
+
+class Line(NamedTuple):
+    """One line: what it is about, and its text."""
+
+    topic: str
+    text: str
+
+
+def lines(found: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope: Sequence[float]) -> list[Line]:
+    """The recommendation in words, the deployment first."""
+    made = [
+        Line("Deploy", deployment(found)),
+        Line("Does collaboration pay?", pays(found, metric)),
+        Line("For each client", of_clients(found)),
+        Line("As good as the best", equals(found)),
+        Line("Cost", cost(found)),
+        Line("Who learns from whom", structure(found, metric)),
+        Line("More rounds", more_rounds(slope, metric, higher)),
+        Line("More data", more_data(rows, metric, higher)),
+    ]
+    return [line for line in made if line.text]
+
+
+def deployment(found: Answers) -> str:
+    """What to deploy, in one sentence."""
+    row = found.board.set_index("method").loc[found.method]
+    label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
+    own = found.own.get(found.method, [])
+    kept = f", except for {_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
+    if found.kind == kinds.LOCAL:
+        return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
+    if found.kind == kinds.COMMON:
+        return f"One common model for all clients, trained with {label}{kept}."
+    if found.kind == kinds.GROUPS and found.groups is not None:
+        return (
+            f"A model for each client, trained with {label}, which learns within {max(found.groups) + 1} groups{kept}."
+        )
+    return f"A personal model for each client, trained with {label}{kept}."
+
+
+def pays(found: Answers, metric: str) -> str:
+    """Whether the best collaborating method is better than local training."""
+    test = found.pays
+    if test is None:
+        return ""
+    own = found.own.get(found.rival, [])
+    kept = f", with {_names(own)} on local training as validation rows say," if own else ""
+    numbers = (
+        f"{_label(found, found.rival)}{kept} against Local: {_signed(test.difference, metric)} "
+        f"(95 % interval {_signed(test.low, metric)} to {_signed(test.high, metric)}, p = {test.p:.2g})"
+    )
+    if test.better == found.rival:
+        return f"Yes. {numbers}."
+    if test.better:
+        return f"No, it does harm. {numbers}."
+    word = "undecided" if test.undecided else "no significant difference"
+    return f"It is not shown ({word}). {numbers}."
+
+
+def _clients(found: Answers, method: str, verdict: str) -> list[str]:
+    rows = found.clients[(found.clients["method"] == method) & (found.clients["verdict"] == verdict)]
+    return [str(name) for name in rows["client"]]
+
+
+def of_clients(found: Answers) -> str:
+    """How many clients gain and who loses: by what is deployed, and by one common model if that differs."""
+    shown = [found.method if found.kind != kinds.LOCAL else found.rival]
+    common = [name for name in found.board["method"] if _models(found, name) == 1]
+    shown += [name for name in common[:1] if name not in shown]
+    return " ".join(_counts(found, name) for name in shown if (found.clients["method"] == name).any())
+
+
+def _counts(found: Answers, method: str) -> str:
+    total = int((found.clients["method"] == method).sum())
+    gain, lose = (_clients(found, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
+    losers = (
+        f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_names(lose)}" if lose else "none loses significantly"
+    )
+    return f"With {_label(found, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
+
+
+def equals(found: Answers) -> str:
+    """The collaborating methods that are not significantly worse than the best one, and the cheapest of them."""
+    board = found.board[found.board["method"] != found.alone]
+    leader = board[board["method"] == found.rival]
+    if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
+        return "No collaborating method reached a finite score."
+    same = [str(name) for name in board[board["verdict"] != kinds.WORSE]["method"] if name != found.rival]
+    first = f"Of the methods that collaborate, {_label(found, found.rival)} is best on validation rows"
+    if not same:
+        return f"{first}; every other one is significantly worse on test rows."
+    told = f"{first}. Not significantly worse on test rows: {listed([_label(found, name) for name in same])}."
+    return f"{told} The cheapest of them all is {_label(found, kinds.cheapest(board))}."
+
+
+def cost(found: Answers) -> str:
+    """Bytes, seconds and memory of what is recommended."""
+    row = found.board.set_index("method").loc[found.method]
+    return (
+        f"{row['label']}: {row['mib']:.3g} MiB sent in a training, {row['seconds']:.3g} s of computation, "
+        f"{row['server_mib']:.3g} MiB at the server, {row['client_mib']:.3g} MiB at a client."
+    )
+
+
+def structure(found: Answers, metric: str) -> str:
+    """The groups of the graph that was learned, and what the graph is worth."""
+    if found.graph is None:
+        return ""
+    label = _label(found, found.woven)
+    if found.groups is None:
+        told = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
+    else:
+        names = [str(name) for name in found.graph.index]
+        parts = [[n for n, g in zip(names, found.groups, strict=True) if g == k] for k in range(max(found.groups) + 1)]
+        told = f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_names(part) for part in parts) + "."
+    return " ".join([told, *_worth(found, metric)])
+
+
+def _worth(found: Answers, metric: str) -> Iterable[str]:
+    words = {"better": "significantly better than", "worse": "significantly worse than"}
+    for test in found.tests:
+        word = words.get(str(test["verdict"]), "not significantly different from")
+        yield f"It is {word} a {test['graph']} graph ({_signed(float(test['difference']), metric)})."
+
+
+def more_rounds(slope: Sequence[float], metric: str, higher: bool) -> str:
+    """Whether validation still rises at the end of training."""
+    mean, low, high = slope
+    if not np.isfinite(mean):
+        return "Too few evaluations say whether more rounds would help."
+    per = f"{_signed(mean, metric)} per ten rounds in the last third, 95 % interval {_span(low, high, metric)}"
+    helps = low > 0 if higher else high < 0
+    return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {per}."
+
+
+def more_data(rows: pd.DataFrame, metric: str, higher: bool) -> str:
+    """Whether the second half of the training rows helped."""
+    half = rows[rows["share"] == 0.5]
+    if half.empty or not np.isfinite(half["gain"].iloc[0]):
+        return ""
+    gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
+    helps = low > 0 if higher else high < 0
+    told = f"all training rows against half of them {_signed(gain, metric)}, 95 % interval {_span(low, high, metric)}"
+    return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {told}."
+
+
+def _label(found: Answers, method: str) -> str:
+    return str(found.board.set_index("method")["label"].get(method, method))
+
+
+def _models(found: Answers, method: Any) -> int:
+    return int(found.board.set_index("method")["models"][method])
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) <= NAMED:
+        return listed([*names]) if len(names) <= 6 else ", ".join(names)
+    return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} others"
+
+
+def _signed(value: float, metric: str) -> str:
+    text = format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")
+    return ("+" if value > 0 else "") + text + (unit(metric).replace("%", "points") if unit(metric) else "")
+
+
+def _span(low: float, high: float, metric: str) -> str:
+    return f"{_signed(low, metric)} to {_signed(high, metric)}"

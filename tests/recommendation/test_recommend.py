@@ -1,0 +1,150 @@
+"""Recommendations on data whose truth is known: answers, files, a second call, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from benchmarks import recommend_truth as truth
+from fedweave.recommendation.blind import blind, thinned
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+# One seed of each case, with a smaller race than in the benchmark.
+SMALL: dict[str, Any] = {**truth.ARGUMENTS, "methods": ["pfedgraph"], "rounds": 12, "seeds": 2, "settings": 1}
+
+
+def recommended(case: str, folder: Path, **arguments: Any) -> fw.Recommendation:
+    """The recommendation of a case."""
+    return fw.recommend(truth.federation(case, 1), **{**SMALL, **arguments}, out=folder)
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> fw.Recommendation:
+    """Two planted groups."""
+    return recommended("groups", tmp_path_factory.mktemp("groups") / "out")
+
+
+def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) -> None:
+    assert truth.right("groups", grouped), str(grouped)
+    assert grouped.method == "pfedgraph"
+    assert grouped.graph is not None
+    assert grouped.graph.index.tolist() == truth.names()
+    assert "which learns within 2 groups" in str(grouped)
+
+
+@pytest.mark.parametrize("case", ["common", "unrelated", "noise"])
+def test_the_truth_is_told(case: str, tmp_path: Path) -> None:
+    """One common model; nobody collaborates; one client loses by the common model."""
+    found = recommended(case, tmp_path / "out")
+    assert truth.right(case, found), str(found)
+
+
+def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
+    """Every finalist and every client once; a pooled model is a control and no method."""
+    board = grouped.board.set_index("method")
+    assert {*board.index} == {"local", "fedavg", "fedavg_ft", "pfedgraph"}
+    assert board["validation"].is_monotonic_decreasing
+    assert board["models"].to_dict() == {"local": 12, "fedavg": 1, "fedavg_ft": 12, "pfedgraph": 12}
+    assert board.loc["local", "bytes"] == 0 < board.loc["fedavg", "bytes"] < board.loc["pfedgraph", "bytes"]
+    assert (board[["seconds", "client_mib"]] > 0).all(axis=None)
+    clients = grouped.clients
+    assert len(clients) == 3 * 12
+    assert ((clients["low"] <= clients["difference"]) & (clients["difference"] <= clients["high"])).all()
+    scores = grouped.comparison.scores()
+    for row in clients.to_dict("records"):
+        assert row["score"] == pytest.approx(scores.loc[row["client"], row["method"]])
+        assert row["local"] == pytest.approx(scores.loc[row["client"], "local"])
+    assert grouped.rows["share"].tolist() == [0.25, 0.5, 1.0]
+    assert {*grouped.race["rung"]} == {1, 2}
+    controls = grouped.comparison.controls()
+    assert controls.set_index("control")["kind"].to_dict() == {"Majority class": "control", "Central": "not federated"}
+
+
+def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:
+    """The same folder and arguments: the same tables; other arguments are refused, a larger budget is not."""
+    calls: list[fw.Progress] = []
+    again = recommended("groups", grouped.folder, callbacks=[calls.append], budget="3h")
+    assert not calls
+    for name in ("race", "board", "clients", "rows"):
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(grouped, name))
+    with pytest.raises(fw.BadInput, match="holds a recommendation for other data, methods or settings"):
+        recommended("groups", grouped.folder, rounds=13)
+
+
+def test_save_load_and_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
+    """A copy is the same; the page has the answers, the clients' names and no address of another host."""
+    copy = fw.Recommendation.load(grouped.save(tmp_path / "copy"))
+    assert str(copy) == str(grouped)
+    pd.testing.assert_frame_equal(copy.graph, grouped.graph)
+    page = copy.report().read_text(encoding="utf-8")
+    for line in copy.lines:
+        assert line.topic in page
+    assert all(name in page for name in truth.names())
+    assert "<svg" in page
+    assert "Central [not federated]" in page
+    assert not [word for word in page.split() if word.startswith(('src="http', 'href="http'))]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").touch()
+    with pytest.raises(fw.BadInput, match="holds something else"):
+        grouped.save(tmp_path / "other")
+
+
+def test_no_test_row_takes_part_in_the_race(grouped: fw.Recommendation, tmp_path: Path) -> None:
+    """Other test labels: the same race to the bit, and other final scores."""
+    federation = truth.federation("groups", 1)
+    y = federation.dataset.labels.copy()
+    tested = np.concatenate(federation.partition.test)
+    y[tested] = (y[tested] + 1) % truth.CLASSES
+    other = replace(federation, dataset=replace(federation.dataset, y=y))
+    found = fw.recommend(other, **SMALL, out=tmp_path / "out")
+    columns = ["candidate", "validation", "outcome"]
+    pd.testing.assert_frame_equal(found.race[columns], grouped.race[columns], check_exact=True)
+    assert found.board["validation"].tolist() == grouped.board["validation"].tolist()
+    assert found.board["test"].tolist() != grouped.board["test"].tolist()
+
+
+def test_hidden_and_thinned_federations() -> None:
+    """No test row; smaller shares are parts of larger ones, of every client."""
+    federation = truth.federation("common", 0)
+    assert not any(map(len, blind(federation).partition.test))
+    quarter, half = (thinned(federation, share).partition.train for share in (0.25, 0.5))
+    for few, some, every in zip(quarter, half, federation.partition.train, strict=True):
+        assert {*few} < {*some} < {*every}
+        assert (len(few), len(some)) == (10, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": "soon"}, "budget: 'soon' is no time; give a number of seconds"),
+        ({"traffic": "much"}, "traffic: 'much' is no size"),
+        ({"settings": 0}, "settings: 0 must be a whole number, at least 1"),
+        ({"methods": ["dito"]}, "methods: 'dito'"),
+        ({"lr": -1.0}, r"train\.lr: -1"),
+        ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """One line each, before any training."""
+    given = {**SMALL, "rounds": 3000, **arguments} if arguments.get("budget") == 1 else {**SMALL, **arguments}
+    with pytest.raises(fw.BadInput, match=message) as caught:
+        fw.recommend(truth.federation("common", 0), **given, out=tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_what_is_no_federation_or_has_no_validation_rows() -> None:
+    with pytest.raises(fw.BadInput, match=r"recommend\(\): list is no federation"):
+        fw.recommend([1, 2])  # type: ignore[arg-type]
+    federation = truth.federation("common", 0)
+    none = [rows[:0] for rows in federation.partition.val]
+    bare = replace(federation, partition=replace(federation.partition, val=none))
+    with pytest.raises(fw.BadInput, match="12 clients have no validation rows, such as 'site 00'"):
+        fw.recommend(bare, **SMALL)
+    with pytest.raises(fw.BadInput, match=r"answer\.json: not there; give the folder of a recommendation"):
+        fw.Recommendation.load("nowhere")
