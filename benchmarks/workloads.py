@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedweave.client.regression import Forecast
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
+from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.federation.federation import Federation, pad_rows
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training

@@ -105,7 +105,7 @@ def test_models_without_embeddings_are_refused() -> None:
 def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
     """Means are zero for every client alone; rows outside of training change nothing; predictions do the same."""
     table = shops(items=20)
-    made = federation(table, pooled=False)
+    made = federation(table, preprocess="client")
     price = made.preprocessing.encode(table, np.array([CLIENTS.index(who) for who in table["who"]]))
     column = sum(c.width for c in made.preprocessing.columns[:1])
     for i in range(3):
@@ -115,7 +115,7 @@ def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
     other = table.copy()
     outside = np.concatenate([*made.partition.test, *made.partition.val])
     other.loc[outside, "price"] = 1e6
-    assert federation(other, pooled=False).preprocessing == made.preprocessing
+    assert federation(other, preprocess="client").preprocessing == made.preprocessing
     run = fw.fit("local", made, out=tmp_path, **QUIET)
     for i, name in enumerate(CLIENTS):
         test = made.partition.test[i]

@@ -7,8 +7,8 @@ import tiny
 import torch
 from torch import Tensor, nn
 
+from fedweave.client.regression import Forecast
 from fedweave.client.solvers import pull_back
-from fedweave.client.task import Forecast
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import data
+from fedweave.api.portable import as_images as as_images
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
 from fedweave.data.partitions.splits import PARTS
@@ -28,13 +29,6 @@ def as_features(x: Any, name: str) -> np.ndarray:
         values = values.astype(np.float32)
     data.check_finite(values, f"x of {name}", "drop these rows, or fill them in")
     return values
-
-
-def as_images(values: np.ndarray) -> np.ndarray:
-    """Rows as images [M, C, H, W]: vectors [F, 1, 1], windows [C, 1, T]."""
-    if values.ndim == 2:
-        return values[:, :, None, None]
-    return np.ascontiguousarray(values.transpose(0, 2, 1))[:, :, None] if values.ndim == 3 else values
 
 
 def as_column(values: Any, name: str, count: int) -> np.ndarray:
@@ -85,7 +79,7 @@ def as_classes(y: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     column = as_column(y, "y", count)
     if np.issubdtype(column.dtype, np.floating):
         if not np.isfinite(column).all() or (column != column.round()).any():
-            raise BadInput("y: holds numbers that are no classes; give whole numbers or names")
+            raise BadInput("y: holds numbers that are no classes; use target='numbers', or give whole numbers or names")
         column = column.astype(np.int64)
     if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
         column = column.astype(str)
@@ -194,7 +188,13 @@ def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     content = hashlib.sha256()
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     relation = [] if partition.relation is None else [partition.relation]
-    for array in (dataset.x, dataset.labels, *rows, *(partition.edges or ()), *relation):
+    for array in (
+        dataset.x,
+        dataset.labels if dataset.targets is None else dataset.targets,
+        *rows,
+        *(partition.edges or ()),
+        *relation,
+    ):
         values = np.ascontiguousarray(array)
         content.update(str((values.dtype, values.shape)).encode())
         content.update(values.data if values.size else b"")

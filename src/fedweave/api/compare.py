@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedweave import results
+from fedweave.api import newcomers
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
 from fedweave.api.folder import write as describe
@@ -21,6 +22,7 @@ from fedweave.api.tuning import tuned
 from fedweave.api.warn import findings
 from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report
 from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
@@ -99,7 +101,7 @@ def compare(
     )
     folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
     study = results.load_study(folder, chosen.study.runs)
-    done = Comparison(study, tuple(lost), temporary, chosen.inputs.model)
+    done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)
     found = (*done.warnings, *findings(done, federation))
     for line in found:
         warnings.warn(line, stacklevel=2)
@@ -150,7 +152,7 @@ def fit(
     folder, _, temporary = _performed(chosen, out, resume, progress, callbacks)
     run = results.load_run(folder / "runs" / next(iter(chosen.study.runs)))
     alone = results.Study(name, folder, (run,), ())
-    done = Comparison(alone, (), temporary, chosen.inputs.model)
+    done = Comparison(alone, (), temporary, chosen.inputs.model, federation)
     return done[next(iter(done.methods))]
 
 
@@ -226,8 +228,14 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
     short = run.key.removeprefix(f"{run.name}-")
     bar.begin(short, (bench.rounds - run.train.rounds) * len(run.seeds))
     checkpoints = folder / ".fedweave" / chosen.code(run.key) / "checkpoints"
-    histories = repetition.perform_all(bench, checkpoints, reporter(short, bench), bar.receive, most_threads=1)
-    place = folder / "runs" / run.key
+    place, report = folder / "runs" / run.key, reporter(short, bench)
+
+    def note(seed: int, progress: Report) -> Any:
+        if progress.round == bench.rounds and run.evaluate.models:
+            newcomers.store(place, seed, progress.state)
+        return report(seed, progress)
+
+    histories = repetition.perform_all(bench, checkpoints, note, bar.receive, most_threads=1)
     (place / "run.json").unlink(missing_ok=True)
     write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
     archive.write(place, bench, histories)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
+from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import of_task
 from fedweave.api.result import MethodResult, client_names
@@ -64,12 +65,14 @@ class Comparison:
         warnings: what to know before believing the numbers.
         temporary: the folder, where it goes with this object.
         model: makes the clients' models, where they have no name.
+        federation: the clients, where they are in memory.
     """
 
     study: Study
     warnings: tuple[str, ...]
     temporary: Any = None
     model: Any = None
+    federation: Federation | None = None
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
@@ -173,6 +176,18 @@ class Comparison:
         columns += ["seconds"]
         tasks = ["task"] if board["task"].nunique() > 1 else []
         return board[[*tasks, *columns]]
+
+    def best(self) -> MethodResult:
+        """The method with the best mean validation score at its chosen round; test scores choose nothing.
+
+        Raises:
+            BadInput: the results are of several data sets.
+        """
+        runs = [*self.runs.values()]
+        if len({run.task for run in runs}) > 1:
+            raise BadInput("best: the folder has results on several data sets; name one of: " + ", ".join(self.methods))
+        scores = {name: float(self[name].chosen("val")["value"].mean()) for name in self.methods}
+        return self[(max if runs[0].higher_is_better else min)(scores, key=lambda name: scores[name])]
 
     def scores(self) -> pd.DataFrame:
         """Test score of every client (rows) by method (columns), averaged over seeds."""

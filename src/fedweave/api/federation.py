@@ -4,22 +4,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fedweave import data
+from fedweave.api import columns, images, overview, reading, rows
 from fedweave.api import graphs as subgraphs
-from fedweave.api import images, reading, rows
+from fedweave.api.options import RowOptions
 from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
-from fedweave.data.partitions.splits import PARTS
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SMALL = 10  # test rows of a client below which its score is hardly more than chance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,15 +49,20 @@ class Federation:
     def from_arrays(
         cls, x: Any, y: Any, *, client: Sequence[Hashable], split: Any = None,
         shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
-        group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = "none",
+        group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = None,
+        target: str | None = None, window: int | None = None, horizon: int | None = None, stride: int = 1,
         name: str = "own-data", seed: int = 0,
     ) -> "Federation":  # fmt: skip
         """A federation from arrays with one entry per row.
 
         Args:
-            x: vectors [M, F], windows of series [M, T, C] or images [M, C, H, W].
-            y: the class of each row: numbers or names.
+            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts.
+            y: the class of each row, a number or a name, or a number to predict; see `target`.
             client: who owns each row; any hashable value, which is also the client's name.
+            target: "classes" or "numbers". Default: classes, and numbers where one has a fraction.
+            window, horizon: where rows are time steps: known steps and steps to forecast. y has then the value of each
+                step [M], or of several series [M, V]; x has further channels [M, C], or is None.
+            stride: steps between two windows.
             split: "train", "val" or "test" for each row; {"train": rows, ...}; shares {"train": 0.6, ...}; or a rule:
                 "random", "stratified" (with the mix of classes), "chronological" (a client's first rows train, its last
                 ones test) or "grouped" (whole recordings). Default: chronological where `time` is given, grouped where
@@ -71,8 +74,8 @@ class Federation:
             group: of each row, or {client: group}; for tables and figures alone.
             relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
             val: share of the training rows that validates, where nothing else says which rows do.
-            normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from those
-                of the client) or "unit".
+            normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
+                those of the client) or "unit". Default: "none", of forecasts "standard".
             name: of the data in tables.
             seed: of a drawn split.
 
@@ -85,13 +88,17 @@ class Federation:
         >>> Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 10)
         Federation 'own-data': 3 clients, 30 rows of 2 values, 2 classes
         """
-        options = rows.RowOptions(split, shares, time, gap, recording, group, relation, val, normalize, name, seed)
+        options = RowOptions(
+            split, shares, time, gap, recording, group, relation, val, normalize, target, window, horizon, stride, name,
+            seed,
+        )  # fmt: skip
         return cls(**rows.of_arrays(x, y, client, options))
 
     @classmethod
     def from_pandas(
-        cls, table: "pd.DataFrame", *, client: str, label: str, features: Sequence[str] | None = None,
-        embed: bool | None = None, pooled: bool = True, **options: Any,
+        cls, table: "pd.DataFrame", *, client: str, label: str | Sequence[str], features: Sequence[str] | None = None,
+        embed: bool | None = None, preprocess: Literal["pooled", "client"] = "pooled",
+        text: Sequence[str] | Mapping[str, int | Sequence[str]] = (), **options: Any,
     ) -> "Federation":  # fmt: skip
         """A federation from a table.
 
@@ -100,11 +107,12 @@ class Federation:
         missing or new value has a vector of its own. `describe` says what was done with each column.
 
         Args:
-            table: one row per example.
-            client, label: names of columns.
-            features: names of columns; default: all others.
+            table: one row per example; for forecasts (`window`, `horizon`) one per time step.
+            client, label: names of columns. Forecasts may have several labels, one a series.
+            features: names of columns; default: all others, and none for forecasts.
             embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
-            pooled: whether the numbers of all clients' training rows scale a column, or those of each client its own.
+            preprocess: "pooled": the training rows of all clients scale a column. "client": the client's own scale it.
+            text: columns whose words are counted in 256 hashes, or {column: number of hashes, or words}.
             options: those of `from_arrays`; split, time, recording and group may be names of columns.
 
         Raises:
@@ -115,10 +123,11 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        return cls(**rows.of_table(table, client, label, features, embed, pooled, rows.RowOptions(**options)))
+        used = rows.TableOptions(features, embed, preprocess, text)
+        return cls(**rows.of_table(table, client, label, used, RowOptions(**options)))
 
     @classmethod
-    def from_file(cls, path: Path | str, *, client: str, label: str, **options: Any) -> "Federation":
+    def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
         """A federation from a CSV, TSV or Parquet file, or from the arrays of an NPZ file.
 
         Args:
@@ -133,7 +142,7 @@ class Federation:
         named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.of_stored(reading.read_arrays(path), client, label, named))
-        return cls.from_pandas(rows.read_used(path, client, label, named), client=client, label=label, **named)
+        return cls.from_pandas(columns.read_used(path, client, label, named), client=client, label=label, **named)
 
     @classmethod
     def from_images(
@@ -153,7 +162,7 @@ class Federation:
             BadInput: a file that is missing, damaged or of another size.
         """
         listed = images.listed(folder) if table is None else reading.read_table(table)
-        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, rows.RowOptions(**options)))
+        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, RowOptions(**options)))
 
     @classmethod
     def from_huggingface(
@@ -177,7 +186,7 @@ class Federation:
             options = {"split": "split", **options}
         if image is None:
             return cls.from_pandas(table, client=client, label=label, **options)
-        return cls(**rows.of_images(table, image, client, label, Path(), size, rows.RowOptions(**options)))
+        return cls(**rows.of_images(table, image, client, label, Path(), size, RowOptions(**options)))
 
     @classmethod
     def from_graphs(
@@ -198,7 +207,7 @@ class Federation:
         Raises:
             BadInput: shapes that do not fit each other, an edge of an unknown node, and as `from_arrays`.
         """
-        given = rows.RowOptions(**{"name": "own-graphs", **options})
+        given = RowOptions(**{"name": "own-graphs", **options})
         if edges is None:
             return cls(**subgraphs.of_graphs(graphs, given))
         return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, given))
@@ -233,7 +242,7 @@ class Federation:
             block["clients"] = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
         dealt = data.partition(dataset, **block)
         shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
-        classes = tuple(map(str, range(dataset.classes)))
+        classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
         return cls(dataset, dealt, setting or str(block["name"]), block, normalize, shape, classes)
 
     @property
@@ -250,51 +259,24 @@ class Federation:
         return self.partition.clients
 
     def __repr__(self) -> str:
-        size = " x ".join(map(str, self.shape))
-        rows = "nodes" if self.dataset.kind == "graph" else "rows"
-        count = self.dataset.x.size if self.dataset.kind == "series" else len(self.dataset.x)
-        unit = "value" if size == "1" else "values"
-        classes = f", {self.dataset.classes} classes" if self.dataset.classes else ""
-        return f"Federation {self.name!r}: {len(self)} clients, {count} {rows} of {size} {unit}{classes}"
+        return overview.line(self)
 
     @cached_property
     def table(self) -> "pd.DataFrame":
         """One row per client: rows of each part, classes, the share of its most frequent class, its group."""
-        import pandas as pd
-
-        frame = pd.DataFrame({"client": self.names})
-        for part in PARTS:
-            frame[part] = [len(held) for held in getattr(self.partition, part)]
-        if self.dataset.y is not None:
-            counts = [np.bincount(self._labels(i, "train"), minlength=self.dataset.classes) for i in range(len(self))]
-            frame["classes"] = [int((count > 0).sum()) for count in counts]
-            frame["most_frequent"] = [float(count.max() / count.sum()) for count in counts]
-        if self.partition.group is not None:
-            titles = self.partition.group_names
-            frame["group"] = [titles[g] if titles else int(g) for g in self.partition.group]
-        return frame
+        return overview.table(self)
 
     def describe(self) -> Text:
         """What the federation holds and what was done to its features, as a text."""
-        scaling = f"scaling: {self.normalize}" if self.preprocessing is None else self.dataset.note
+        scaling = self.dataset.note or (f"scaling: {self.normalize}" if self.preprocessing is None else "")
         lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
         columns = [] if self.preprocessing is None else ["columns, as training rows say:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 
     def small_clients(self) -> list[str]:
         """A line where clients have so few test rows that their scores say little."""
-        few = [name for name, held in zip(self.names, self.partition.test, strict=True) if len(held) < SMALL]
-        shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
-        line = f"{len(few)} of {len(self)} clients have fewer than {SMALL} test rows ({shown}); their scores say little"
-        return [line] if few else []
+        return overview.small_clients(self)
 
     def majority(self) -> np.ndarray | None:
         """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
-        if self.dataset.y is None or self.partition.test_weight is not None:
-            return None
-        guesses = [np.bincount(self._labels(i, "train")).argmax() for i in range(len(self))]
-        return np.array([100.0 * float((self._labels(i, "test") == g).mean()) for i, g in enumerate(guesses)])
-
-    def _labels(self, client: int, part: str) -> np.ndarray:
-        held, nodes = getattr(self.partition, part)[client], self.partition.nodes
-        return self.dataset.labels[held if nodes is None else nodes[client][held]]
+        return overview.majority(self)

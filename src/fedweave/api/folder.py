@@ -42,7 +42,6 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         **inputs(federation.dataset, federation.partition, federation.normalize),
         "classes": [*federation.classes],
         "shape": [*federation.shape],
-        "columns": None if federation.preprocessing is None else federation.preprocessing.as_data(),
     }
     text = json.dumps(about, indent=1, default=str) + "\n"
     if (own / ABOUT).is_file() and (own / ABOUT).read_text(encoding="utf-8") != text:
@@ -72,18 +71,23 @@ def of_task(folder: Path, task: str) -> dict[str, Any]:
 def inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
     """How rows of a data set become inputs of models, as plain data: shapes, classes, and what they are scaled by."""
     scaling = data.fit_scaling(dataset, partition, normalize)
+    units = (np.zeros(0), np.zeros(0)) if dataset.targets is None else data.fit_units(dataset, partition, normalize)
+    classes = dataset.class_names or map(str, range(dataset.classes))
+    numeric = {"offset": units[0].tolist(), "unit": units[1].tolist(), "channels": [*dataset.channels]}
     return {
         "kind": dataset.kind,
         "shape": [*dataset.x.shape[1:]],
         "stored": [*dataset.x.shape[1:]],
-        "classes": [*map(str, range(dataset.classes))],
+        "classes": [*classes],
+        "targets": dataset.targets_are,
         "layout": dict(partition.layout),
         "scaling": {
             "subtracted": scaling.subtracted.tolist(),
             "divisor": scaling.divisor.tolist(),
             "rows": scaling.rows,
         },
-        "columns": None,
+        "columns": [*dataset.columns] or None,
+        **(numeric if dataset.targets is not None else {}),
         **({"categories": [*dataset.categories]} if dataset.categories else {}),
     }
 
@@ -97,14 +101,15 @@ def scaling(about: Mapping[str, Any]) -> data.Scaling:
 
 def columns(about: Mapping[str, Any]) -> Preprocessing | None:
     """How rows of a table became vectors, or None."""
-    return None if about["columns"] is None else Preprocessing.from_data(about["columns"])
+    stored = about["columns"]
+    return None if not stored or "role" in stored[0] else Preprocessing.from_data(stored)
 
 
 def content(dataset: Dataset, partition: Partition) -> str:
     """A hash of all features, labels and rows."""
     hashed = hashlib.sha256()
     rows = (mine for part in PARTS for mine in getattr(partition, part))
-    optional = (array for array in (dataset.y, dataset.time, dataset.edges) if array is not None)
+    optional = (array for array in (dataset.y, dataset.targets, dataset.time, dataset.edges) if array is not None)
     for array in (dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())):
         values = np.ascontiguousarray(array)
         hashed.update(str((values.dtype, values.shape)).encode())

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedweave.api import arrays
+from fedweave.api.columns import column_values, feature_columns, named_columns
+from fedweave.api.options import Arrangement, RowOptions, arrange, structure
 from fedweave.api.reading import read_pairs, read_table
-from fedweave.api.rows import Arrangement, RowOptions, arrange, column_values, feature_columns, named_columns, structure
 from fedweave.api.tables import fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
@@ -38,7 +39,7 @@ def of_tables(
     """The fields of a federation of a table of nodes and one of edges."""
     table = read_table(nodes)
     named = named_columns(table, options)
-    chosen = feature_columns(table, client, label, features, {**named, "node": node})
+    chosen = feature_columns(table, client, [label], features, {**named, "node": node})
     if node in chosen:
         raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
@@ -49,7 +50,9 @@ def of_tables(
     dropped = int((~within).sum())
     notes = (f"{dropped} of {len(within)} edges join nodes of two clients and are left out",) if dropped else ()
     x = preprocessing.encode(table)
-    fields = _fields(x, symmetric(pairs[:, within], len(table)), arrangement, options, notes)
+    fields = _fields(
+        x, symmetric(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
+    )
     return {**fields, "preprocessing": preprocessing}
 
 
@@ -71,10 +74,17 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
 
 
 def _fields(
-    x: np.ndarray, edges: np.ndarray, arrangement: Arrangement, options: RowOptions, notes: tuple[str, ...]
+    x: np.ndarray,
+    edges: np.ndarray,
+    arrangement: Arrangement,
+    options: RowOptions,
+    notes: tuple[str, ...],
+    columns: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
     """Fields of a federation from nodes [V, F] in any order and edges [2, E] within clients, in both directions."""
     owner, count = arrangement.owner, len(arrangement.names)
+    if arrangement.labels is None:
+        raise BadInput("y: nodes have classes; give whole numbers or names, or target='classes'")
     nodes = tuple(np.flatnonzero(owner == i) for i in range(count))
     local = np.empty(len(owner), dtype=np.int64)
     for mine in nodes:
@@ -82,7 +92,8 @@ def _fields(
     subgraphs = tuple(local[edges[:, owner[edges[0]] == i]] for i in range(count))
     parts = {part: tuple(local[mine] for mine in arrangement.rows[part]) for part in PARTS}
     dataset = Dataset(
-        options.name, "graph", x, arrangement.labels, classes=len(arrangement.classes), edges=edges
+        options.name, "graph", x, arrangement.labels, classes=len(arrangement.classes), edges=edges,
+        class_names=arrangement.classes, columns=columns,
     )  # fmt: skip
     partition = Partition(
         parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **structure(arrangement, options)
@@ -92,7 +103,7 @@ def _fields(
         "partition": partition,
         "setting": "own",
         "dealt": arrays.given_block(dataset, partition),
-        "normalize": options.normalize,
+        "normalize": options.normalize or "none",
         "shape": tuple(x.shape[1:]),
         "classes": arrangement.classes,
         "notes": notes,

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from fedweave import data
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
+from fedweave.data.normalise import stored
 from fedweave.errors import BadInput, choose
 from fedweave.federation.executors import Batched, choose_executor
 from fedweave.federation.protocol import Method
@@ -229,7 +229,9 @@ def _task(
     defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
     if "steps" in train:
         defaults = {key: value for key, value in defaults.items() if key != "epochs"}
+    kind = federation.dataset.targets_are
     return {
+        **({"targets": kind} if federation.dataset.targets is not None else {}),
         "dataset": federation.name,
         "setting": federation.setting,
         "normalize": federation.normalize,
@@ -268,17 +270,14 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
             f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"
         )
     windows = len(federation.shape) == 2
-    adapter = adapt(model, federation.shape, federation.dataset.classes, head, windows)
+    adapter = adapt(model, federation.shape, federation.dataset.outputs, head, windows)
     return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
 
 
 def _check(study: Study, inputs: Inputs, adapter: Adapter) -> None:
     """Try a user's model on rows of the data, for several clients at once if that is how it is going to run."""
     dataset, rows = inputs.dataset, inputs.partition.train[0][:CHECKED]
-    few = data.Dataset(dataset.name, dataset.kind, dataset.x[rows], dataset.labels[rows], classes=dataset.classes)
     task = RowClassification(adapter)
     train = study.run(next(iter(study.runs))).train
     stacked = isinstance(choose_executor(train.executor, task.template, assembly.device(train.device)), Batched)
-    check_model(
-        task, torch.from_numpy(data.normalise(few, inputs.partition, "none")), dataset.classes, adapter.name, stacked
-    )
+    check_model(task, torch.from_numpy(stored(dataset.x[rows])), dataset.outputs, adapter.name, stacked)

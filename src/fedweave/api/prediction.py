@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from fedweave import data
-from fedweave.api import arrays, folder
+from fedweave.api import arrays, folder, portable
+from fedweave.api.tables import bad_input
 from fedweave.errors import BadInput, choose
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS
@@ -41,7 +42,7 @@ class Predictor:
     names: tuple[str, ...]
 
     def outputs(self, x: Any, client: Any, seed: int | None) -> np.ndarray:
-        """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
+        """Scores [M, C] of classes, or numbers and forecasts [M, K] in the unit of the targets.
 
         Raises:
             BadInput: an unknown client or seed, or rows of another shape.
@@ -51,7 +52,11 @@ class Predictor:
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
         values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x, i)
-        return self.models.answer(scaling.of_client(values, i), i, seed)
+        answer = self.models.answer(scaling.of_client(values, i), i, seed)
+        if not self.about.get("offset"):
+            return answer
+        offset, unit = (np.asarray(self.about[name][i], dtype=np.float32) for name in ("offset", "unit"))
+        return np.asarray(answer * unit + offset)
 
     def classes(self) -> list[str]:
         """Names of the classes.
@@ -59,17 +64,18 @@ class Predictor:
         Raises:
             BadInput: the models forecast numbers.
         """
-        if self.about["kind"] == "series":
-            raise BadInput("predict_proba: these models forecast numbers and know no classes; use predict")
+        if not self.about["classes"]:
+            raise BadInput("predict_proba: these models say numbers and know no classes; use predict")
         return list(self.about["classes"])
 
     def _rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
-        table = folder.columns(self.about)
-        if table is not None:
-            if not hasattr(x, "columns"):
-                raise BadInput("x: give a pandas table with the columns of the training's, such as table.head()")
-            return arrays.as_images(table.encode(x, client))
+        table, stored = folder.columns(self.about), self.about["columns"]
+        with bad_input():
+            if table is not None:
+                return arrays.as_images(table.encode(portable.as_table(x, stored), client))
+            if stored and hasattr(x, "columns"):
+                return arrays.as_images(portable.last_window(x, stored, self.about["shape"][0]))
         values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
@@ -153,7 +159,8 @@ def _maker(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Ada
             f"predict: the model {block['name']!r} is your own; give what made it: predict(x, client, model=...)"
         )
     shape = tuple(about["shape"])
-    made = adapt(model, shape, len(about["classes"]), block["head"], len(shape) == 2)
+    outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
+    made = adapt(model, shape, outputs, block["head"], len(shape) == 2)
     if made.code != block["code"]:
         raise BadInput(f"predict: model {made.name!r} is not the one that was trained; give that one, or train again")
     return made

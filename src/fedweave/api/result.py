@@ -122,7 +122,8 @@ class MethodResult:
         The model is that of the round that validation chose.
 
         Args:
-            x: rows [M, ...] as they were given to the federation: of `from_pandas` a table with its columns; of graphs
+            x: rows [M, ...] as they were given to the federation: of `from_pandas` a table with its columns, of which
+                forecasts read the last rows; of graphs
                 the features of all nodes of the client's graph [V, F]; of series values and hours
                 [M, window + horizon, 2], where values of the horizon are ignored.
             client: name of the client.
@@ -130,15 +131,15 @@ class MethodResult:
             model: what made the models, where they have no name and the results were loaded from a folder.
 
         Returns:
-            names of classes [M], or forecasts [M, horizon] in the unit of the series.
+            names of classes [M], numbers [M], or forecasts [M, horizon]: numbers in the unit of the targets.
 
         Raises:
             BadInput: an unknown client or seed, rows of another shape, or no models were kept.
         """
         predictor = self._predictor(model)
         outputs = predictor.outputs(x, client, seed)
-        if predictor.about["kind"] == "series":
-            return outputs
+        if not predictor.about["classes"]:
+            return outputs[:, 0] if predictor.about.get("targets") == "numbers" else outputs
         return np.array(predictor.classes())[outputs.argmax(1)]
 
     def predict_proba(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> pd.DataFrame:
@@ -146,6 +147,59 @@ class MethodResult:
         predictor = self._predictor(model)
         classes, outputs = predictor.classes(), predictor.outputs(x, client, seed)
         return pd.DataFrame(probabilities(outputs), columns=classes, index=getattr(x, "index", None))
+
+    def export(self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None) -> Path:
+        """Write the model of a client, of the round that validation chose, to a folder that needs no fedweave.
+
+        It holds the weights (safetensors), the program (`torch.export`, where PyTorch can make one), how raw rows
+        become inputs, and the files that `mlflow models serve` reads. Its README has the lines that load it.
+
+        Args:
+            folder: new, empty, or of an earlier export.
+            client: name of the client.
+            seed, model: as in `predict`.
+
+        Raises:
+            BadInput: an unknown client or seed, a folder that holds something else, or a model that cannot be exported.
+        """
+        from fedweave.api.export import export
+
+        return export(self, Path(folder), self._predictor(model), client, seed)
+
+    def join(
+        self, rows: Any, *, client: Any, label: Any, rounds: int = 10, freeze: bool = False,
+        known: Any = None, out: Path | str | None = None, **options: Any,
+    ) -> "MethodResult":  # fmt: skip
+        """Let clients join after training, in the method's own way, and go on for some rounds.
+
+        What was fitted on training rows (the scaling, the values of categories) stays as it is. The round of each
+        client is chosen by validation from those after the newcomers joined. These are judged by their own test rows.
+
+        Args:
+            rows: of the newcomers, as `Federation.from_pandas` or `from_arrays` takes them.
+            client, label: names of columns, or one value for each row.
+            rounds: after they joined.
+            freeze: the server learns nothing more, so newcomers fine-tune what it sends, and the others do not change.
+            known: the federation of the training, where the results were loaded from a folder.
+            out: folder for the results; default: one that goes with the returned object.
+            options: of the newcomers' split: split, shares, time, gap, recording, val and seed.
+
+        Returns:
+            the result of all clients, with the newcomers behind the others: `scores`, `predict`, `export`.
+
+        Raises:
+            BadInput: rows that do not fit those of training, a class that it did not have, or no stored state.
+        """
+        from fedweave.api import newcomers
+
+        given = newcomers.Data(rows, client, label, options)
+        known = self.comparison.federation if known is None else known
+        if known is None:
+            raise BadInput(
+                "join: the rows of training are not in memory; give known= the federation that was trained on"
+            )
+        made: MethodResult = newcomers.join(self, known, given, rounds, freeze, out)
+        return made
 
     def _predictor(self, model: Any) -> Predictor:
         if model is not None:

@@ -37,12 +37,12 @@ class SplitOptions(NamedTuple):
     seed: int = 0
 
 
-def split_rows(owner: np.ndarray, y: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
     """Rows of every part and client: part -> one sorted array a client. No row is in two parts.
 
     Args:
         owner: client of each row [M].
-        y: classes [M], whose mix a stratified split keeps.
+        y: classes [M], whose mix a stratified split keeps; None where there are none.
         names: of the clients.
         options: how to split.
 
@@ -50,7 +50,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray, names: Sequence[str], options: 
         BadInput: overlapping or empty parts, unknown labels, lengths that differ, or options that contradict each
             other.
     """
-    rule, shares = _rule(options)
+    rule, shares = _rule(options, classes=y is not None)
     rows = _by_rule(owner, y, names, rule, shares, options) if rule else _given(owner, names, options)
     parts = [mine for part in PARTS for mine in rows[part]]
     taken = np.bincount(np.concatenate(parts), minlength=len(owner))
@@ -59,7 +59,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray, names: Sequence[str], options: 
     return rows
 
 
-def _rule(options: SplitOptions) -> tuple[str, Mapping[str, float] | None]:
+def _rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float] | None]:
     """(the rule, or "" where the parts are given, the shares).
 
     Raises:
@@ -74,7 +74,7 @@ def _rule(options: SplitOptions) -> tuple[str, Mapping[str, float] | None]:
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
     timed, recorded = options.time is not None, options.recording is not None
     if split is None:
-        split = "chronological" if timed else "grouped" if recorded else "stratified"
+        split = "chronological" if timed else "grouped" if recorded else "stratified" if classes else "random"
     if not isinstance(split, str):
         _refuse("the parts are given by split", shares=shares is not None, time=timed, recording=recorded,
                 gap=bool(options.gap))  # fmt: skip
@@ -85,6 +85,8 @@ def _rule(options: SplitOptions) -> tuple[str, Mapping[str, float] | None]:
         raise BadInput("split: 'chronological' needs the time of each row; give time")
     if split == "grouped" and not recorded:
         raise BadInput("split: 'grouped' needs the recording of each row (a patient, a session); give recording")
+    if split == "stratified" and not classes:
+        raise BadInput("split: 'stratified' keeps the mix of classes, and the targets are numbers; use 'random'")
     by_time = split == "chronological"
     _refuse(f"split is {split!r}", time=timed and not by_time,
             recording=recorded and split in ("random", "stratified"),
@@ -102,7 +104,7 @@ def _refuse(because: str, **useless: bool) -> None:
 
 def _by_rule(
     owner: np.ndarray,
-    y: np.ndarray,
+    y: np.ndarray | None,
     names: Sequence[str],
     rule: str,
     shares: Mapping[str, float] | None,
@@ -122,7 +124,7 @@ def _by_rule(
             parts.append(_chronological(rows, times, split, options.gap, recording, who))
         elif rule == "grouped":
             parts.append(_grouped(rows, recording, split, draws, who))
-        elif rule == "random":
+        elif rule == "random" or y is None:
             parts.append(random_parts(rows, split, draws, who))
         else:
             parts.append(stratified_parts(rows, y, split, draws, who))

@@ -1,19 +1,31 @@
 """Columns of a pandas table as numbers: what is scaled, filled in and encoded is decided on training rows alone."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave.api import portable
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = 100  # most values of a category that has one column per value
+HASHED = 256  # values of a text column, unless the user says how many
 MOST_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
 Numbers = tuple[float, float, float]
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """Rows that the portable code refuses are bad input."""
+    try:
+        yield
+    except portable.InputError as error:
+        raise BadInput(str(error)) from error
 
 
 class Text(str):
@@ -37,6 +49,8 @@ class Column:
         missing: training rows without a value.
         coded: whether a category is one number, 1 + the position of its value, for a model that embeds it.
         own: of a number, (median, mean, std) of each client's training rows, where these are used.
+        words: of a text, the vocabulary, of whose words each is one value.
+        buckets: of a text without a vocabulary, the number of hashes that words are counted by.
     """
 
     name: str
@@ -47,11 +61,20 @@ class Column:
     missing: int = 0
     coded: bool = False
     own: tuple[Numbers, ...] = ()
+    words: tuple[str, ...] = ()
+    buckets: int = 0
 
     @property
     def width(self) -> int:
         """Values that the column becomes."""
+        if self.is_text:
+            return len(self.words) or self.buckets
         return len(self.levels) if self.levels and not self.coded else 1
+
+    @property
+    def is_text(self) -> bool:
+        """Whether words are counted."""
+        return bool(self.words or self.buckets)
 
     @property
     def codes(self) -> int:
@@ -64,26 +87,22 @@ class Column:
         Raises:
             BadInput: a value of a column of numbers is no number.
         """
-        if self.levels:
-            codes = self._codes(table)
-            if self.coded:
-                return codes.astype(np.float32)[:, None]
-            return (codes[:, None] == np.arange(1, len(self.levels) + 1)).astype(np.float32)
-        values = as_numbers(table[self.name], self.name)
-        median, mean, std = np.array(self.own).T[:, client] if self.own else (self.median, self.mean, self.std)
-        values = np.where(np.isfinite(values), values, median)
-        return ((values - mean) / std).astype(np.float32)[:, None]
+        numbers = tuple(np.array(self.own).T[:, client]) if self.own else (self.median, self.mean, self.std)
+        with bad_input():
+            return portable.encoded(table[self.name], vars(self), numbers)
 
-    def _codes(self, table: "pd.DataFrame") -> np.ndarray:
-        """1 + the position of each row's level [M], 0 where it is none."""
-        column = table[self.name]
-        texts, places = unique_texts(column)
-        position = {level: i + 1 for i, level in enumerate(self.levels)}
-        codes = np.array([*(position.get(text, 0) for text in texts), 0], dtype=np.int64)
-        return codes[places]
+    def of_client(self, client: int) -> "Column":
+        """The same column with the numbers of one client alone."""
+        if not self.own:
+            return self
+        median, mean, std = self.own[client]
+        return replace(self, median=median, mean=mean, std=std, own=())
 
     def __str__(self) -> str:
         filled = f"; {self.missing} missing in training" if self.missing else ""
+        if self.is_text:
+            how = f"a vocabulary of {len(self.words)} words" if self.words else f"{self.buckets} hashes"
+            return f"{self.name}: text, counts of words by {how}{filled}"
         if self.coded:
             return f"{self.name}: category, {len(self.levels)} values, embedded (others: one vector){filled}"
         if self.levels:
@@ -113,15 +132,18 @@ class Preprocessing:
         Raises:
             BadInput: a column is missing, or holds texts where training had numbers.
         """
-        lacking = [column.name for column in self.columns if column.name not in table]
-        if lacking:
-            raise BadInput(f"table: no column {lacking[0]!r}; it has {', '.join(map(str, table.columns))}")
+        with bad_input():
+            portable.check_columns(table, [column.name for column in self.columns])
         encoded = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
         start = 0
         for column in self.columns:
             encoded[:, start : start + column.width] = column.encode(table, client)
             start += column.width
         return encoded
+
+    def of_client(self, client: int) -> "Preprocessing":
+        """The same with the numbers of one client alone."""
+        return Preprocessing(tuple(column.of_client(client) for column in self.columns))
 
     def as_data(self) -> list[dict[str, Any]]:
         """The columns as plain data."""
@@ -138,35 +160,8 @@ class Preprocessing:
 
 def _column(stored: dict[str, Any]) -> Column:
     own = tuple((float(a), float(b), float(c)) for a, b, c in stored.pop("own", ()))
-    return Column(**{**stored, "levels": tuple(stored["levels"]), "own": own})
-
-
-def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
-    """(different values as texts, place of each row's value among them [M]); the place of a missing one is -1.
-
-    Raises:
-        BadInput: a value that is no number or text.
-    """
-    try:
-        places, values = column.factorize()
-    except TypeError as error:
-        raise BadInput(
-            f"table: column {column.name!r} holds lists or other objects; leave it out of features"
-        ) from error
-    return [str(value) for value in values], np.asarray(places)
-
-
-def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
-    """Float64 [M] with NaN where a value is missing.
-
-    Raises:
-        BadInput: a value is no number.
-    """
-    try:
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"table: column {name!r} held numbers in training, and now texts ({reason})") from error
+    texts = {key: tuple(stored.get(key, ())) for key in ("levels", "words")}
+    return Column(**{**stored, **texts, "own": own})
 
 
 def fit_columns(
@@ -175,6 +170,7 @@ def fit_columns(
     train: Sequence[np.ndarray],
     embed: bool | None = None,
     pooled: bool = True,
+    text: Mapping[str, int | Sequence[str]] | None = None,
 ) -> Preprocessing:
     """Look at the training rows of the columns `features`.
 
@@ -182,13 +178,39 @@ def fit_columns(
         train: rows of each client.
         embed: whether categories are coded for embeddings; None: those of more than `LEVELS` values.
         pooled: whether numbers are scaled by the training rows of all clients together, or of each client alone.
+        text: column of texts -> how many hashes of words are counted, or the words.
 
     Raises:
         BadInput: a column without a value in training, a time, or a category of too many values.
     """
     rows = np.concatenate(train)
     client = np.repeat(np.arange(len(train)), [len(mine) for mine in train])
-    return Preprocessing(tuple(_fit(table[name].iloc[rows], name, client, embed, pooled) for name in features))
+    texts = text or {}
+    return Preprocessing(
+        tuple(
+            _text(table[name].iloc[rows], name, texts[name])
+            if name in texts
+            else _fit(table[name].iloc[rows], name, client, embed, pooled)
+            for name in features
+        )
+    )
+
+
+def _text(column: "pd.Series[Any]", name: str, given: int | Sequence[str]) -> Column:
+    """A column of texts.
+
+    Raises:
+        BadInput: no number of hashes, and no words.
+    """
+    missing = int(column.isna().sum())
+    if isinstance(given, int) and not isinstance(given, bool) and 2 <= given <= MOST_LEVELS:
+        return Column(name, missing=missing, buckets=given)
+    words = () if isinstance(given, int | str) else tuple(str(word).lower() for word in given)
+    if not words or len({*words}) < len(words) or not all(words):
+        raise BadInput(
+            f"text: {name!r} has {given!r}; give a number of hashes such as {HASHED}, or a list of different words"
+        )
+    return Column(name, missing=missing, words=words)
 
 
 def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | None, pooled: bool) -> Column:
@@ -202,7 +224,7 @@ def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | 
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or leave it out of features"
         )
     if types.is_numeric_dtype(column):
-        return _number(as_numbers(column, name), name, client, pooled)
+        return _number(portable.as_numbers(column, name), name, client, pooled)
     return _category(column, name, missing, embed)
 
 
@@ -232,9 +254,11 @@ def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None
 
 
 def _category(column: "pd.Series[Any]", name: str, missing: int, embed: bool | None) -> Column:
-    levels = tuple(sorted({*unique_texts(column)[0]}))
+    with bad_input():
+        levels = tuple(sorted({*portable.unique_texts(column)[0]}))
     most = LEVELS if embed is False else MOST_LEVELS
     if len(levels) > most:
         way = "; group or drop them" + (", or use embed=True" if embed is False and len(levels) <= MOST_LEVELS else "")
-        raise BadInput(f"table: column {name!r} has {len(levels)} different values, more than {most}{way}")
+        count = f"{len(levels)} different values, more than {most}"
+        raise BadInput(f"table: column {name!r} has {count}{way}; for texts, text=[{name!r}]")
     return Column(name, levels=levels, missing=missing, coded=len(levels) > LEVELS if embed is None else embed)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.task import Forecast, Task
+from fedweave.client.regression import Forecast, RowForecast
+from fedweave.client.task import Task
 
 
 def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
@@ -18,6 +19,9 @@ def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
         counts = torch.bincount(known, minlength=int(data.arrays["y"].max()) + 1).to(task.dtype)
         return {"Majority class": (counts / counts.sum()).expand(len(rows), -1)}
     mean = known.mean().expand(len(rows), *known.shape[1:])
+    if isinstance(task, RowForecast):
+        mean = known.mean(0).expand(len(rows), -1)
+        return {"Last value": task.last(data, rows, known.shape[1]), "Training mean": mean}
     if not isinstance(task, Forecast):
         return {"Training mean": mean}
     last = data.arrays["x"].reshape(-1)[rows + task.window - 1]

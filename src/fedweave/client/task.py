@@ -11,7 +11,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedweave.client.augment import shifted
 from fedweave.client.data import ClientData
@@ -50,6 +49,10 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         _ = self.template  # drawn now: no random draw may happen inside a mapped function
+
+    def in_unit(self, values: Tensor, data: ClientData) -> Tensor:
+        """Targets or outputs [B, ...] of a client in the unit in which they are scored; by default as they are."""
+        return values
 
     @property
     def measure(self) -> Metric:
@@ -136,8 +139,11 @@ class Task(ABC):
         return self._chunked(lambda r: self.forward(model, data, r, method="features"), rows)
 
     def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        rows = rows.clamp(min=0)
+        # A shape stays symbolic where the model is exported; `len` and `split` would fix the number of rows.
+        parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
         with torch.no_grad():
-            return torch.cat([run(part) for part in rows.clamp(min=0).split(CHUNK)])
+            return torch.cat([run(part) for part in parts])
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -261,38 +267,3 @@ class NodeClassification(Classification):
             outputs = self.call(model, self.inputs(data), "embed")
         real = data.arrays["nodes"].to(outputs.dtype)
         return (outputs * real[:, None]).sum(0) / real.sum()
-
-
-@dataclass(frozen=True)
-class Forecast(Task):
-    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out; loss and metric are the
-    MSE.
-
-    Attributes:
-        window, horizon: lengths in time steps.
-    """
-
-    window: int = 12
-    horizon: int = 12
-
-    targets_are = "forecasts"
-    metric = "mse"
-    higher_is_better = False
-
-    def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
-        series, time = data.arrays["x"], data.arrays["time"]
-        span = torch.arange(self.window + self.horizon, device=rows.device)
-        values = series.reshape(-1)[rows[:, None] + span[: self.window]]
-        hours = time[(rows % series.shape[1])[:, None] + span]
-        padded = F.pad(values, (0, self.horizon))
-        return torch.stack([padded, hours], dim=-1)
-
-    def targets(self, data: ClientData, rows: Tensor) -> Tensor:
-        span = torch.arange(self.window, self.window + self.horizon, device=rows.device)
-        return data.arrays["x"].reshape(-1)[rows[:, None] + span]
-
-    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().mean(-1)
-
-    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.row_loss(outputs, targets)

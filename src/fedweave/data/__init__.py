@@ -15,6 +15,7 @@ from fedweave.data.partitions.registry import PARTITIONS, accepted, partition
 from fedweave.data.registry import DATASETS
 from fedweave.data.sources.retrieval import complete, download, require
 from fedweave.data.summary import describe, summary
+from fedweave.data.units import fit_units
 
 for package in (sources, partitions):
     for file in iter_modules(package.__path__):
@@ -34,6 +35,7 @@ __all__ = [
     "describe",
     "download",
     "fit_scaling",
+    "fit_units",
     "load",
     "load_dataset",
     "load_partition",

@@ -4,6 +4,7 @@ Shapes: M rows (images), V nodes, E edges, F features, T time steps, C classes, 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +21,8 @@ Rows = tuple[np.ndarray, ...]
 _RAGGED = ("train", "val", "test", "nodes", "edges")
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names")
-_TUPLES = (*_TEXTS, "categories")
+_TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
+_NEW = ("categories", "channels", "class_names", "columns")  # in meta.json only where there are any
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Dataset:
     name: str
     kind: Kind
     x: np.ndarray  # images [M, c, h, w] uint8 or float32 in 0..1; graph [V, F] float32; series [N, T] float32
-    y: np.ndarray | None  # [M] or [V] int64; None for series
-    classes: int  # C; 0 for series
+    y: np.ndarray | None  # [M] or [V] int64; None for series and numbers
+    classes: int  # C; 0 for series and numbers
     official: np.ndarray | None = None  # [M] int64: 0 = official training row, 1 = official test row
     coarse: np.ndarray | None = None  # [M] int64 superclass
     edges: np.ndarray | None = None  # [2, E] int64, both directions, no self loops
@@ -45,6 +47,10 @@ class Dataset:
     group: np.ndarray | None = None  # [N] int64 true group of a natural client
     group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
     categories: tuple[int, ...] = ()  # codes of each value of a vector [M, F, 1, 1], 0 for a number; none: all numbers
+    targets: np.ndarray | None = None  # [M, K] float32 numbers to predict, in their own unit, in place of y
+    channels: tuple[int, ...] = ()  # of windows [M, C, 1, T] whose next steps the targets are, in turn; none: numbers
+    class_names: tuple[str, ...] = ()  # C or none
+    columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
@@ -63,7 +69,11 @@ class Dataset:
             _require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
         in_range = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
         _require(in_range, f"{name}: labels y must be in 0 … {self.classes - 1}")
-        _require((self.y is None) == series, f"{name}: labels y go with images and graphs, not with series")
+        _require(
+            (self.y is None) == (series or self.targets is not None),
+            f"{name}: labels y go with images and graphs, not with series or targets",
+        )
+        _check_targets(name, self)
         _check_categories(name, self.x, self.categories)
         _require(not graph or _is_pairs(self.edges, rows), f"{name}: edges must be [2, E] int64 below {rows}")
         _require(
@@ -73,8 +83,20 @@ class Dataset:
 
     @property
     def labels(self) -> np.ndarray:
-        """y, where there must be labels; raises BadInput for series."""
-        return _there(self.y, f"dataset {self.name}: has no labels")
+        """y, where there must be labels; raises BadInput for series and numbers."""
+        return _there(self.y, f"dataset {self.name}: has no classes, which this partition deals by")
+
+    @property
+    def targets_are(self) -> str:
+        """What is predicted: "classes", "numbers" or "forecasts"."""
+        if self.targets is None:
+            return "forecasts" if self.kind == "series" else "classes"
+        return "forecasts" if self.channels else "numbers"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a model for a row: classes, or numbers; 0 for series."""
+        return self.classes if self.targets is None else self.targets.shape[1]
 
     @property
     def links(self) -> np.ndarray:
@@ -139,6 +161,21 @@ def _require(good: bool, message: str) -> None:
         raise BadInput(message)
 
 
+def _check_targets(name: str, dataset: Dataset) -> None:
+    """Refuse targets that are no finite numbers [M, K] of rows."""
+    targets, channels = dataset.targets, dataset.channels
+    if targets is None:
+        _require(not channels, f"{name}: channels go with targets")
+        return
+    shaped = dataset.kind == "images" and targets.shape[:1] == dataset.x.shape[:1] and targets.ndim == 2
+    _require(shaped and targets.shape[1] > 0, f"{name}: targets must be [{len(dataset.x)}, K], of images or vectors")
+    good = targets.dtype == np.float32 and bool(np.isfinite(targets).all())
+    _require(good, f"{name}: targets must be finite float32 numbers; drop the rows without one")
+    known = all(0 <= c < dataset.x.shape[1] for c in channels)
+    whole = not channels or targets.shape[1] % len(channels) == 0
+    _require(known and whole, f"{name}: channels {[*channels]} do not fit x and targets")
+
+
 def _check_categories(name: str, x: np.ndarray, categories: tuple[int, ...]) -> None:
     """Refuse codes that are not those that a data set declares."""
     if not categories:
@@ -177,8 +214,9 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
         with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
             np.save(file, array, allow_pickle=False)
     plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
-    if not dataset.categories:
-        del plain["categories"]
+    for key in _NEW:
+        if not plain[key]:
+            del plain[key]
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
     write_atomic(folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 

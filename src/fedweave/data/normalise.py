@@ -43,19 +43,19 @@ class Scaling:
             return self._scale(scaled, self.subtracted, self.divisor)
         for client in range(len(self.subtracted)):
             mine = np.flatnonzero(self.owner == client)
-            scaled[mine] = self._scale(scaled[mine], *self._numbers(client))
+            scaled[mine] = self._scale(scaled[mine], *self.numbers(client))
         return scaled
 
     def of_client(self, x: np.ndarray, client: int) -> np.ndarray:
         """`apply` to rows of one client: as above, or windows of its series [B, T]."""
-        return self._scale(stored(x), *self._numbers(client))
+        return self._scale(stored(x), *self.numbers(client))
 
     def undo(self, x: np.ndarray, client: int) -> np.ndarray:
         """Values of series [B, T] of one client in their own unit again, float32."""
-        subtracted, divisor = self._numbers(client)
+        subtracted, divisor = self.numbers(client)
         return np.asarray(x * divisor + subtracted, dtype=np.float32)
 
-    def _numbers(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+    def numbers(self, client: int) -> tuple[np.ndarray, np.ndarray]:
         """What the features of a client are scaled by."""
         row = slice(client, client + 1)
         pair = self.subtracted, self.divisor
@@ -94,6 +94,7 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
             f"names: {', '.join(NORMALISATIONS)}"
         )
     options = {"name": name} if isinstance(name, str) else dict(name)
+    options.pop("targets", None)  # see fit_units
     key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
     if key not in KINDS[dataset.kind]:
         choices = ", ".join(KINDS[dataset.kind])

@@ -112,8 +112,15 @@ def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
     return text.getvalue()
 
 
+def _values(dataset: Dataset, partition: Partition) -> list[np.ndarray]:
+    """The numbers of each client: its series, or its targets."""
+    if dataset.targets is None:
+        return [*dataset.x]
+    return [dataset.targets[rows] for rows in owned(partition)]
+
+
 def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any]) -> None:
-    """Clients by classes as a heat map; for series the range of each client's values."""
+    """Clients by classes as a heat map; for series and numbers the range of each client's values."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -127,7 +134,7 @@ def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any
         axes.set_title(f"{dataset.name}: Jensen-Shannon distance {out['heterogeneity']:.2f} in the median")
         figure.colorbar(image, ax=axes, label="rows")
     else:
-        quantiles = np.quantile(dataset.x, [0.25, 0.5, 0.75], axis=1)
+        quantiles = np.stack([np.quantile(values, [0.25, 0.5, 0.75]) for values in _values(dataset, partition)], axis=1)
         low, middle, high = quantiles[:, np.argsort(quantiles[1], kind="stable")]
         axes.fill_between(range(len(middle)), low, high, alpha=0.3, label="middle half")
         axes.plot(middle, label="median")

@@ -62,4 +62,5 @@ def _padded(outputs: Tensor, length: int) -> Tensor:
 def _of_client(task: Task, data: ClientData, part: str, outputs: Tensor) -> Answers:
     rows = getattr(data, part)
     rows = rows[rows >= 0]
-    return Answers(rows.cpu().numpy(), task.targets(data, rows).cpu().numpy(), outputs[: len(rows)].cpu().numpy())
+    pair = (task.in_unit(values, data) for values in (task.targets(data, rows), outputs[: len(rows)]))
+    return Answers(rows.cpu().numpy(), *(values.cpu().numpy() for values in pair))

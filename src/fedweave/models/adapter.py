@@ -136,7 +136,7 @@ class Adapter:
 
     def rows(self, x: Tensor) -> Tensor:
         """Stored rows [B, ...] as the module takes them, [B, *shape]."""
-        return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(len(x), *self.shape)
+        return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(x.shape[0], *self.shape)
 
 
 def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = None, windows: bool = False) -> Adapter:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedweave import data
+from fedweave.client.regression import Forecast, RowForecast, RowRegression
 from fedweave.client.solvers import SOLVERS, Solver
-from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
+from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
 from fedweave.federation.executors import Executor, choose_executor
@@ -103,9 +104,11 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
         task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
     name, options = run.task.model["name"], run.task.model
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
+    capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
     method = build_method(run, task)
     if run.task.metric is not None:
-        targets = task.targets_are if inputs else "classes" if "classes" in capabilities else "forecasts"
+        implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
+        targets = task.targets_are if inputs else implied
         check_fit(run.task.metric, targets, f"{where}: tasks.{run.name}.metric")
     checks.check_uploads(run, method, here, capabilities)
     checks.check_needs(run, here, capabilities)
@@ -147,7 +150,7 @@ def build_task(
         BadInput: the model does not fit the data.
     """
     _check_fit(run, dataset, named=model is None)
-    return _scored(run, partition, _built(run, dataset, partition, dtype, model), dataset.classes or 2)
+    return _scored(run, partition, _built(run, dataset, partition, dtype, model), dataset.outputs or 2)
 
 
 def _scored(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
@@ -175,11 +178,11 @@ def _built(
             )
             return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
-        built = model or partial(build, name, shape, dataset.classes, categories=dataset.categories, **options)
+        built = model or partial(build, name, shape, dataset.outputs, categories=dataset.categories, **options)
         if dataset.kind == "graph":
             return NodeClassification(built, dtype)
-        rows = RowClassification(built, dtype, half, run.train.augment or 0)
-        return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.classes)
+        rows = _of_rows(dataset, built, dtype, half, run.train.augment or 0)
+        return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(
@@ -187,9 +190,18 @@ def _built(
         ) from error
 
 
+def _of_rows(dataset: Dataset, *settings: Any) -> Task:
+    """What is learnt of rows: classes, numbers, or the next steps of windows."""
+    if dataset.targets is None:
+        return RowClassification(*settings)
+    return RowForecast(*settings, dataset.channels) if dataset.channels else RowRegression(*settings)
+
+
 def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
     """Refuse a model, if it is `named`, or a setting of its training that is not made for `dataset`."""
     name, graph = run.task.model["name"], dataset.kind == "graph"
+    if run.task.targets not in (None, dataset.targets_are):
+        raise BadInput(f"tasks.{run.name}.targets: {run.task.targets}, but {dataset.name} has {dataset.targets_are}")
     if named and graph != (MODELS[name].reads == "graph"):
         raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
     if graph and run.train.precision == "bfloat16":

@@ -34,11 +34,19 @@ def build_federation(
     )
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
+    if dataset.targets is not None:
+        own |= {name: tensor.to(dtype) for name, tensor in _units(dataset, partition, normalize).items()}
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
     structure: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
     return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
+
+
+def _units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
+    """ "offset" and "unit" of the targets of every client, [N, K] each."""
+    offset, unit = data.fit_units(dataset, partition, normalize)
+    return {"offset": torch.from_numpy(offset), "unit": torch.from_numpy(unit)}
 
 
 def attacked(federation: Federation, task: TaskSpec) -> Federation:
@@ -99,6 +107,8 @@ def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
 def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:
     """(shared, own, extents) of a federation, by kind of data set."""
     tensor = torch.from_numpy(x).to(dtype)
+    if dataset.targets is not None:
+        return {"x": tensor, "targets": torch.from_numpy(np.array(dataset.targets)).to(dtype)}, {}, {}
     if dataset.kind == "images":
         return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
     if dataset.kind == "series":

@@ -96,9 +96,10 @@ def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers
     made: dict[str, list[Answers]] = {}
     for data in _clients(prepared):
         rows = data.test[data.test >= 0]
-        targets = prepared.method.task.targets(data, rows).cpu().numpy()
-        for name, outputs in controls(prepared.method.task, data, rows).items():
-            wide = _widened(outputs, width).cpu().numpy()
+        task = prepared.method.task
+        targets = task.in_unit(task.targets(data, rows), data).cpu().numpy()
+        for name, outputs in controls(task, data, rows).items():
+            wide = _widened(task.in_unit(outputs, data), width).cpu().numpy()
             made.setdefault(name, []).append(Answers(rows.cpu().numpy(), targets, wide))
     return made
 

@@ -53,32 +53,46 @@ class Deployed:
             seed: which repetition; default: the first.
 
         Returns:
-            scores [B, C] or [V, C], or forecasts [B, horizon].
+            scores [B, C] or [V, C], or forecasts [B, horizon], or numbers as the models learn them.
 
         Raises:
             BadInput: an unknown client or seed.
         """
-        seed = min(self.models) if seed is None else seed
-        if seed not in self.models:
-            raise BadInput(f"seed: {seed} was not trained; choices: {', '.join(map(str, self.models))}")
+        seed = self.chosen(seed)
         clients = len(tree_leaves(self.models[seed])[0])
         if not 0 <= client < clients:
             raise BadInput(f"client: {client} is not one of 0 .. {clients - 1}")
-        arrays, rows = self._arrays(torch.from_numpy(np.asarray(x, dtype=np.float32)), client)
+        inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
+        with torch.no_grad():
+            return self.outputs(trees.at(self.models[seed], client), inputs, client).numpy()
+
+    def chosen(self, seed: int | None) -> int:
+        """The seed, or the first one for None.
+
+        Raises:
+            BadInput: it was not trained.
+        """
+        seed = min(self.models) if seed is None else seed
+        if seed not in self.models:
+            raise BadInput(f"seed: {seed} was not trained; choices: {', '.join(map(str, self.models))}")
+        return seed
+
+    def outputs(self, model: Tree, x: Tensor, client: int) -> Tensor:
+        """What one model of the method says of inputs, as `answer`."""
+        arrays, rows = self._arrays(x, client)
         none = rows[:0]
         data = ClientData(arrays, [], none, none, none, torch.tensor(0), 0, torch.tensor(0.0), False)
-        with torch.no_grad():
-            return self.method.predict(trees.at(self.models[seed], client), data, rows).numpy()
+        return self.method.predict(model, data, rows)
 
     def _arrays(self, x: Tensor, client: int) -> tuple[dict[str, Tensor], Tensor]:
         """The inputs as a client's data, and its rows."""
-        rows = torch.arange(len(x))
+        rows = torch.arange(x.shape[0])  # `len` would fix the number of rows of an exported program
         if self.span:
             return {"x": x[:, :, 0].reshape(1, -1), "time": x[:, :, 1].reshape(-1)}, rows * self.span
         arrays = {"x": x, "y": torch.zeros_like(rows)}
         if self.graphs:
             edges, weight = self.graphs[client]
-            arrays |= {"edges": edges, "weight": weight, "nodes": torch.ones(len(x), dtype=torch.bool)}
+            arrays |= {"edges": edges, "weight": weight, "nodes": torch.ones(x.shape[0], dtype=torch.bool)}
         return arrays, rows
 
 
@@ -110,7 +124,7 @@ def deploy(
     Raises:
         BadInput: the run's settings no longer fit the code.
     """
-    run, (dataset, partition) = _run(info), _shapes(facts)
+    run, (dataset, partition) = run_of(info), _shapes(facts)
     method = assembly.build_method(run, assembly.build_task(run, dataset, partition, model=model))
     stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
     span = sum(partition.layout.get(k, 0) for k in SPAN)
@@ -120,7 +134,7 @@ def deploy(
 SPAN = ("window", "horizon")
 
 
-def _run(info: dict[str, Any]) -> Run:
+def run_of(info: dict[str, Any]) -> Run:
     """The run as run.json tells it."""
     task, method = dict(info["spec"]["task"]), dict(info["spec"]["method"])
     return Run(
@@ -145,9 +159,11 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
     else:
         edges = np.zeros((2, 0), np.int64) if kind == "graph" else None
         empty = np.zeros((1, *shape), np.float32)
+        width = len(facts["offset"][0]) if facts.get("offset") else 0
         blank = Dataset(
-            facts["name"], kind, empty, np.zeros(1, np.int64), facts["classes"], edges=edges,
-            categories=tuple(facts.get("categories", ())),
+            facts["name"], kind, empty, None if width else np.zeros(1, np.int64), facts["classes"], edges=edges,
+            categories=tuple(facts.get("categories", ())), channels=tuple(facts.get("channels", ())),
+            targets=np.zeros((1, width), np.float32) if width else None,
         )  # fmt: skip
     return blank, Partition((), (), (), layout=layout)
 

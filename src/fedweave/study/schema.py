@@ -69,6 +69,7 @@ class TaskSpec:
         published: the printed column that this task may be compared with, or null.
         attack: which clients attack and how, or null.
         metric: of the scores; null: accuracy for classes, mse for numbers and forecasts.
+        targets: what the data set has; null: forecasts where the model reads a series, else classes.
     """
 
     dataset: str
@@ -81,6 +82,7 @@ class TaskSpec:
     published: dict[str, Any] | None = None
     attack: dict[str, Any] | None = None
     metric: str | None = None
+    targets: Literal["classes", "numbers", "forecasts"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

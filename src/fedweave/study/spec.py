@@ -55,7 +55,7 @@ class Run:
     def resolved(self) -> dict[str, Any]:
         """All that the result depends on, as plain data; the executor and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
-        task = {k: v for k, v in task.items() if k != "metric" or v is not None}
+        task = {k: v for k, v in task.items() if k not in ("metric", "targets") or v is not None}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
         return {

@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from fedweave.client.task import Forecast, NodeClassification, RowClassification, Task
+from fedweave.client.regression import Forecast
+from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.federation.federation import Federation, pad_rows
 from fedweave.federation.subgraphs import stacked
 from fedweave.models import build

@@ -1,0 +1,84 @@
+"""Options that say what a file of one's own holds: those of `fedweave compare` and `fedweave import`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedweave.errors import BadInput
+
+PARTS = ("train", "val", "test")
+
+File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, or NPZ")]
+Client = Annotated[str, typer.Option(help="column that says who has the row")]
+Label = Annotated[str, typer.Option(help="column to predict; forecasts may have several, with commas")]
+Features = Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")]
+Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]
+Shares = Annotated[str, typer.Option(help="of train, val and test, such as 0.6,0.2,0.2")]
+Time = Annotated[str, typer.Option(help="column of times, for a chronological split")]
+Gap = Annotated[int, typer.Option(help="rows between two parts of a chronological split")]
+Recording = Annotated[str, typer.Option(help="column of recordings, such as sessions, for a grouped split")]
+Group = Annotated[str, typer.Option(help="column of the client's group, for tables and figures alone")]
+Relation = Annotated[str, typer.Option(help="CSV of pairs of clients: a given client graph")]
+Val = Annotated[float | None, typer.Option(help="share of the training rows that validates, if no row is 'val'")]
+Normalize = Annotated[str, typer.Option(help="of arrays: none, standard, standard_client or unit")]
+Preprocess = Annotated[str, typer.Option(help="client: each client's own training rows scale its columns; or pooled")]
+Target = Annotated[str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")]
+Window = Annotated[int, typer.Option(help="forecasts: time steps that are known; rows are time steps then")]
+Horizon = Annotated[int, typer.Option(help="forecasts: time steps to forecast")]
+Stride = Annotated[int, typer.Option(help="forecasts: time steps between two windows")]
+Text = Annotated[str, typer.Option(help="columns of texts, with commas; review=512 for 512 hashes, review=words.txt")]
+Embed = Annotated[bool | None, typer.Option("--embed/--one-hot", help="categories; default: embed above 100 values")]
+Name = Annotated[str, typer.Option(help="of the data; default: that of the file")]
+
+
+def of_words(
+    *, label: str, features: str, shares: str, text: str, val: float | None, embed: bool | None, **plain: Any
+) -> dict[str, Any]:
+    """Arguments of `Federation.from_file`; what was left out takes the default there.
+
+    Raises:
+        BadInput: shares that are no three numbers, or a vocabulary that is not there.
+    """
+    lists = {"features": words(features), "shares": _shares(shares), "text": _texts(text)}
+    given = {key: value for key, value in {**plain, **lists}.items() if value}
+    given |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
+    names = words(label)
+    return {**given, "label": names if len(names) > 1 and given.get("window") else label}
+
+
+def words(text: str) -> list[str]:
+    """Words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _texts(text: str) -> dict[str, Any]:
+    """Column of texts -> number of hashes, or the words of a file with one in each line."""
+    from fedweave.api.tables import HASHED
+
+    found: dict[str, Any] = {}
+    for part in words(text):
+        name, _, how = part.partition("=")
+        found[name] = HASHED if not how else int(how) if how.isdigit() else _vocabulary(Path(how))
+    return found
+
+
+def _vocabulary(path: Path) -> list[str]:
+    if not path.is_file():
+        raise BadInput(f"--text: {path} is no file of words, and no number of hashes")
+    return path.read_text(encoding="utf-8").split()
+
+
+def _shares(text: str) -> dict[str, float]:
+    """Shares of the parts.
+
+    Raises:
+        BadInput: no three numbers.
+    """
+    try:
+        numbers = [float(word) for word in words(text)]
+    except ValueError:
+        numbers = [0.0]
+    if numbers and len(numbers) != len(PARTS):
+        raise BadInput(f"--shares: {text!r} must be three numbers, of train, val and test, such as 0.6,0.2,0.2")
+    return dict(zip(PARTS, numbers, strict=False))

@@ -1,0 +1,200 @@
+"""One client's model in a folder of its own, which predicts raw rows without fedweave's code."""
+
+import json
+import platform
+import shutil
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fedweave.api import folder as results_folder
+from fedweave.api import packing, portable
+from fedweave.api.prediction import Predictor
+from fedweave.errors import BadInput, choose
+from fedweave.files import check_writable, write_atomic
+from fedweave.runs.serving import Deployed
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+
+if TYPE_CHECKING:
+    from fedweave.api.result import MethodResult
+
+CODE, MODULE, RUN = "code", "fedweave_export", "run"
+MLMODEL = """flavors:
+  python_function:
+    loader_module: {module}
+    code: {code}
+    env: {{conda: conda.yaml, virtualenv: python_env.yaml}}
+    python_version: {python}
+"""
+README = """# {label} of {client}, trained on {data}
+
+    import sys
+    import pandas as pd
+    sys.path.insert(0, "{folder}/{code}")
+    from {module} import load
+    load("{folder}").predict({rows})
+
+`mlflow models serve --env-manager local --model-uri {folder}` serves it. `export.json` says which rows it takes and
+how they are scaled; `requirements.txt` has the versions that it was made with.
+"""
+
+
+class Program(nn.Module):
+    """What a client's model says of scaled inputs, as a function of its weights by name."""
+
+    def __init__(self, models: Deployed, spec: Any, names: list[str], client: int) -> None:
+        super().__init__()
+        self.models, self.spec, self.names, self.client = models, spec, names, client
+
+    def forward(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Outputs [M, C] of inputs [M, ...]."""
+        tree = pytree.tree_unflatten([weights[name] for name in self.names], self.spec)
+        return self.models.outputs(tree, x, self.client)
+
+
+def export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+    """Write the model of `client`; see `MethodResult.export`.
+
+    Raises:
+        BadInput: an unknown client or seed, or a folder that holds something else.
+    """
+    name = choose(str(client), predictor.names, "client")
+    seed = predictor.models.chosen(seed)
+    if target.exists() and any(target.iterdir()) and not (target / portable.ABOUT).is_file():
+        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+    place = predictor.names.index(name)
+    model = trees.at(predictor.models.models[seed], place)
+    weights, spec = flat(model)
+    about = {**_inputs(predictor, place), "client": name, "position": place, "seed": seed}
+    program = _program(predictor, spec, weights, place, about)
+    if program is None and "code" in result.run.info["spec"]["task"]["model"]:
+        raise BadInput(
+            f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
+        )
+    check_writable(target)
+    for old in (portable.ABOUT, portable.PROGRAM, portable.WEIGHTS):
+        (target / old).unlink(missing_ok=True)
+    save_file(weights, target / portable.WEIGHTS)
+    if program is None:
+        (target / RUN).mkdir(exist_ok=True)
+        packing.pack(result.run, target / RUN)
+    else:
+        torch.export.save(program, target / portable.PROGRAM)
+    about |= {"program": program is not None, "versions": _versions(about)}
+    about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
+    _write_files(target, about)
+    write_atomic(target / portable.ABOUT, json.dumps(about, indent=1, default=str) + "\n")  # last: it makes it whole
+    return target
+
+
+def flat(model: Tree) -> tuple[dict[str, Tensor], Any]:
+    """(tensors of a model by name, the form that they had)."""
+    pairs, spec = pytree.tree_flatten_with_path(model)
+    named = {
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): value.detach()
+        .clone()
+        .contiguous()
+        for path, value in pairs
+    }
+    return named, spec
+
+
+def _inputs(predictor: Predictor, client: int) -> dict[str, Any]:
+    """How raw rows of one client become inputs, and what outputs are."""
+    about = predictor.about
+    scaling, columns = results_folder.scaling(about), results_folder.columns(about)
+    subtracted, divisor = scaling.numbers(client)
+    units: dict[str, Any] = {"offset": [], "unit": []}
+    if about.get("offset"):
+        units = {key: about[key][client] for key in units}
+    elif about["kind"] == "series":
+        units = {"offset": subtracted.ravel().tolist(), "unit": divisor.ravel().tolist()}
+    layout = about["layout"]
+    series = [sum(layout[key] for key in ("window", "horizon")), 2] if about["kind"] == "series" else None
+    nodes = int(predictor.models.graphs[client][0][0].max()) + 1 if about["kind"] == "graph" else 0
+    return {
+        "kind": about["kind"],
+        "shape": series or [*about["shape"]],
+        "window": layout.get("window", 0),
+        "nodes": nodes,
+        "classes": [*about["classes"]],
+        "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
+        "columns": about["columns"] if columns is None else columns.of_client(client).as_data(),
+        "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
+        **units,
+    }
+
+
+def _program(
+    predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
+) -> torch.export.ExportedProgram | None:
+    """The model as a program of PyTorch; None where PyTorch cannot make one that says the same."""
+    module = Program(predictor.models, spec, [*weights], client)
+    count = about["nodes"] or 3
+    shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
+    x = torch.zeros(count, *shape)
+    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=portable.MOST)}
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            made = torch.export.export(
+                module, (weights, x), dynamic_shapes=(dict.fromkeys(weights), rows), strict=False
+            )
+            more = x if rows is None else torch.zeros(portable.MOST, *shape)
+            same = torch.allclose(made.module()(weights, more), module(weights, more), atol=1e-6)
+    except Exception:  # what PyTorch cannot trace raises nearly anything
+        return None
+    return made if same else None
+
+
+def run_weights(folder: Path) -> Any:
+    """A function of inputs [M, ...] where there is no program: the model, by the code of fedweave."""
+    about = json.loads((folder / portable.ABOUT).read_text(encoding="utf-8"))
+    models = packing.unpack(folder / RUN).models
+    stored, spec = flat(trees.at(models.models[about["seed"]], about["position"]))
+    weights = load_file(folder / portable.WEIGHTS)
+    tree = pytree.tree_unflatten([weights[name] for name in stored], spec)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return models.outputs(tree, torch.from_numpy(x), about["position"]).numpy()
+
+    return run
+
+
+def _versions(about: dict[str, Any]) -> dict[str, str]:
+    """Of the packages that the folder needs, and of fedweave."""
+    texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
+    names = ("numpy", "pandas", "safetensors", "torch", *(["scikit-learn"] if texts else []))
+    found = {name: version(name).split("+")[0] for name in names}
+    return {**found, "fedweave": version("fedweave"), "python": platform.python_version()}
+
+
+def _write_files(target: Path, about: dict[str, Any]) -> None:
+    """Code, README, and what MLflow reads."""
+    (target / CODE).mkdir(exist_ok=True)
+    shutil.copyfile(portable.__file__, target / CODE / f"{MODULE}.py")
+    versions = about["versions"]
+    needed = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
+    pins = [f"{name}=={versions[name]}" for name in needed]
+    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"x  # [M, {', '.join(map(str, about['shape']))}]"
+    plain = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
+    listed = "".join(f"  - {pin}\n" for pin in pins)
+    nested = "".join(f"      - {pin}\n" for pin in pins)
+    texts = {
+        "MLmodel": MLMODEL.format(module=MODULE, code=CODE, python=versions["python"]),
+        "README.md": README.format(**plain, code=CODE, module=MODULE, folder=target.name),
+        "requirements.txt": "\n".join(pins) + "\n",
+        "python_env.yaml": f"python: {versions['python']}\ndependencies:\n{listed}",
+        "conda.yaml": f"dependencies:\n  - python={versions['python']}\n  - pip\n  - pip:\n{nested}name: fedweave\n",
+    }
+    for name, text in texts.items():
+        write_atomic(target / name, text)

@@ -1,0 +1,174 @@
+"""Federations that forecast: series of the clients, cut into windows that know some steps and say the next ones."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave.api import arrays
+from fedweave.api.options import Arrangement, RowOptions, federation_fields
+from fedweave.api.splits import split_rows
+from fedweave.data import Dataset
+from fedweave.errors import BadInput
+
+NOTE = "Series are scaled by training rows of {}; scores are in the unit of the series."
+
+
+class Windows(NamedTuple):
+    """Windows of all series.
+
+    Attributes:
+        x: values of the known steps [M, window, C].
+        targets: next steps [M, K], those of one channel after the other.
+        first: row of the first step of each window [M].
+        start: its position in its series [M].
+        dropped: windows that were left out because a value is missing.
+    """
+
+    x: np.ndarray
+    targets: np.ndarray
+    first: np.ndarray
+    start: np.ndarray
+    dropped: int
+
+
+def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+    """The fields of a federation from rows that are time steps.
+
+    Args:
+        values: what is forecast [M], or several series [M, V].
+        others: further channels that are known up to now [M, F], or None.
+        client: who owns each row.
+        options: with `window`, `horizon` and `time`.
+
+    Raises:
+        BadInput: as `Federation.from_arrays`.
+    """
+    steps = _channels(values, "y")
+    width = steps.shape[1]
+    if others is not None:
+        steps = np.concatenate([steps, _channels(others, "x")], axis=1)
+    window, horizon = _checked(options)
+    owner, names = arrays.as_clients(client, len(steps))
+    time = arrays.as_times(options.time, len(steps))
+    recording = None if options.recording is None else arrays.as_column(options.recording, "recording", len(steps))
+    made = _cut(steps, width, _series(owner, recording), time, names, owner, options)
+    parts = _split(made, owner, recording, names, window, horizon, options)
+    arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
+    group = options.group
+    if group is not None and not hasattr(group, "keys"):
+        group = np.asarray(group, dtype=object)[made.first]
+    scaled = options.normalize or "standard"
+    of = "each client alone" if scaled == "standard_client" else "all clients together"
+    dataset = Dataset(
+        options.name, "images", arrays.as_images(made.x), None, 0, targets=made.targets,
+        channels=tuple(range(width)), note=NOTE.format(of) if scaled != "none" else "",
+    )  # fmt: skip
+    notes = () if not made.dropped else (f"{made.dropped} windows with a missing value are left out",)
+    return federation_fields(
+        dataset, arrangement, replace(options, group=group, normalize=scaled), made.x.shape[1:], notes
+    )
+
+
+def _channels(values: Any, name: str) -> np.ndarray:
+    try:
+        steps = np.asarray(values).astype(np.float32)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{name}: holds values that are no numbers ({error}); a series has numbers only") from error
+    steps = steps[:, None] if steps.ndim == 1 else steps
+    if steps.ndim != 2 or not steps.size:
+        raise BadInput(f"{name}: shape {[*steps.shape]}; with window=, rows are time steps: give [M] or [M, C]")
+    return steps
+
+
+def _checked(options: RowOptions) -> tuple[int, int]:
+    """Window and horizon; refuses options that do not go together."""
+    for name in ("window", "horizon", "stride"):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadInput(f"{name}: {value!r} must be a number of steps, 1 or more; forecasts need window and horizon")
+    if options.time is None:
+        raise BadInput("time: forecasts need the time of each row; give time")
+    unfit = {"target": options.target not in (None, "numbers"),
+             "split": isinstance(options.split, str) and options.split != "chronological"}  # fmt: skip
+    for name in (name for name, wrong in unfit.items() if wrong):
+        value = getattr(options, name)
+        raise BadInput(f"{name}: {value!r} does not fit forecasts, which are numbers in a chronological split; drop it")
+    if options.split is not None and not isinstance(options.split, str) and not hasattr(options.split, "values"):
+        raise BadInput("split: forecasts are split in the order of time; give shares, such as {'train': 0.6, ...}")
+    if hasattr(options.split, "values") and options.shares is not None:
+        raise BadInput(f"shares: {dict(options.shares)}, but split is {dict(options.split)}; give one of them")
+    return options.window, options.horizon  # type: ignore[return-value]
+
+
+def _series(owner: np.ndarray, recording: np.ndarray | None) -> np.ndarray:
+    """Number of the series of each row [M]: one a client, or one a recording of a client."""
+    if recording is None:
+        return owner
+    ids: dict[Any, int] = {}
+    return np.array([ids.setdefault(pair, len(ids)) for pair in zip(owner.tolist(), recording.tolist(), strict=True)])
+
+
+def _cut(
+    steps: np.ndarray,
+    width: int,
+    series: np.ndarray,
+    time: np.ndarray,
+    names: Sequence[str],
+    owner: np.ndarray,
+    options: RowOptions,
+) -> Windows:
+    """Windows of every series in the order of time."""
+    window, horizon, stride = options.window or 1, options.horizon or 1, options.stride
+    found = []
+    order = np.lexsort((time, series))
+    for rows in np.split(order, np.flatnonzero(np.diff(series[order])) + 1):
+        who, span = names[owner[rows[0]]], window + horizon
+        if (np.diff(time[rows]) == 0).any():
+            raise BadInput(
+                f"time: client {who!r} has two rows of one time; give recording= where it has several series"
+            )
+        if len(rows) < span:
+            raise BadInput(
+                f"window: client {who!r} has a series of {len(rows)} steps, and a window and its horizon take {span}; "
+                "make them shorter, or leave the series out"
+            )
+        cut = np.lib.stride_tricks.sliding_window_view(steps[rows], span, axis=0)[::stride]  # [n, C, span]
+        start = np.arange(0, len(rows) - span + 1, stride)
+        whole = np.isfinite(cut[:, :, :window]).all((1, 2)) & np.isfinite(cut[:, :width, window:]).all((1, 2))
+        cut, start = cut[whole], start[whole]
+        x, y = cut[:, :, :window].transpose(0, 2, 1), cut[:, :width, window:].reshape(len(cut), -1)
+        found.append((x, y, rows[start], start, int((~whole).sum())))
+    parts = [*zip(*found, strict=True)]
+    x, y, first, start = (np.concatenate(part) for part in parts[:4])
+    return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
+
+
+def _split(
+    made: Windows,
+    owner: np.ndarray,
+    recording: np.ndarray | None,
+    names: tuple[str, ...],
+    window: int,
+    horizon: int,
+    options: RowOptions,
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """Chronological parts of each client's windows, of which no two forecast the same step."""
+    least = -(-horizon // options.stride) - 1
+    gap = options.gap or least
+    if gap < least:
+        raise BadInput(f"gap: {gap}, but then windows of two parts forecast the same steps; at least {least}")
+    mine = owner[made.first]
+    missing = [name for i, name in enumerate(names) if not (mine == i).any()]
+    if missing:
+        raise BadInput(f"window: client {missing[0]!r} has no window without a missing value; fill them in, or drop it")
+    of_split = replace(options, split="chronological", shares=_shares(options), gap=gap, recording=None, time=None)
+    settings = of_split.of_split(len(mine))._replace(
+        time=made.start, recording=None if recording is None else recording[made.first]
+    )
+    return split_rows(mine, mine, names, settings)
+
+
+def _shares(options: RowOptions) -> Any:
+    return options.split if hasattr(options.split, "values") else options.shares

@@ -1,0 +1,204 @@
+"""Clients that join after training: their rows, prepared as those of training were, and the rounds that follow."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave import data, results
+from fedweave.api import arrays, rows
+from fedweave.api.federation import Federation
+from fedweave.api.folder import write as describe
+from fedweave.api.options import RowOptions
+from fedweave.api.tables import Preprocessing
+from fedweave.data import Dataset, Partition
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput
+from fedweave.federation.records import State
+from fedweave.files import load_tensors, save_tensors
+from fedweave.runs import archive, repetition, serving
+from fedweave.runs.history import History, record
+from fedweave.runs.preparation import PreparedRun
+
+if TYPE_CHECKING:
+    from fedweave.api.result import MethodResult
+
+LARGEST = 2**28  # bytes of a server and its clients' states that are stored
+STATE = "state-{}.pt"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows of newcomers, as `Federation.from_pandas` or `from_arrays` takes them.
+
+    Attributes:
+        rows: a table, or features [M, ...].
+        client: name of a column, or the client of each row.
+        label: name of a column, or the target of each row.
+        options: such as time, split and shares.
+    """
+
+    rows: Any
+    client: Any
+    label: Any
+    options: dict[str, Any]
+
+
+def store(folder: Path, seed: int, state: State) -> None:
+    """Keep what the server and the clients know after the last round, unless it is very large."""
+    from fedweave.runs.assembly import to_cpu
+    from fedweave.tensors import trees
+
+    content = to_cpu(tuple(state))
+    if trees.nbytes(content[1]) + trees.nbytes(content[2]) <= LARGEST:
+        save_tensors(folder / STATE.format(seed), {"state": content})
+
+
+def extended(known: Federation, given: Data) -> Federation:
+    """`known` with more clients behind the others; what was fitted on its training rows stays as it is.
+
+    Raises:
+        BadInput: rows of another form, a class that training did not have, or the name of a client that is there.
+    """
+    if known.dataset.kind != "images" or known.partition.test_weight is not None:
+        raise BadInput(f"join: {known.name} holds {known.dataset.kind}; newcomers need rows of their own")
+    fresh, encoded = _fresh(known, given)
+    twice = [name for name in fresh.names if name in known.names]
+    if twice:
+        raise BadInput(f"join: client {twice[0]!r} is there already; give newcomers other names")
+    count = len(known.dataset.x)
+    both = {part: (getattr(known.partition, part), getattr(fresh.partition, part)) for part in PARTS}
+    parts = {part: old + tuple(mine + count for mine in new) for part, (old, new) in both.items()}
+    partition = Partition(**parts, relation=known.partition.relation, names=known.names + fresh.names)
+    dataset = _joined(known, fresh, encoded)
+    return replace(
+        known, dataset=dataset, partition=partition, dealt=arrays.given_block(dataset, partition),
+        normalize=_fixed(known), preprocessing=_preprocessing(dataset), notes=(),
+    )  # fmt: skip
+
+
+def _fresh(known: Federation, given: Data) -> tuple[Federation, np.ndarray]:
+    """The newcomers as a federation of their own, and their rows as those of training were encoded."""
+    kept = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
+    channels = known.dataset.channels
+    if channels:
+        kept = {"window": known.shape[0], "horizon": known.dataset.outputs // len(channels)}
+    options = RowOptions(**{"name": known.name, **kept, **given.options})
+    if known.preprocessing is None and not hasattr(given.rows, "columns"):
+        fresh = Federation(**rows.of_arrays(given.rows, given.label, given.client, options))
+        return fresh, fresh.dataset.x
+    used = [column["name"] for column in known.dataset.columns if column.get("role") != "time"]
+    if known.preprocessing is None:
+        others = rows.TableOptions(used[len(channels) :])
+        fresh = Federation(**rows.of_table(given.rows, given.client, given.label, others, options))
+        return fresh, fresh.dataset.x
+    own = known.preprocessing
+    words = {c.name: list(c.words) or c.buckets for c in own.columns if c.is_text}
+    coded = any(column.coded for column in own.columns)
+    way = rows.TableOptions(used, coded or None, "client", words)
+    fresh = Federation(**rows.of_table(given.rows, given.client, given.label, way, options))
+    assert fresh.preprocessing is not None
+    pairs = zip(own.columns, fresh.preprocessing.columns, strict=True)
+    grown = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
+    owner = np.zeros(len(given.rows), dtype=np.int64)
+    for i in range(len(fresh)):
+        owner[np.concatenate([getattr(fresh.partition, part)[i] for part in PARTS])] = len(known) + i
+    return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(given.rows, owner))
+
+
+def _joined(known: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
+    old, new = known.dataset, fresh.dataset
+    if encoded.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
+        raise BadInput(
+            f"join: rows of shape {[*encoded.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
+            f"with {old.targets_are}"
+        )
+    x = np.concatenate([old.x, encoded])
+    columns = old.columns if fresh.preprocessing is None else tuple(fresh.preprocessing.as_data())
+    if old.targets is not None and new.targets is not None:
+        return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)
+    unknown = [name for name in fresh.classes if name not in known.classes]
+    if unknown:
+        raise BadInput(f"join: class {unknown[0]!r} was not in training, so no model knows it; drop its rows")
+    place = np.array([known.classes.index(name) for name in fresh.classes])
+    return replace(old, x=x, y=np.concatenate([old.labels, place[new.labels]]), columns=columns)
+
+
+def _preprocessing(dataset: Dataset) -> Preprocessing | None:
+    return None if not dataset.columns or "role" in dataset.columns[0] else Preprocessing.from_data(dataset.columns)
+
+
+def _fixed(known: Federation) -> Any:
+    """The scaling of training with its numbers, so that newcomers change nothing of it."""
+    given = known.normalize
+    block = dict(given) if hasattr(given, "keys") else {"name": given}
+    if block["name"] == "standard":
+        scaling = data.fit_scaling(known.dataset, known.partition, given)
+        pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
+        block |= dict(zip(("mean", "std"), pair, strict=True))
+    if known.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
+        offset, unit = data.fit_units(known.dataset, known.partition, given)
+        block["targets"] = {"offset": offset[0].astype(float).tolist(), "unit": unit[0].astype(float).tolist()}
+    return block if len(block) > 1 else given
+
+
+def join(result: "MethodResult", known: Federation, given: Data, rounds: int, freeze: bool, out: Any) -> Any:
+    """Further rounds with the newcomers; see `MethodResult.join`."""
+    from fedweave.api.comparison import Comparison
+
+    _check(result, known, rounds)
+    grown = extended(known, given)
+    run = serving.run_of(result.run.info)
+    task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
+    before = result.run.info["spec"]["train"]["rounds"]
+    late = len(grown) - len(known)
+    train = replace(run.train, rounds=before + rounds, newcomers=late, join_round=before, freeze=freeze)
+    prepared = repetition.prepare(
+        replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
+    )
+    histories = {seed: _continued(prepared, seed, _state(result, seed, prepared, rounds)) for seed in run.seeds}
+    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
+    folder = Path(temporary.name if temporary else str(out))
+    describe(grown, folder)
+    archive.write(folder / "runs" / run.key, prepared, histories)
+    study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
+    done = Comparison(study, (), temporary, result.comparison.model, grown)
+    return done[next(iter(done.methods))]
+
+
+def _check(result: "MethodResult", known: Federation, rounds: int) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
+    if known.names != result.clients:
+        raise BadInput(f"join: {known.name} has other clients than the run; give known= the federation of the training")
+    if result.run.info["spec"]["train"].get("newcomers"):
+        raise BadInput("join: clients have joined this run already; train all of them from the start")
+
+
+def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int) -> State:
+    """What the server and the clients knew after training.
+
+    Raises:
+        BadInput: it was not stored.
+    """
+    path = result.run.folder / STATE.format(seed)
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: the state of the server is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
+            "train again, or train with newcomers= and join_round="
+        )
+    state = State(*load_tensors(path)["state"])
+    if state.round + rounds != prepared.rounds:
+        raise BadInput("join: this method divides its rounds into stages; train with newcomers= and join_round=")
+    from torch.utils._pytree import tree_map
+
+    return State(*tree_map(lambda t: t.to(prepared.device) if hasattr(t, "to") else t, tuple(state)))
+
+
+def _continued(prepared: PreparedRun, seed: int, state: State) -> History:
+    history = History()
+    for report in repetition.repeat(prepared, seed, state):
+        history = record(history, report, prepared)
+    return history

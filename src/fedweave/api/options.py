@@ -1,0 +1,109 @@
+"""Options of all federations of one's own data, and rows with their clients, targets and parts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedweave.api import arrays
+from fedweave.api.reading import read_pairs
+from fedweave.api.splits import SplitOptions, split_rows
+from fedweave.api.targets import as_targets
+from fedweave.data import Dataset, Partition
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Options of `Federation.from_arrays`, where they are described."""
+
+    split: Any = None
+    shares: Mapping[str, float] | None = None
+    time: Any = None
+    gap: int = 0
+    recording: Any = None
+    group: Any = None
+    relation: Any = None
+    val: float | None = None
+    normalize: Any = None
+    target: str | None = None
+    window: int | None = None
+    horizon: int | None = None
+    stride: int = 1
+    name: str = "own-data"
+    seed: int = 0
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether rows are time steps, of which windows are cut."""
+        return self.window is not None or self.horizon is not None
+
+    def of_split(self, count: int) -> SplitOptions:
+        """What a split of `count` rows reads, checked."""
+        time = None if self.time is None else arrays.as_times(self.time, count)
+        recording = None if self.recording is None else arrays.as_column(self.recording, "recording", count)
+        return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Clients, targets and parts of rows, whatever the rows hold.
+
+    Attributes:
+        owner: position of each row's client [M].
+        names: of the clients.
+        labels: class of each row [M], or None.
+        classes: names of the classes.
+        rows: part -> rows of each client.
+        numbers: targets of each row [M, K], where they are no classes.
+    """
+
+    owner: np.ndarray
+    names: tuple[str, ...]
+    labels: np.ndarray | None
+    classes: tuple[str, ...]
+    rows: Mapping[str, tuple[np.ndarray, ...]]
+    numbers: np.ndarray | None = None
+
+
+def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
+    """Rows given to clients and split.
+
+    Args:
+        client: who owns each row; a position in `names` where these are given.
+
+    Raises:
+        BadInput: as `Federation.from_arrays`.
+    """
+    labels, classes, numbers = as_targets(y, count, options.target)
+    owner, names = (client, names) if names else arrays.as_clients(client, count)
+    rows = split_rows(owner, labels, names, options.of_split(count))
+    if labels is not None:
+        arrays.check_classes(labels, rows, classes)
+    return Arrangement(owner, names, labels, classes, rows, numbers)
+
+
+def structure(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
+    """What a partition says of its clients: names, groups and the given client graph."""
+    members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
+    pairs = None if options.relation is None else read_pairs(options.relation, "relation")
+    relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
+    return {"names": arrangement.names, "group": members, "group_names": groups, "relation": relation}
+
+
+def federation_fields(
+    dataset: Dataset, arrangement: Arrangement, options: RowOptions, shape: tuple[int, ...], notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of a federation of rows."""
+    rows = arrangement.rows
+    partition = Partition(rows["train"], rows["val"], rows["test"], **structure(arrangement, options))
+    return {
+        "dataset": dataset,
+        "partition": partition,
+        "setting": "own",
+        "dealt": arrays.given_block(dataset, partition),
+        "normalize": options.normalize or "none",
+        "shape": tuple(shape),
+        "classes": arrangement.classes,
+        "notes": notes,
+    }

@@ -1,0 +1,70 @@
+"""What is to be predicted: classes, or numbers."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave.api.arrays import as_classes, as_column
+from fedweave.errors import BadInput, choose
+
+KINDS = ("classes", "numbers")
+MOST_WHOLE = 100  # different whole numbers above which it is not clear that they are classes
+
+
+class Targets(NamedTuple):
+    """Of all rows: numbers of classes [M] and their names, or numbers [M, 1]."""
+
+    labels: np.ndarray | None
+    classes: tuple[str, ...]
+    numbers: np.ndarray | None
+
+
+def as_targets(y: Any, count: int, target: str | None = None) -> Targets:
+    """Classes where `y` holds names, truth values or few whole numbers, and numbers where it has fractions.
+
+    Args:
+        y: the target of each row.
+        count: of rows.
+        target: "classes" or "numbers"; None decides as above.
+
+    Raises:
+        BadInput: a target is missing, no number where numbers are wanted, or it is not clear what is wanted.
+    """
+    if target is not None:
+        choose(target, KINDS, "target")
+    column = as_column(y, "y", count)
+    if target == "numbers":
+        return Targets(None, (), as_values(column))
+    if target is None and np.issubdtype(column.dtype, np.floating):
+        if not np.isfinite(column).all():
+            raise BadInput(f"y: is missing or infinite in {int((~np.isfinite(column)).sum())} rows; drop them first")
+        if (column != column.round()).any():
+            return Targets(None, (), as_values(column))
+    labels, classes = as_classes(column, count)
+    if target is None and column.dtype.kind in "iuf" and len(classes) > MOST_WHOLE:
+        raise BadInput(
+            f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
+        )
+    return Targets(labels, classes, None)
+
+
+def as_values(column: np.ndarray) -> np.ndarray:
+    """Finite float32 [M, 1].
+
+    Raises:
+        BadInput: a target is no number, or all are the same.
+    """
+    try:
+        values = column.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise BadInput(
+            f"y: holds a value that is no number ({error}); drop its row, or use target='classes'"
+        ) from error
+    bad = ~np.isfinite(values.astype(np.float32))
+    if bad.any():
+        raise BadInput(
+            f"y: is missing or infinite in {int(bad.sum())} rows, first in row {int(bad.argmax())}; drop them"
+        )
+    if np.ptp(values) == 0:
+        raise BadInput(f"y: all numbers are {values[0]:g}; there is nothing to learn")
+    return values.astype(np.float32)[:, None]

@@ -1,0 +1,156 @@
+"""An exported model says what `predict` says, in a process without the code of fedweave, and as MLflow serves it."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+import fedweave as fw
+from fedweave.api import portable
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+QUIET: dict[str, Any] = {"progress": False, "rounds": 2, "seed": 0, "lr": 0.2}
+COUNT = 120
+DRAWS = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {
+        "who": [f"site {i % 3}" for i in range(COUNT)],
+        "size": 40 + 9 * DRAWS.normal(size=COUNT),
+        "kind": DRAWS.choice(["a", "b"], COUNT),
+        "note": DRAWS.choice(["late again", "all good", "late but good"], COUNT),
+        "late": DRAWS.choice(["no", "yes"], COUNT),
+    }
+)
+TABLE.loc[::7, "size"] = np.nan
+CHILD = """
+import sys
+import pandas as pd
+sys.path.insert(0, "site/code")
+from fedweave_export import load
+model = load("site")
+model.predict_proba(pd.read_csv("new.csv")).to_csv("out.csv", index=False)
+# PyTorch itself imports the shim of an installed fedweave.
+own = {name for name in sys.modules if name.split(".")[0] == "fedweave"} - {"fedweave", "fedweave._torchvision"}
+assert not own, own
+"""
+
+
+def alone(folder: Path) -> ModuleType:
+    """The module of an export, as one that knows nothing of fedweave."""
+    spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[fw.MethodResult, Path]:
+    """A run on a table of numbers with holes, categories and texts, and the model of its second client."""
+    made = fw.Federation.from_pandas(TABLE, client="who", label="late", text={"note": 16}, preprocess="client")
+    result = fw.fit("ditto", made, **QUIET)
+    return result, result.export(tmp_path_factory.mktemp("exports") / "site", "site 1")
+
+
+def test_a_process_without_fedweave(table: tuple[fw.MethodResult, Path]) -> None:
+    """The lines of the README, on raw rows from a file."""
+    result, folder = table
+    rows = TABLE.head(9).drop(columns=["who", "late"])
+    rows.to_csv(folder.parent / "new.csv", index=False, float_format="%.17g")
+    lines = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(line in lines for line in ('sys.path.insert(0, "site/code")', 'load("site").predict('))
+    done = subprocess.run([sys.executable, "-c", CHILD], cwd=folder.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = pd.read_csv(folder.parent / "out.csv")
+    expected = result.predict_proba(rows, "site 1")
+    np.testing.assert_allclose(said.to_numpy(), expected.to_numpy(), atol=1e-6)
+    assert [*said.columns] == ["no", "yes"]
+
+
+def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
+    """What `mlflow models serve` loads: the class and the probabilities of each row."""
+    from mlflow import pyfunc
+
+    result, folder = table
+    rows = TABLE.head(5)[["note", "kind", "size"]]
+    said = pyfunc.load_model(str(folder)).predict(rows)
+    assert said["prediction"].tolist() == result.predict(rows, "site 1").tolist()
+    np.testing.assert_allclose(said[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
+
+
+def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
+    """One line each, in the export too; a folder with something else stays as it is."""
+    result, folder = table
+    model = portable.load(folder)
+    with pytest.raises(ValueError, match="no column 'kind'"):
+        model.predict(TABLE[["size", "note"]])
+    with pytest.raises(ValueError, match="give a pandas table"):
+        model.predict(np.zeros((2, 3)))
+    (tmp_path / "mine.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(fw.BadInput, match="holds something else; choose an empty folder"):
+        result.export(tmp_path, "site 1")
+    with pytest.raises(fw.BadInput, match="client: 'site 9'"):
+        result.export(tmp_path / "new", "site 9")
+    assert result.export(folder, "site 2") == folder  # an earlier export is replaced
+    assert portable.load(folder).about["client"] == "site 2"
+    result.export(folder, "site 1")
+
+
+class Net(nn.Module):
+    """A model of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
+        self.fc = nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(self.body(x))
+
+
+def rows_of(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
+    """(federation, raw rows of client "a", settings) of a kind."""
+    names = ["a", "b", "c"] * 40
+    if kind == "graph":
+        x = DRAWS.normal(size=(20, 3)).astype(np.float32)
+        graphs = {name: (x, DRAWS.integers(20, size=(2, 40)), np.arange(20) % 2) for name in ("a", "b", "c")}
+        return fw.Federation.from_graphs(graphs), x, {"lr": 0.01}
+    if kind == "forecast":
+        steps = pd.DataFrame({"who": names, "day": np.arange(120) // 3, "sold": 50 + DRAWS.normal(size=120) * 9})
+        made = fw.Federation.from_pandas(steps, client="who", label="sold", time="day", window=6, horizon=2)
+        return made, steps[steps["who"] == "a"], {}
+    x = (50 + 20 * DRAWS.normal(size=(120, 5))).astype(np.float32)
+    y = x[:, 0] * 3 if kind == "numbers" else np.arange(120) % 2
+    made = fw.Federation.from_arrays(x, y, client=names, normalize="standard")
+    return made, x[:4], {"model": Net()} if kind == "own" else {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("own", "local"), ("rows", "knn_per"),
+     ("rows", "fedrod")],
+)  # fmt: skip
+def test_every_kind(kind: str, method: str, tmp_path: Path) -> None:
+    """Numbers in their unit, forecasts from the last rows, graphs, modules of one's own, methods with more than one
+    model; whether PyTorch makes a program of them or not.
+    """
+    made, rows, settings = rows_of(kind)
+    result = fw.fit(method, made, **{**QUIET, **settings})
+    model = alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
+    said, expected = model.predict(rows), result.predict(rows, "a")
+    if expected.dtype.kind == "f":
+        np.testing.assert_allclose(said, expected, rtol=1e-5)
+        one = rows if kind == "forecast" else rows[:1]
+        np.testing.assert_allclose(model.predict(one), expected[:1], rtol=1e-5)
+    else:
+        assert said.tolist() == expected.tolist()
+        np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
+    assert bool(model.about["program"]) == (kind != "graph" and method != "knn_per")  # which need the code of fedweave
