@@ -5,10 +5,12 @@ It knows the protocol, the executors and the schedule, never a method.
 
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
@@ -25,17 +27,27 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 
-def train(
-    method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None
-) -> tuple[Tree, Tree, Tree]:
-    """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
+class Trained(NamedTuple):
+    """A local round: downloads (for all, of each), updates [P, ...], states [P, ...] of optimisers that are kept."""
+
+    shared: Tree
+    own: Tree
+    updates: Tree
+    optimizers: Tree
+
+
+def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> Trained:
+    """The cohort's local round, starting from `state`."""
     ids = who.positions.to(who.federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
 
-    def update(own: Tree, client: ClientState, data: ClientData) -> Tree:
-        return method.client_update(shared, own, client, data)
+    def update(own: Tree, client: ClientState, kept: Tree, data: ClientData) -> Tree:
+        with optimizers.remembering(kept if method.training.keep_optimizer else None) as memory:
+            done = method.client_update(shared, own, client, data)
+        return done, memory.states if memory else {}
 
-    return shared, own, executor.each(update, (own, trees.take(state.clients, ids)), who)
+    private = (own, trees.take(state.clients, ids), trees.take(state.optimizers, ids))
+    return Trained(shared, own, *executor.each(update, private, who))
 
 
 def one_round(
@@ -59,7 +71,7 @@ def one_round(
     begun = time.perf_counter()
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates = train(method, state, who, executor, downloads)
+    shared, own, updates, kept = train(method, state, who, executor, downloads)
 
     def base() -> Tree:
         return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
@@ -71,7 +83,8 @@ def one_round(
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
         server = method.aggregate(server, senders, uploads, federation.sizes[senders])
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
-    after = State(state.round + 1, server, clients)
+    kept = kept if whole else trees.take(kept, rows)
+    after = State(state.round + 1, server, clients, optimizers.put(state.optimizers, senders, kept, federation.clients))
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     traffic = method.traffic(shared, own, updates.upload, len(positions))
@@ -89,7 +102,7 @@ def _with_absent(
     if not len(absent):
         return models
     others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    rest = train(method, state, others, executor)[2].model
+    rest = train(method, state, others, executor).updates.model
     return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
 
 
@@ -156,12 +169,14 @@ def run(
     downloads, accountant = Downloads(), Accountant(timeline)
     while state.round < timeline.rounds:
         (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
+        method = stage.method.at(settings.seed, state.round)
         state = hand_over(stage, state, founders, settings, executor) if opens else state
-        state = onboard(stage.method, state, crowd, *joining) if timeline.joins(state.round) else state
+        state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
         due = timeline.evaluates(state.round)
-        state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
+        state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
+        method = stage.method.at(settings.seed, state.round)
         if due:
-            scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
-            numbers = diagnose(stage.method, state.server, crowd.group) | accountant.spent(state.round)
+            scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
+            numbers = diagnose(method, state.server, crowd.group) | accountant.spent(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
-        yield report
+        yield report._replace(method=method)

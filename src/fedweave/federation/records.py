@@ -37,11 +37,19 @@ class Settings:
 
 
 class State(NamedTuple):
-    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
+    """Everything a run needs to go on.
+
+    Attributes:
+        round: rounds done.
+        server: the server's state.
+        clients: the clients' private states [N, ...].
+        optimizers: states [N, ...] of the clients' optimisers by phase of local training; empty unless they are kept.
+    """
 
     round: int
     server: Server
     clients: ClientState
+    optimizers: Tree = {}  # noqa: RUF012 - a tuple's field, never written to
 
 
 class Report(NamedTuple):

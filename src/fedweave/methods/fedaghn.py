@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.federation.collaboration import layer_cosines, weave
+from fedweave.families.weaving import Weaving, everybody
+from fedweave.federation.collaboration import layer_cosines
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
@@ -30,7 +31,7 @@ Role = Literal["trained", "frozen", "absent"]
 
 @method("fedaghn")
 @dataclass(frozen=True, kw_only=True)
-class FedAGHN(SplitClient, GeneratedModels):
+class FedAGHN(Weaving, SplitClient, GeneratedModels):
     """Layer-wise attention over the clients' updates, with a learned self weight and a learned sharpness."""
 
     server_sign: Literal["descent", "literal"] = "literal"
@@ -59,7 +60,11 @@ class FedAGHN(SplitClient, GeneratedModels):
         return phi, self._state(trees.broadcast(model, start.clients), updates)
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        return weave(self.attention(phi, fixed, ids), fixed["models"], [*self.task.layers.values()])
+        return self.woven(self.alpha(phi, fixed, ids), fixed["models"])
+
+    def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        """The weights [L, P, N] that models are mixed by."""
+        return self.controlled(self.attention(phi, fixed, ids), ids)
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
@@ -84,9 +89,7 @@ class FedAGHN(SplitClient, GeneratedModels):
         return table, self._state(state["models"], state["updates"])
 
     def collaboration(self, server: Server) -> Tensor:
-        return self.attention(
-            server["phi"], server["fixed"], torch.arange(len(server["phi"]["p"]), device=server["phi"]["p"].device)
-        )
+        return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
     def _state(self, models: Params, updates: Params) -> Tree:
         return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}

@@ -27,7 +27,10 @@ class TrainSpec:
     steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
     batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
     participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
-    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser, which starts afresh every round"] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser"] = "sgd"
+    client_optimizer: Annotated[
+        Literal["fresh", "kept"], "a new optimiser every round, or one for the whole run: moments and step count stay"
+    ] = "fresh"
     momentum: Annotated[Share, "momentum of sgd"] = 0.0
     weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
     clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None

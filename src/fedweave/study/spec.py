@@ -58,6 +58,7 @@ class Run:
         task = {k: v for k, v in task.items() if k != "metric" or v is not None}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
+        train = {k: v for k, v in train.items() if k != "client_optimizer" or v != "fresh"}
         return {
             "task": task,
             "method": {"name": self.method, **self.options},
