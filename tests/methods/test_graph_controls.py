@@ -9,12 +9,15 @@ import torch
 
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
+from fedweave.federation import graph_quality
 from fedweave.federation.collaboration import edges_of
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
-from fedweave.federation.graph_controls import GraphControl, Recorded, parse
+from fedweave.federation.graph_controls import GraphControl, Recorded
 from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
+from fedweave.federation.graph_words import parse
 from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import viewers
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 
@@ -151,3 +154,49 @@ def test_words() -> None:
     for word in ("unifrom", "given", "replayed:", "oracle:x"):
         with pytest.raises(BadInput, match="graph"):
             parse(word, ("learned",), "graph")
+
+
+@pytest.mark.parametrize("name", ["heurfedamp", "pfedla", "fedaghn"])
+def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
+    """The gain of a source is the validation loss of the mixture without it, minus that with it."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows")
+    *_, report = run(method, federation, replace(SETTINGS, edges=2), Loop())
+    graph = report.method.collaboration(report.state.server)
+    models = {**report.state.server, **report.state.server.get("fixed", {})}["models"]
+    assert len(report.edges) == 2 * tiny.CLIENTS
+    for edge in (report.edges[0], report.edges[-1]):
+        rest = graph[:, edge.learner : edge.learner + 1].clone()
+        losses = []
+        for weights in (rest, rest.index_fill(2, torch.tensor([edge.source]), 0.0)):
+            mixture = method.woven(weights / weights.sum(-1, keepdim=True), models)
+            data = viewers(federation, 0, 0).one(edge.learner)
+            rows = data.val[data.val >= 0]
+            losses.append(task.mean_loss(method.predict(trees.at(mixture, 0), data, rows), data, rows))
+        assert edge.gain == pytest.approx(float(losses[1] - losses[0]), abs=1e-10)
+        assert edge.weight == pytest.approx(float(graph[:, edge.learner, edge.source].mean()))
+        assert edge.source != edge.learner
+
+
+def test_quality_of_graphs() -> None:
+    """A planted graph is found by every measure, noise and equal rows are not; layers are averaged."""
+    group, g = np.repeat([0, 1, 2], 4), np.random.default_rng(0)
+    same = group[:, None] == group
+    shares = np.eye(3)[group] * 0.7 + 0.1
+    divergence = jensen_shannon(shares)
+    planted = np.where(same, 0.3, 0.0) + 0.001 * g.random((12, 12))
+    found = graph_quality.quality(planted[None], group, divergence)
+    assert found["group_auc"] == found["group_precision"] == 1.0
+    assert found["group_mass"] > 0.98
+    assert found["similarity_correlation"] > 0.6
+    noise = g.random((40, 12, 12))
+    lost = graph_quality.quality(noise, group, divergence)
+    assert lost["group_auc"] == pytest.approx(0.5, abs=0.05)
+    assert lost["group_mass"] == pytest.approx(3 / 11, abs=0.02)
+    assert lost["similarity_correlation"] == pytest.approx(0.0, abs=0.05)
+    flat = graph_quality.quality(np.full((1, 12, 12), 1 / 12), group, divergence)
+    assert flat["group_precision"] == pytest.approx(3 / 11)
+    assert "similarity_correlation" not in flat
+    row = np.array([0.5, 0.4, 0.3, 0.2])
+    by_hand = graph_quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
+    assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))

@@ -89,6 +89,8 @@ class ClientModels(Weaving):
     State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": further state of a method}.
     """
 
+    mixes = True
+
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         """Mixture weights [L, P, N]: row = participant, column = source."""

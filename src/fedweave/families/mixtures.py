@@ -29,6 +29,8 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
 
     server_lr: Annotated[Rate, "step size on φ"] = 0.005
 
+    mixes = True
+
     @abstractmethod
     def learnables(self, start: Start) -> Tree:
         """φ before round 0."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.federation.collaboration import weave
-from fedweave.federation.graph_controls import PLAIN, STORED
+from fedweave.federation.graph_words import PLAIN, STORED
 from fedweave.federation.protocol import Method
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params

@@ -15,8 +15,10 @@ from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph
+from fedweave.federation.edge_values import edge_values
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
+from fedweave.federation.graph_quality import MEANING, quality
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.records import Downloads, Report, Settings, State
 from fedweave.federation.schedule import cohort, participants, viewers
@@ -145,12 +147,17 @@ def _deployable(post: Tree, pre: Tree) -> Tree:
     return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
 
 
-def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
-    """The method's own diagnostics and those of its collaboration graph; `group` [N]: the clients' planted groups."""
+def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
+    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`."""
     with torch.no_grad():
         weights = method.collaboration(server)
-        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, group))
-    return {name: float(value) for name, value in named.items()}
+        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, federation.group))
+    numbers = {name: float(value) for name, value in named.items()}
+    if weights is None:
+        return numbers
+    truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))
+    shown = quality(weights.detach().cpu().numpy(), *truth)
+    return numbers | {MEANING[name]: value for name, value in shown.items()}
 
 
 def run(
@@ -177,6 +184,9 @@ def run(
         method = stage.method.at(settings.seed, state.round)
         if due:
             scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
-            numbers = diagnose(method, state.server, crowd.group) | accountant.spent(state.round)
+            numbers = diagnose(method, state.server, crowd) | accountant.spent(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
+        if settings.edges and state.round == timeline.rounds:
+            values = edge_values(method, state, crowd, settings.seed, executor, settings.edges)
+            report = report._replace(edges=values)
         yield report._replace(method=method)

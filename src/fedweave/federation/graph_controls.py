@@ -4,44 +4,18 @@ A method whose server weighs clients passes its weights through `GraphControl`, 
 be tested: the difference from a run that is equal but for its graph.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput
 from fedweave.federation.collaboration import complete_graph, edges_of, row_shares
 from fedweave.tensors import dropout_keys, trees
 
-PLAIN = ("uniform", "self", "shuffled", "oracle")
-STORED = {"given": "file", "replayed": "run"}
 LARGEST = 2**62 - 1
-
-
-class GraphWord(NamedTuple):
-    """The setting `graph` in parts: its kind, and the file or run after the colon."""
-
-    kind: str
-    source: str = ""
-
-
-def parse(word: str, own: Collection[str], where: str) -> GraphWord:
-    """The parts of `word`; `own` are the graphs of the method itself, which are no controls.
-
-    Raises:
-        BadInput: an unknown word, or no file or run where one is needed.
-    """
-    if word in (*own, *PLAIN):
-        return GraphWord(word)
-    kind, _, source = word.partition(":")
-    forms = [*own, *PLAIN, *(f"{name}:<{what}>" for name, what in STORED.items())]
-    if kind not in STORED:
-        choose(word, forms, where)
-    if not source:
-        raise BadInput(f"{where}: {word!r} names no {STORED[kind]}; write {kind}:<{STORED[kind]}>")
-    return GraphWord(kind, source)
 
 
 class Recorded(NamedTuple):
@@ -65,15 +39,18 @@ class GraphControl:
     """What takes the place of learned weights, in one round of one repetition.
 
     Attributes:
-        kind: uniform, self, shuffled or stored.
+        kind: uniform, self, shuffled, stored or without.
         stored: graphs by seed, of the kind "stored"; one under the seed None stands for every seed.
         seed, round: of the repetition, and rounds done so far.
+        base, sources: of the kind "without": the control, if any, whose weights lose one source per client, [N].
     """
 
     kind: str
     stored: Mapping[int | None, Recorded] = field(default_factory=dict)
     seed: int = 0
     round: int = 0
+    base: "GraphControl | None" = None
+    sources: Tensor | None = None
 
     def at(self, seed: int, round: int) -> "GraphControl":
         """The control in another round."""
@@ -92,14 +69,19 @@ class GraphControl:
         """
         free = torch.ones(learned.shape[-1], dtype=torch.bool) if available is None else available
         free = free.to(learned.device)
-        itself = ids[:, None].to(free.device) == torch.arange(len(free), device=free.device)
+        places = torch.arange(len(free), device=free.device)
+        itself = ids[:, None].to(free.device) == places
         if self.kind == "self":
             return itself.to(learned).expand_as(learned)
         if self.kind == "shuffled":
             return self._shuffled(learned, ids, itself, free)
         if self.kind == "uniform":
             return row_shares(free.to(learned)).expand_as(learned)
-        rows = self.graph(len(free)).to(learned)[:, ids]
+        if self.sources is not None:
+            rows = learned if self.base is None else self.base.weights(learned, ids, available)
+            free = self.sources[ids][:, None] != places
+        else:
+            rows = self.graph(len(free)).to(learned)[:, ids]
         if bool(free.all()):
             return rows
         rows = row_shares(rows * free)

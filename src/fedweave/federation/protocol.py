@@ -109,6 +109,8 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # Whether downloads are mixtures of models by the weights of a graph, so that one source can be left out.
+    mixes: ClassVar[bool] = False
     # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
     parameters: ClassVar[tuple[str, ...]] = ("model",)
     # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.
@@ -205,6 +207,10 @@ class Method(ABC):
     def collaboration(self, server: Server) -> Tensor | None:
         """Who learns from whom [L, N, N]: row = learner, column = source; None for methods without such a graph."""
         return None
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        """The model that shows what a client's mixture is worth; by default the one it would deploy."""
+        return self.personalize(shared, own, client, data)
 
     def portrait(self, server: Server) -> Tensor | None:
         """What the server knows every client by [N, D], to be drawn as a map; None for methods without such vectors."""

@@ -43,6 +43,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
     tied: Annotated[bool, "one p and one q per client instead of one per layer"] = False
 
     label = "FedAGHN"
+    mixes = True
 
     @property
     def server_solver(self) -> Solver:

@@ -54,3 +54,6 @@ class FedAMP(ClientModels):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]}

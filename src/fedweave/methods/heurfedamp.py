@@ -65,3 +65,6 @@ class HeurFedAMP(ClientModels):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**client, **own["mixture"]} if self.begin_at == "mixture" else client
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]}

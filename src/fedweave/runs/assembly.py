@@ -234,6 +234,7 @@ def settings(run: Run, seed: int = 0) -> Settings:
         t.join_round,
         t.freeze,
         checks.upload_path(run),
+        run.evaluate.edges,
     )
 
 

@@ -10,8 +10,9 @@ from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.federation import Federation
-from fedweave.federation.graph_controls import GraphControl, GraphWord, Recorded, parse
-from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
+from fedweave.federation.graph_controls import GraphControl, Recorded
+from fedweave.federation.graph_truth import group_graph, similarity_graph
+from fedweave.federation.graph_words import GraphWord, parse
 from fedweave.federation.protocol import Method
 from fedweave.files import read
 from fedweave.methods import METHODS
@@ -72,9 +73,9 @@ def _oracle(method: Method, federation: Federation, where: str) -> torch.Tensor:
     """Equal weights on the true group, else weights that fall with the divergence of the clients' labels."""
     if federation.group is not None:
         return group_graph(federation.group.cpu().numpy())
-    if method.task.targets_are != "classes":
+    if method.task.targets_are != "classes" or federation.divergence is None:
         raise BadInput(f"{where}: the task has neither groups of clients nor labels; use uniform, self or shuffled")
-    return similarity_graph(jensen_shannon(target_shares(method.task, federation)))
+    return similarity_graph(federation.divergence.cpu().numpy())
 
 
 def _given(path: Path, layers: int, clients: int, where: str) -> Recorded:

@@ -63,7 +63,9 @@ class Run:
             "task": task,
             "method": {"name": self.method, **self.options},
             "train": train,
-            "evaluate": {k: v for k, v in asdict(self.evaluate).items() if k != "predictions" or not v},
+            "evaluate": {
+                k: v for k, v in asdict(self.evaluate).items() if (k != "predictions" or not v) and (k != "edges" or v)
+            },
         }
 
     def fingerprint(self) -> str:
