@@ -24,7 +24,7 @@ from fedweave.runs import selection
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
     "pooled", "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
-    "best_round", "at_last", *graph_quality.MEANING,
+    "pre", "post", "best_round", "at_last", *graph_quality.MEANING,
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 # Field of `Tables` -> name of its file.
@@ -86,6 +86,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             **_score(run, table),
             "low": low,
             "high": high,
+            **points(run, table),
             **progress(run),
             **helped.get(run.name, {}),
         }
@@ -98,6 +99,16 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     frame[["mark", *map(column, CONTROLS)]] = ""
     numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
+
+
+def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
+    """The mean over clients and seeds at both evaluation points in the reported rounds: "pre" of the models as received,
+    "post" after local training; NaN for a point that was not evaluated.
+    """
+    rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
+    tests = run.evaluations[run.evaluations["split"] == "test"]
+    means = rounds.merge(tests, on=["seed", "client", "round"]).groupby("point")["value"].mean()
+    return {point: float(means.get(point, np.nan)) for point in ("pre", "post")}
 
 
 def curves(study: Study) -> pd.DataFrame:
