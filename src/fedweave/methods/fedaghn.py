@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
+from fedweave.families.mixtures import among_uploaded
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import layer_cosines
 from fedweave.federation.protocol import Server, Start
@@ -65,7 +66,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """The weights [L, P, N] that models are mixed by."""
-        return self.controlled(self.attention(phi, fixed, ids), ids)
+        alpha = self.controlled(self.attention(phi, fixed, ids), ids)
+        return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
@@ -80,14 +82,17 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
-        return self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        waiting = fixed.get("without_upload")
+        return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
 
     def constrain(self, phi: Tree) -> Tree:
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        table, state = trees.grown((phi, fixed), self.begin(start))
-        return table, self._state(state["models"], state["updates"])
+        table, state = trees.grown((phi, trees.without(fixed, ("without_upload",))), self.begin(start))
+        waiting = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
+        return table, {**self._state(state["models"], state["updates"]), "without_upload": waiting}
 
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))

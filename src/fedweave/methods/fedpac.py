@@ -8,7 +8,7 @@ combined by min_α Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the si
 
 Deviations from JianXu95/FedPAC:
 1. The quadratic program is solved as the least-squares problem that it is, so its matrix needs no eigenvalues removed.
-2. Shares are renormalised after small ones are dropped. 3. The head uses the run's optimiser unless `head_lr` is given.
+2. The head uses the run's optimiser unless `head_lr` is given.
 """
 
 from dataclasses import dataclass

@@ -107,7 +107,8 @@ def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict
         for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))
     }
     return p | {
-        "pooled": row["pooled"], "pre": row["pre"], "post": row["post"], "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
+        "pooled": row["pooled"], "pre": row["pre"], "post": row["post"],
+        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
         "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
         **{name: row[name] for name in GRAPHS},

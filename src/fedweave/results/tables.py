@@ -102,8 +102,8 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
-    """The mean over clients and seeds at both evaluation points in the reported rounds: "pre" of the models as received,
-    "post" after local training; NaN for a point that was not evaluated.
+    """The mean over clients and seeds at both points in the reported rounds: "pre" is of models as received, "post"
+    after local training; NaN for a point that was not evaluated.
     """
     rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
     tests = run.evaluations[run.evaluations["split"] == "test"]
