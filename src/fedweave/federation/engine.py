@@ -83,7 +83,9 @@ def one_round(
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
-        server = method.aggregate(server, senders, uploads, federation.sizes[senders])
+        sizes = federation.sizes[senders]
+        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
+        server = method.aggregate(server, senders, uploads, weights)
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
     kept = kept if whole else trees.take(kept, rows)
     after = State(state.round + 1, server, clients, optimizers.put(state.optimizers, senders, kept, federation.clients))

@@ -135,6 +135,7 @@ def build_method(run: Run, task: Task) -> Method:
         drop_last=bool(task.norms),
         average_buffers=average,
         keep_optimizer=train.client_optimizer == "kept",
+        uniform_mean=train.averaging == "uniform",
     )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}

@@ -26,6 +26,9 @@ class TrainSpec:
     epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
     steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
     batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
+    averaging: Annotated[Literal["size", "uniform"], "what the server weighs uploads by: training rows, or nothing"] = (
+        "size"
+    )
     participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
     optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser"] = "sgd"
     client_optimizer: Annotated[
