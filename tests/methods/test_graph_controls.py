@@ -59,6 +59,7 @@ def test_every_control_reaches_every_weaving_method(name: str) -> None:
     for word, control in {"self": GraphControl("self"), "shuffled": GraphControl("shuffled"), "given": stored}.items():
         *_, report = reports(name, control, settings)
         assert torch.isfinite(report.scores[report.method.point]["test"]).all()
+        assert len(report.method.collaboration(report.state.server)) == len(report.method.task.layers)
         graphs[word] = report.method.collaboration(report.state.server)[-1:]  # FedPAC's graph is its head's alone
     assert torch.equal(graphs["self"] > 0, torch.eye(tiny.CLIENTS, dtype=torch.bool).expand_as(graphs["self"]))
     linked = graphs["given"] > 0

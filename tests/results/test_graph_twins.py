@@ -51,6 +51,8 @@ def test_the_summary_says_what_the_tests_say(made: tuple[results.Study, results.
     line = next(line for line in summary(*made) if line.topic == "Learned graphs")
     assert "FedAGHN [uniform] (" in line.text
     assert " to " in line.text
+    groups = next(line for line in summary(*made) if line.topic == "True groups")
+    assert "uniform" not in groups.text
 
 
 def test_the_board_has_what_the_graph_shows(made: tuple[results.Study, results.Tables]) -> None:

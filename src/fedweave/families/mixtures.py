@@ -54,7 +54,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
         layers = len(self.task.layers)
-        alpha = self.controlled(self.weights(phi, fixed, ids).expand(layers, -1, -1), ids).expand(layers, -1, -1)
+        alpha = self.controlled(self.weights(phi, fixed, ids).expand(layers, -1, -1), ids)
         return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:

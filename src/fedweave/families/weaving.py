@@ -37,7 +37,9 @@ class Weaving(Method):
         Args:
             available: [N] sources that have a model; by default all.
         """
-        return weights if self.control is None else self.control.weights(weights, ids, available)
+        if self.control is None:
+            return weights
+        return self.control.weights(weights, ids, available).expand(len(self.task.layers), -1, -1)
 
     def woven(self, weights: Tensor, models: Params) -> Params:
         """Mixtures [P, ...] of `models` [N, ...] by weights [L, P, N] or [1, P, N], layer by layer."""

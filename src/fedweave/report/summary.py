@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.report import extras
 from fedweave.report.baselines import below_controls
@@ -165,7 +166,8 @@ def _gain(task: str, board: pd.DataFrame) -> str:
 
 
 def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
-    measures = measures[measures["part"] == "all"]
+    learned = [run.name for run in study.runs if not is_control(_graph(run))]
+    measures = measures[(measures["part"] == "all") & measures["run"].isin(learned)]
     rows = measures[measures["quantity"] == AUC]
     if rows.empty:
         yield "No task has both known groups and a method with a collaboration graph."
@@ -175,6 +177,12 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
             yield _group_recovery(str(task), part, varied, study)
     if rows["task"].nunique() > SPELLED:
         yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
+
+
+def _graph(run: results.Run) -> str:
+    """The word for the graph of a run; empty where its method has none."""
+    method = (run.info.get("spec") or {}).get("method")
+    return str(method.get("graph", "")) if isinstance(method, Mapping) else ""
 
 
 def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
