@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from fedweave.client.solvers import SGD, Adam
+from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.client.task import Task
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
@@ -70,7 +70,13 @@ ARGUMENTS: dict[str, dict] = {
     "fedrep": {"head_epochs": 2},
     "fedamp": {"sigma": 20.0, "alpha": 2.0},
 }
-TRAINING = {"nodes": Training(batch_size=0, epochs=2)}
+# On images and nodes every client keeps its optimiser; on rows and series it is a new one every round.
+TRAINING = {
+    "nodes": Training(batch_size=0, epochs=2, keep_optimizer=True),
+    "images": Training(batch_size=4, epochs=2, keep_optimizer=True),
+}
+
+SOLVERS: dict[str, Solver] = {"nodes": Adam(lr=0.02, weight_decay=5e-4), "images": SGD(lr=0.05, momentum=0.5)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.
 ROUNDS_TO_LEARN: dict[str, int] = {"fedpub": 50, "fedsheafhn": 30}
@@ -90,7 +96,7 @@ def symmetric(method: Method) -> Method:
 
 def method(name: str, task: Task, kind: str, **overrides: object) -> Method:
     """The method called `name` on a toy task, ready to run."""
-    solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
+    solver = SOLVERS.get(kind, SGD(lr=0.1))
     training = TRAINING.get(kind, Training(batch_size=4, epochs=2))
     settings = {"solver": solver, "training": training, **ARGUMENTS.get(name, {}), **overrides}
     return METHODS[name](task=task, **settings)

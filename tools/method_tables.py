@@ -53,7 +53,7 @@ def _line(setting: Setting) -> str:
     if get_origin(setting.type) is Literal:
         values = ", ".join(f"`{value}`" for value in get_args(setting.type))
     else:
-        values = ", ".join(filter(None, (KINDS[setting.type], setting.range)))
+        values = ", ".join(filter(None, (KINDS.get(setting.type), setting.range)))
     meaning = setting.meaning.replace("|", "\\|")
     return f"| `{setting.name}` | `{default}` | {values} | {setting.space or '–'} | {meaning} |\n"
 

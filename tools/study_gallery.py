@@ -86,7 +86,9 @@ def _few(names: list[str]) -> str:
 
 def budget(study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     """Rounds of a run, seeds, and trials of a search per method and task."""
-    tasks = [catalogue.merge(base["tasks"][task.get("base", key)], task) for key, task in study["tasks"].items()]
+    tasks = [
+        catalogue.merge(base["tasks"].get(task.get("base", key), {}), task) for key, task in study["tasks"].items()
+    ]
     rounds = sorted({int(task["train"]["rounds"]) for task in tasks})
     spread = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     seeds = study.get("seeds", base["seeds"])

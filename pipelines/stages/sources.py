@@ -1,13 +1,13 @@
 """Stage `sources`: digests of the code behind every other stage, so that each has one dependency for its code."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
-from fedweave.runs import assembly, dependencies
+from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study.spec import Study
 
 
@@ -26,7 +26,9 @@ def main() -> None:
             folder / "tasks" / f"{task}.json", {file for key in runs for file in dependencies.of_run(study.run(key))}
         )
     for key in study.runs:
-        _write(folder / "runs" / f"{key}.json", dependencies.of_run(study.run(key)))
+        run = study.run(key)
+        given = {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
+        _write(folder / "runs" / f"{key}.json", dependencies.of_run(run), given)
     for name in study.ablate:
         _write(folder / "ablations" / f"{name}.json", _ablation(study, name))
     _write(folder / "tables.json", dependencies.of_tables())
@@ -43,8 +45,8 @@ def _ablation(study: Study, name: str) -> set[Path]:
     return {file for run in runs for file in dependencies.of_run(run)} | dealt | {*dependencies.of_statistics()}
 
 
-def _write(file: Path, found: Iterable[Path]) -> None:
-    write_atomic(file, json.dumps(dependencies.listed(found), indent=1) + "\n")
+def _write(file: Path, found: Iterable[Path], data: Mapping[str, str] | None = None) -> None:
+    write_atomic(file, json.dumps({**dependencies.listed(found), **(data or {})}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ searches, params.yaml, the command line and the tables of the documentation are 
 import dataclasses
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
@@ -25,10 +25,10 @@ def _plain(number: float) -> str:
 
 
 class Bound(ABC):
-    """What a number must fulfil; its text completes "it must be"."""
+    """What a number (or a word, see `Words`) must fulfil; its text completes "it must be"."""
 
     @abstractmethod
-    def admits(self, value: float) -> bool:
+    def admits(self, value: Any) -> bool:
         """Whether `value` fulfils it."""
 
 
@@ -92,6 +92,26 @@ class Between(Bound):
 
     def __str__(self) -> str:
         return f"between {_plain(self.low)} and {_plain(self.high)}"
+
+
+@dataclass(frozen=True)
+class Words(Bound):
+    """One of some words, or a word with a name behind a colon, such as given:FILE.
+
+    Attributes:
+        plain: words.
+        named: word -> what its name stands for.
+    """
+
+    plain: tuple[str, ...]
+    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def admits(self, value: object) -> bool:
+        word, _, name = str(value).partition(":")
+        return value in self.plain or (word in self.named and bool(name))
+
+    def __str__(self) -> str:
+        return ", ".join((*self.plain, *(f"{word}:{name}" for word, name in self.named.items())))
 
 
 class Space(ABC):
@@ -210,7 +230,8 @@ class Setting:
         numbers: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         for number in numbers:
             real = isinstance(number, int | float) and not isinstance(number, bool)
-            broken = [str(bound) for bound in self.bounds if real and not bound.admits(number)]
+            checked = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else real)]
+            broken = [str(bound) for bound in checked if not bound.admits(number)]
             if broken:
                 raise BadInput(f"{key}: {shown(value)} is out of range; it must be {' and '.join(broken)}")
 

@@ -1,5 +1,6 @@
 """What every method promises, swept over all methods and the toy tasks they make sense on."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -121,6 +122,8 @@ def test_learns_a_separable_toy(name: str) -> None:
     """After training, clients beat the chance level of their most frequent class by a wide margin."""
     kind = first_kind(name)
     method, federation = objects(name, kind)
+    # A kept Adam pushes on after each overwrite, which the toy's coarse server step of FedSheafHN does not bear.
+    method = replace(method, training=replace(method.training, keep_optimizer=False))
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=1000)
     scores = last(method, federation, settings, Batched())[1][method.point]
     both = torch.stack([scores["val"], scores["test"]]).nanmean()

@@ -75,3 +75,13 @@ def run_with(method: Method, federation) -> torch.Tensor:
     """Deployed models after one round."""
     *_, report = run(method, federation, Settings(rounds=1, seed=2), Loop())
     return deployed(report)
+
+
+def test_uniform_averaging_is_the_plain_mean() -> None:
+    """Uploads of clients with different numbers of rows count alike."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("fedavg", task, "rows", training=Training(batch_size=4, uniform_mean=True))
+    *_, report = run(method, federation, Settings(rounds=1, seed=2), Loop())
+    plain = {name: value.mean(0) for name, value in report.models["post"].items()}
+    for name, value in report.state.server["model"].items():
+        torch.testing.assert_close(value, plain[name], rtol=1e-12, atol=1e-14)

@@ -32,6 +32,7 @@ from fedweave.settings import (
     LogSpace,
     NotSearched,
     Setting,
+    Words,
     describe,
 )
 from fedweave.study import catalogue, search_spaces, spec
@@ -44,13 +45,15 @@ EACH = [pytest.param(name, s, id=f"{name}-{s.name}") for name in METHODS for s i
 
 def made(name: str, values: dict[str, Any]) -> Any:
     """The method `name` with `values`, checked as those of params.yaml."""
-    hidden = {"task": tiny.rows_task(), "solver": None, "training": None}
+    hidden = {"task": tiny.rows_task(), "solver": None, "training": None, "control": None}
     return construct(METHODS[name], values, name, **hidden)
 
 
-def outside(bound: Bound) -> list[float]:
-    """Numbers that `bound` does not admit, the nearest whole ones."""
+def outside(bound: Bound) -> list[Any]:
+    """What `bound` does not admit: the nearest whole numbers, or a word that is none of its own."""
     match bound:
+        case Words(plain, _):
+            return [f"{plain[0]}:x"]
         case AtLeast(low):
             return [int(np.ceil(low)) - 1]
         case Above(low):
@@ -84,7 +87,7 @@ def test_a_setting_holds_what_it_says(name: str, setting: Setting) -> None:
     entry = setting.space.entry() if setting.space else {}
     if "choices" in entry:
         # A name that is chosen by the data, such as "auto", is none of those that a search compares.
-        assert setting.default in entry["choices"] or get_origin(setting.type) is Literal
+        assert setting.default in entry["choices"] or setting.type is str or get_origin(setting.type) is Literal
     elif entry:
         assert entry["low"] <= setting.default <= entry["high"]
         assert entry["low"] > 0 or not entry.get("log")
@@ -97,7 +100,9 @@ def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -
     if get_origin(setting.type) is Literal:
         wrong.append(("nonsense", str(get_args(setting.type)[0])))
     else:
-        wrong.append(("nonsense", {bool: "true or false", int: "whole number", float: "number"}[setting.type]))
+        wrong.append(
+            ("nonsense", {bool: "true or false", int: "whole number", float: "number", str: "must be"}[setting.type])
+        )
     for value, limit in wrong:
         with pytest.raises(BadInput) as caught:
             made(name, {setting.name: value})

@@ -14,7 +14,7 @@ from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
-from fedweave.federation.start import begin
+from fedweave.federation.start import begin, onboard
 from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees
@@ -219,3 +219,31 @@ def test_direct_matrix_steps_along_inner_products() -> None:
     matrix = state.server["phi"]["matrix"]
     assert (matrix >= 0).all()
     torch.testing.assert_close(matrix.sum(1), torch.ones_like(matrix[0]))
+
+
+@pytest.mark.parametrize("name", ["fedaghn", "pfedla", "pfedgat"])
+def test_nobody_learns_from_a_newcomer_before_its_first_upload(name: str) -> None:
+    """In the round in which they join, newcomers start from the common model and give nothing to the others."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows")
+    settings = Settings(rounds=3, seed=2, newcomers=2, join_round=2)
+    *_, before, after = run(method, federation, settings, Loop())
+    state = onboard(method, before.state, federation, 2, 2, Loop())
+    alpha = method.collaboration(state.server)
+    assert not alpha[:, :3, 3:].any()
+    assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand_as(alpha[:, 3:]))
+    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
+    assert (method.collaboration(after.state.server)[:, :3, 3:] > 0).any()
+
+
+@pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
+def test_clients_that_were_never_heard_have_no_weight(name: str) -> None:
+    """Under partial participation nobody is drawn to the models that have not been trained yet."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows")
+    *_, report = run(method, federation, Settings(rounds=1, seed=2, participation=2), Loop())
+    unheard = ~report.state.server["seen"]
+    alpha = method.collaboration(report.state.server)
+    others = ~torch.eye(5, dtype=torch.bool)
+    assert not alpha[:, others & unheard].any()
+    assert alpha[:, others & ~unheard].all()

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedweave.federation import graph_quality
 from fedweave.results import marks, statistics
-from fedweave.runs import selection
 
 RNG = np.random.default_rng(4)
 
@@ -79,19 +79,19 @@ def row_of(tests: pd.DataFrame) -> dict[str, object]:
 def test_auc_of_planted_groups_and_of_none() -> None:
     group = np.arange(12) % 3
     planted = np.where(group[:, None] == group, 0.2, 0.01)
-    assert selection.group_auc(planted, group) == 1.0
-    assert selection.group_auc(-planted, group) == 0.0
-    assert selection.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
+    assert graph_quality.group_auc(planted, group) == 1.0
+    assert graph_quality.group_auc(-planted, group) == 0.0
+    assert graph_quality.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
     own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
-    assert selection.group_auc(own, group) == 1.0
+    assert graph_quality.group_auc(own, group) == 1.0
     assert (
-        selection.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
+        graph_quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
     )  # learners may differ in how much they take
-    drawn = [selection.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
+    drawn = [graph_quality.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
-    assert np.isnan(selection.group_auc(planted, np.zeros(12)))
-    assert np.isnan(selection.group_auc(planted, np.arange(12)))
-    assert np.isnan(selection.group_auc(np.full((12, 12), np.nan), group))
+    assert np.isnan(graph_quality.group_auc(planted, np.zeros(12)))
+    assert np.isnan(graph_quality.group_auc(planted, np.arange(12)))
+    assert np.isnan(graph_quality.group_auc(np.full((12, 12), np.nan), group))
 
 
 def test_auc_against_counting() -> None:
@@ -102,17 +102,17 @@ def test_auc_against_counting() -> None:
         outside = [weights[i, j] for j in range(9) if group[j] != group[i]]
         if inside and outside:
             rows.append(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
-    assert selection.group_auc(weights, group) == pytest.approx(np.mean(rows))
+    assert graph_quality.group_auc(weights, group) == pytest.approx(np.mean(rows))
 
 
 def test_identical_rows_do_not_vary() -> None:
     mixture = RNG.dirichlet(np.ones(10))
-    assert selection.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
-    assert selection.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
+    assert graph_quality.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
+    assert graph_quality.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
         0.0, abs=1e-12
     )
     group = np.arange(10) % 2
     planted = np.where(group[:, None] == group, 0.2, 0.0)
-    assert selection.row_variation(planted) > 0.9
-    assert selection.row_variation(7 * planted) == pytest.approx(selection.row_variation(planted))
-    assert np.isnan(selection.row_variation(np.eye(10)))
+    assert graph_quality.row_variation(planted) > 0.9
+    assert graph_quality.row_variation(7 * planted) == pytest.approx(graph_quality.row_variation(planted))
+    assert np.isnan(graph_quality.row_variation(np.eye(10)))

@@ -24,6 +24,7 @@ from fedweave.federation.collaboration import (
 )
 from fedweave.federation.engine import diagnose, run
 from fedweave.federation.executors import Loop
+from fedweave.federation.graph_quality import MEANING, SIMILARITY, VARIATION
 from fedweave.federation.records import Settings
 from fedweave.runs import archive, federations, repetition
 from fedweave.runs import history as histories
@@ -118,7 +119,7 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
     vectors = method.portrait(report.state.server)
     assert len(vectors) == tiny.CLIENTS
     assert {n: v for r in reports[:-1] for n, v in r.diagnostics.items()} == {}
-    assert report.diagnostics == diagnose(method, report.state.server, federation.group)
+    assert report.diagnostics == diagnose(method, report.state.server, federation)
     assert ("self weight" in report.diagnostics) == (method.collaboration(report.state.server) is not None)
     if name == "pfedhn":
         assert report.diagnostics == {}
@@ -177,12 +178,14 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
     with (tmp_path / "diagnostics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {
-        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups"
+        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups",
+        MEANING[VARIATION], MEANING[SIMILARITY],
     }  # fmt: skip
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
     with np.load(tmp_path / "collaboration-0.npz") as stored:
         assert stored["rounds"].tolist() == [3, 4, 5]
         assert stored["group"].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_allclose(stored["divergence"], made.federation.divergence, rtol=1e-6)
     with np.load(tmp_path / "portrait-0.npz") as stored:
         assert (int(stored["round"]), len(stored["vectors"])) == (5, 5)
     assert not json.loads((tmp_path / "run.json").read_text())["leaks"]

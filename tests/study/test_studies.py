@@ -15,7 +15,21 @@ FIGURES = {
     "fedaghn": ["fig4", "fig5", "app_fig1", "app_fig2"],
     "pfedgat": ["fig2", "fig3", "fig4"],
     "pfedla": ["fig1", "fig5", "fig6", "fig7"],
-    "shn": ["fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11"],
+    "shn": [
+        "fig2",
+        "fig2c",
+        "fig2d",
+        "fig3a",
+        "fig3b",
+        "fig4",
+        "fig6",
+        "fig7",
+        "fig8",
+        "fig9",
+        "fig10",
+        "fig11",
+        "fig12",
+    ],
     "fedsheafhn": ["fig2", "fig3", "fig4", "fig5"],
 }
 STUDIES = {name: catalogue.expand(name, ROOT / "studies") for name in catalogue.studies(ROOT / "studies")}
@@ -194,6 +208,7 @@ def test_figures_draw_from_the_runs_of_their_tables() -> None:
     """Where a figure is a table drawn, its computations are the table's own."""
     for figure, tables in {
         "shn/fig4": ("shn/table2", "shn/table3", "shn/table4"),
+        "shn/fig11": ("shn/table2", "shn/table3", "shn/table4"),
         "fedsheafhn/fig3": ("fedsheafhn/table2",),
     }.items():
         prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
@@ -262,3 +277,26 @@ def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
         assert block == {**defaults, **own.get(method, {})}
         assert block.keys() - {"train", "evaluate"} == defaults.keys()
         assert [key for key, value in own.get(method, {}).items() if key in defaults and value == defaults[key]] == []
+
+
+@pytest.mark.parametrize("name", ["fedpub", "fedsheafhn"])
+def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
+    """Kept moments, plain means, split, seed, decay and dropout of the public code reach every run of the task."""
+    expected = {"fedpub": (1e-6, 0.5, 1, 1234, 0.2), "fedsheafhn": (5e-4, 0.3, 5, 123, 0.4)}[name]
+    study = spec.parse(STUDIES["fedsheafhn/protocols"], name)
+    for method in ("local", "fedper", "fedpub", "fedsheafhn"):
+        run = study.run(f"photo-{name}-{method}")
+        train, task = run.train, run.task
+        assert (train.client_optimizer, train.averaging, run.evaluate.point) == ("kept", "uniform", "post")
+        found = (train.weight_decay, task.model["dropout"], train.epochs, task.partition["seed"])
+        assert (*found, task.partition["split"]["train"]) == expected
+    assert study.run("photo-fedpub-fedpub").options["detached"]
+    fresh = study.run("photo-fresh-local")
+    assert (fresh.train.client_optimizer, fresh.train.averaging) == ("fresh", "size")
+    assert {"client_optimizer", "averaging"}.isdisjoint(fresh.resolved()["train"])
+
+
+def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path, "tasks: {cora: {protocol: fedbub, methods: [local]}}\n")
+    with pytest.raises(BadInput, match=r"protocol.*fedpub"):
+        catalogue.expand("mine", folder)

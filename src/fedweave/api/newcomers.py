@@ -186,8 +186,8 @@ def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int
     path = result.run.folder / STATE.format(seed)
     if not path.is_file():
         raise BadInput(
-            f"{path}: the state of the server is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
-            "train again, or train with newcomers= and join_round="
+            f"{path}: the state of the server is not stored (fw.compare and fw.fit store up to "
+            f"{LARGEST // 2**20} MiB); train again, or train with newcomers= and join_round="
         )
     state = State(*load_tensors(path)["state"])
     if state.round + rounds != prepared.rounds:

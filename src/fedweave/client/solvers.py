@@ -39,6 +39,10 @@ class Solver(ABC):
         """
         return False
 
+    def resumed(self, state: Tree, params: Params) -> Tree:
+        """A state from an earlier round as it goes on at `params`, whose values may be new; by default as it is."""
+        return state
+
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Solver):

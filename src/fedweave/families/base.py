@@ -14,7 +14,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver, owned, pull_back
-from fedweave.federation.collaboration import weave
+from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -83,15 +83,21 @@ class GlobalModel(Method):
         return {"model": self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))}
 
 
-class ClientModels(Method):
+class ClientModels(Weaving):
     """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
 
     State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": further state of a method}.
     """
 
+    mixes = True
+
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         """Mixture weights [L, P, N]: row = participant, column = source."""
+
+    def mixture(self, server: Server, ids: Tensor) -> Tensor:
+        """The weights [L, P, N] that models are mixed by: `weights`, or those of a control of the graph."""
+        return self.controlled(self.weights(server, ids), ids, usable(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
         """The server's further state before round 0; tables lead with [N, ...]. By default nothing."""
@@ -117,10 +123,9 @@ class ClientModels(Method):
         }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        weights = self.weights(server, ids)
+        weights = self.mixture(server, ids)
         shared, own = self.extra_downloads(server, weights, ids)
-        mixture = weave(weights, server["models"], [*self.task.layers.values()])
-        return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
+        return shared, {"mixture": self.woven(weights, server["models"]), "active": server["seen"][ids], **own}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return {}, own["mixture"]
@@ -137,7 +142,7 @@ class ClientModels(Method):
         return trees.grown(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor | None:
-        return self.weights(server, torch.arange(len(server["seen"]), device=server["seen"].device))
+        return self.mixture(server, everybody(server["seen"]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
+from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
 from fedweave.server_networks import TargetHypernetwork
@@ -54,7 +55,8 @@ def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(rows)).to(like)
 
 
-Graph = Literal["auto", "given", "knn", "cosine"]
+GRAPHS = ("auto", "given", "knn", "cosine", "learned")
+GRAPH = "auto: given if there is one, else knn, as learned; or a control in its place"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +151,14 @@ class WarmUp(TableHypernetwork):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphHypernetwork(Hypernetwork):
+class GraphHypernetwork(Weaving, Hypernetwork):
     """Vectors X from a first stage, a graph between clients, and an encoder that mixes X along it into codes.
 
     Stage 1 trains a plain hypernetwork and X. Then the graph is made (or taken as given), X freezes, and encoder and
     hypernetwork start anew; the budget of rounds is the sum of both stages.
     """
 
-    graph: Annotated[Graph, Choices(("knn", "cosine")), "auto: given if there is one, else knn"] = "auto"
+    graph: Annotated[str, words(*GRAPHS), Choices(("knn", "cosine")), GRAPH] = "auto"
     k: Annotated[Count, IntegerSpace(1, 5), "neighbours of knn; 0 leaves every client alone"] = 3
     tau: Annotated[float, Between(-1, 1), Choices((0.2, 0.4, 0.8, 0.9, 0.95, 1.0)), "τ, threshold of cosine"] = 0.95
     stage1_rounds: Annotated[Rounds, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
@@ -165,6 +167,8 @@ class GraphHypernetwork(Hypernetwork):
     depth: Annotated[Size, Choices((1, 2, 3, 4)), "layers of the encoder"] = 3
     channels: Annotated[Size, Choices((8, 16, 32, 64)), "channels of the encoder"] = 32
     dropout: Annotated[Dropout, "dropout of the encoder"] = 0.0
+
+    own_graphs = GRAPHS
 
     @abstractmethod
     def encoder(self, size: int) -> nn.Module:
@@ -175,9 +179,9 @@ class GraphHypernetwork(Hypernetwork):
         return {}
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        return self.woven(self.looked_up(self.table(start)), start)
+        return self.second_stage(self.looked_up(self.table(start)), start)
 
-    def woven(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
+    def second_stage(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
         """(φ, fixed) of stage 2 on vectors x [N, D]."""
         size = x.shape[1]
         phi = {
@@ -190,7 +194,10 @@ class GraphHypernetwork(Hypernetwork):
 
     def edges(self, x: Tensor, start: Start) -> Tensor:
         """The graph [2, E] between clients with vectors x [N, D]."""
-        if self.graph in ("auto", "given") and start.relation is not None:
+        return self.controlled_edges(self._own_edges(x, start), len(x), start.seed)
+
+    def _own_edges(self, x: Tensor, start: Start) -> Tensor:
+        if self.graph not in ("knn", "cosine") and start.relation is not None:
             return from_relation(start.relation, len(x))
         if self.graph == "given":
             raise BadInput("graph: 'given', but this partition has no client graph; use knn or cosine")
@@ -209,7 +216,7 @@ class GraphHypernetwork(Hypernetwork):
 
     def take_over(self, server: Server, start: Start) -> Server:
         """The server of stage 2 from that of stage 1."""
-        phi, fixed = self.woven(self.looked_up(server["phi"]), start)
+        phi, fixed = self.second_stage(self.looked_up(server["phi"]), start)
         return self.assemble({**phi, "hyper": server["phi"]["hyper"]} if self.warm_start else phi, fixed)
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:

@@ -11,7 +11,8 @@ from torch.func import functional_call, vmap
 from fedweave.client.solvers import SGD, Solver
 from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.hypernetworks import vectors
-from fedweave.federation.collaboration import row_shares, weave
+from fedweave.families.weaving import Weaving, everybody
+from fedweave.federation.collaboration import row_shares
 from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.server_networks import LayerWeights
 from fedweave.settings import LogSpace, Rate, Size
@@ -20,13 +21,15 @@ from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedMixtures(SplitClient, GeneratedModels):
+class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     """The server keeps every client's last model; φ says how to mix them.
 
     State: fixed = {"models": [N, ...]}. Plain gradient descent on φ, so that rows of absent clients keep their bits.
     """
 
     server_lr: Annotated[Rate, "step size on φ"] = 0.005
+
+    mixes = True
 
     @abstractmethod
     def learnables(self, start: Start) -> Tree:
@@ -50,7 +53,8 @@ class LearnedMixtures(SplitClient, GeneratedModels):
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
-        alpha = self.weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
+        layers = len(self.task.layers)
+        alpha = self.controlled(self.weights(phi, fixed, ids).expand(layers, -1, -1), ids)
         return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
@@ -59,12 +63,14 @@ class LearnedMixtures(SplitClient, GeneratedModels):
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        alpha, layers = self.alpha(phi, fixed, ids), [*self.task.layers.values()]
-        woven, retained = weave(alpha, fixed["models"], layers), self.retained(alpha, ids)
+        alpha = self.alpha(phi, fixed, ids)
+        woven, retained = self.woven(alpha, fixed["models"]), self.retained(alpha, ids)
         if retained is None:
             return woven
         # One column per layer, spread over the layer's parameters.
-        stays = {name: column for column, names in zip(retained.T, layers, strict=True) for name in names}
+        stays = {
+            name: column for column, names in zip(retained.T, self.task.layers.values(), strict=True) for name in names
+        }
         held = trees.take(fixed["models"], ids)
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
@@ -81,7 +87,7 @@ class LearnedMixtures(SplitClient, GeneratedModels):
 
     def collaboration(self, server: Server) -> Tensor:
         like = next(iter(server["fixed"]["models"].values()))
-        return self.alpha(server["phi"], server["fixed"], torch.arange(len(like), device=like.device))
+        return self.alpha(server["phi"], server["fixed"], everybody(like))
 
 
 def among_uploaded(alpha: Tensor, ids: Tensor, without_upload: Tensor) -> Tensor:

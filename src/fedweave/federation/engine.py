@@ -5,16 +5,20 @@ It knows the protocol, the executors and the schedule, never a method.
 
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph
+from fedweave.federation.edge_values import edge_values
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
+from fedweave.federation.graph_quality import MEANING, quality
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.records import Downloads, Report, Settings, State
 from fedweave.federation.schedule import cohort, participants, viewers
@@ -25,17 +29,27 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 
-def train(
-    method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None
-) -> tuple[Tree, Tree, Tree]:
-    """(shared, own, updates [P]) of the cohort's local round, starting from `state`."""
+class Trained(NamedTuple):
+    """A local round: downloads (for all, of each), updates [P, ...], states [P, ...] of optimisers that are kept."""
+
+    shared: Tree
+    own: Tree
+    updates: Tree
+    optimizers: Tree
+
+
+def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> Trained:
+    """The cohort's local round, starting from `state`."""
     ids = who.positions.to(who.federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
 
-    def update(own: Tree, client: ClientState, data: ClientData) -> Tree:
-        return method.client_update(shared, own, client, data)
+    def update(own: Tree, client: ClientState, kept: Tree, data: ClientData) -> Tree:
+        with optimizers.remembering(kept if method.training.keep_optimizer else None) as memory:
+            done = method.client_update(shared, own, client, data)
+        return done, memory.states if memory else {}
 
-    return shared, own, executor.each(update, (own, trees.take(state.clients, ids)), who)
+    private = (own, trees.take(state.clients, ids), trees.take(state.optimizers, ids))
+    return Trained(shared, own, *executor.each(update, private, who))
 
 
 def one_round(
@@ -61,7 +75,7 @@ def one_round(
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates = train(method, state, who, executor, downloads)
+    shared, own, updates, kept = train(method, state, who, executor, downloads)
 
     def base() -> Tree:
         return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
@@ -71,9 +85,12 @@ def one_round(
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
-        server = method.aggregate(server, senders, uploads, federation.sizes[senders])
+        sizes = federation.sizes[senders]
+        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
+        server = method.aggregate(server, senders, uploads, weights)
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
-    after = State(state.round + 1, server, clients)
+    kept = kept if whole else trees.take(kept, rows)
+    after = State(state.round + 1, server, clients, optimizers.put(state.optimizers, senders, kept, federation.clients))
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     traffic = method.traffic(shared, own, updates.upload, len(positions))
@@ -94,7 +111,7 @@ def _with_absent(
     if not len(absent):
         return models
     others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    rest = train(method, state, others, executor)[2].model
+    rest = train(method, state, others, executor).updates.model
     return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
 
 
@@ -137,12 +154,17 @@ def _deployable(post: Tree, pre: Tree) -> Tree:
     return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
 
 
-def diagnose(method: Method, server: Server, group: Tensor | None) -> dict[str, float]:
-    """The method's own diagnostics and those of its collaboration graph; `group` [N]: the clients' planted groups."""
+def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
+    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`."""
     with torch.no_grad():
         weights = method.collaboration(server)
-        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, group))
-    return {name: float(value) for name, value in named.items()}
+        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, federation.group))
+    numbers = {name: float(value) for name, value in named.items()}
+    if weights is None:
+        return numbers
+    truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))
+    shown = quality(weights.detach().cpu().numpy(), *truth)
+    return numbers | {MEANING[name]: value for name, value in shown.items()}
 
 
 def run(
@@ -161,12 +183,17 @@ def run(
     downloads, accountant = Downloads(), Accountant(timeline)
     while state.round < timeline.rounds:
         (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
+        method = stage.method.at(settings.seed, state.round)
         state = hand_over(stage, state, founders, settings, executor) if opens else state
-        state = onboard(stage.method, state, crowd, *joining) if timeline.joins(state.round) else state
+        state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
         due = timeline.evaluates(state.round)
-        state, report, post = one_round(stage.method, state, crowd, settings, executor, due, downloads)
+        state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
+        method = stage.method.at(settings.seed, state.round)
         if due:
-            scores, models = evaluate(stage.method, state, crowd, settings, executor, post, downloads)
-            numbers = diagnose(stage.method, state.server, crowd.group) | accountant.spent(state.round)
+            scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
+            numbers = diagnose(method, state.server, crowd) | accountant.spent(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
-        yield report
+        if settings.edges and state.round == timeline.rounds:
+            values = edge_values(method, state, crowd, settings.seed, executor, settings.edges)
+            report = report._replace(edges=values)
+        yield report._replace(method=method)

@@ -33,6 +33,7 @@ class Federation:
         ids: the clients' identities [N]; random streams depend on them, not on positions.
         relation: [2, R] the given client graph, both directions, or None.
         group: [N] planted group of each client, or None.
+        divergence: [N, N] how much the training targets of two clients differ (Jensen-Shannon), or None.
         attack: which clients attack and how, or None.
     """
 
@@ -45,6 +46,7 @@ class Federation:
     extents: dict[str, Tensor] = field(default_factory=dict)
     relation: Tensor | None = None
     group: Tensor | None = None
+    divergence: Tensor | None = None
     attack: Attack | None = None
 
     @property
@@ -88,6 +90,7 @@ class Federation:
             own=take(self.own, positions),
             extents=take(self.extents, positions),
             group=group,
+            divergence=None if self.divergence is None else self.divergence[positions][:, positions],
             relation=_restrict(self.relation, positions, self.clients),
             attack=None if self.attack is None else self.attack.select(positions),
         )
@@ -95,9 +98,8 @@ class Federation:
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on `device`."""
         moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
-        optional = {
-            name: value for name in ("relation", "group", "attack") if (value := getattr(self, name)) is not None
-        }
+        names = ("relation", "group", "divergence", "attack")
+        optional = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(
             self,
             shared={k: v.to(device) for k, v in self.shared.items()},

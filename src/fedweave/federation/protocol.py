@@ -6,17 +6,19 @@ dictionaries of tensors. Only `enrol`, `client_update`, `personalize` and `predi
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import torch
 from torch import Tensor
 
+from fedweave.client import optimizers
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import Loss, Solver
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
+from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
@@ -88,13 +90,15 @@ class Method(ABC):
 
     Attributes:
         task: what clients learn.
-        solver: the clients' optimiser, fresh every round.
+        solver: the clients' optimiser.
         training: batches and epochs of a round.
+        control: what replaces the collaboration graph that the method learns, or None.
     """
 
     task: Task = field(default=UNBOUND, repr=False)
     solver: Solver = field(default=UNBOUND, repr=False)
     training: Training = field(default=UNBOUND, repr=False)
+    control: GraphControl | None = field(default=None, repr=False)
 
     label: ClassVar[str]
     # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
@@ -107,6 +111,8 @@ class Method(ABC):
     averages: ClassVar[bool] = False
     # Whether one party trains on the rows of all clients. Such a method is a control: an upper bound, not federated.
     pools: ClassVar[bool] = False
+    # Whether downloads are mixtures of models by the weights of a graph, so that one source can be left out.
+    mixes: ClassVar[bool] = False
     # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
     parameters: ClassVar[tuple[str, ...]] = ("model",)
     # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.
@@ -133,6 +139,10 @@ class Method(ABC):
         """The model a client would deploy now: any tree that `predict` understands."""
 
     # Neutral defaults.
+
+    def at(self, seed: int, round: int) -> Self:
+        """The method in one round of one repetition; only what a control of its graph does depends on them."""
+        return self if self.control is None else replace(self, control=self.control.at(seed, round))
 
     @classmethod
     def settings(cls) -> tuple[Setting, ...]:
@@ -200,6 +210,10 @@ class Method(ABC):
         """Who learns from whom [L, N, N]: row = learner, column = source; None for methods without such a graph."""
         return None
 
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
+        """The model that shows what a client's mixture is worth; by default the one it would deploy."""
+        return self.personalize(shared, own, client, data)
+
     def portrait(self, server: Server) -> Tensor | None:
         """What the server knows every client by [N, D], to be drawn as a map; None for methods without such vectors."""
         return None
@@ -226,6 +240,7 @@ class Method(ABC):
         epochs: slice | None = None,
         solver: Solver | None = None,
         state: Tree | None = None,
+        phase: str | None = None,
     ) -> Fit:
         """Train `names` (default: every parameter) of `model` on the client's plan with the method's solver.
 
@@ -233,12 +248,18 @@ class Method(ABC):
             loss: default is the task's objective on `data`.
             epochs: which epochs of the plan; default are the first `training.epochs`.
             solver, state: another optimiser, and its state to continue from.
+            phase: which of the client's optimisers trains, if they are kept; by default the first call of a round has
+                the first one, the second call the second one. A kept state comes before `state`.
         """
         plan = data.plan[epochs if epochs is not None else slice(0, self.training.epochs)]
-        names = self.task.params if names is None else names
-        return descend(
-            loss or self.task.objective(data), model, plan, solver or self.solver, data.key, names, state, data.padded
-        )
+        names, solver = self.task.params if names is None else tuple(names), solver or self.solver
+        memory = optimizers.current()
+        if memory is not None:
+            phase, state = memory.recall(phase, solver, trees.only(model, names), state)
+        fit = descend(loss or self.task.objective(data), model, plan, solver, data.key, names, state, data.padded)
+        if memory is not None and phase is not None:
+            memory.states[phase] = fit.state
+        return fit
 
     def split_update(self, fit: Fit, **extra: Tree) -> Update:
         """The update of a client that uploads the trained model, and `extra`, and keeps the tensors `local_names`."""

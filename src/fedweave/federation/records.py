@@ -24,6 +24,7 @@ class Settings:
         join_round: the round before which they join; 0 means nobody is absent.
         freeze: the server learns nothing more once they have joined.
         upload_path: what happens to uploads on their way.
+        edges: edges of the collaboration graph per client whose value is measured after the last round.
     """
 
     rounds: int
@@ -34,14 +35,40 @@ class Settings:
     join_round: int = 0
     freeze: bool = False
     upload_path: UploadPath = PLAIN
+    edges: int = 0
 
 
 class State(NamedTuple):
-    """Everything a run needs to go on: rounds done, the server's state, the clients' private states [N, ...]."""
+    """Everything a run needs to go on.
+
+    Attributes:
+        round: rounds done.
+        server: the server's state.
+        clients: the clients' private states [N, ...].
+        optimizers: states [N, ...] of the clients' optimisers by phase of local training; empty unless they are kept.
+    """
 
     round: int
     server: Server
     clients: ClientState
+    optimizers: Tree = {}  # noqa: RUF012 - a tuple's field, never written to
+
+
+class EdgeValue(NamedTuple):
+    """What one source is worth to one client: a row of edges.csv.
+
+    Attributes:
+        round: rounds done.
+        learner, source: clients.
+        weight: of the edge, the mean over layers.
+        gain: validation loss without the source minus that with it; positive where it helps.
+    """
+
+    round: int
+    learner: int
+    source: int
+    weight: float
+    gain: float
 
 
 class Report(NamedTuple):
@@ -58,6 +85,7 @@ class Report(NamedTuple):
         diagnostics: name -> number, about the server after the round; empty between evaluations.
         state: the state after the round.
         method: the method of this stage.
+        edges: values of sampled edges, after the last round of a run that asks for them.
     """
 
     round: int
@@ -71,6 +99,7 @@ class Report(NamedTuple):
     diagnostics: dict[str, float]
     state: State
     method: Method
+    edges: tuple[EdgeValue, ...] = ()
 
 
 class Downloads:

@@ -26,6 +26,8 @@ class Training:
         steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
         drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
         average_buffers: BatchNorm statistics travel and are averaged with the model, in methods that average.
+        uniform_mean: the server weighs uploads alike, and not by training rows.
+        keep_optimizer: every client has one optimiser for the whole run, instead of a new one every round.
     """
 
     batch_size: int = 32
@@ -33,6 +35,8 @@ class Training:
     steps: int = 0
     drop_last: bool = False
     average_buffers: bool = False
+    keep_optimizer: bool = False
+    uniform_mean: bool = False
 
 
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:

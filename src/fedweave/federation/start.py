@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fedweave.client import optimizers
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method, Stage, Start
@@ -64,7 +65,10 @@ def onboard(
     start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
     joined = trees.broadcast(method.join(model), newcomers)
     return State(
-        state.round, method.admit(state.server, enrolled, newcomers, start), trees.concat([state.clients, joined])
+        state.round,
+        method.admit(state.server, enrolled, newcomers, start),
+        trees.concat([state.clients, joined]),
+        optimizers.grown(state.optimizers, newcomers),
     )
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedweave.families import SplitClient
+from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import cosines, row_shares
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
@@ -30,7 +31,7 @@ from fedweave.tensors.trees import Tree
 
 @method("cfl")
 @dataclass(frozen=True, kw_only=True)
-class CFL(SplitClient):
+class CFL(Weaving, SplitClient):
     """FedAvg that splits where clients' updates contradict each other."""
 
     eps1: Annotated[NonNegative, LogSpace(0.1, 4), "ε1, a cluster is stationary below this norm of its mean"] = 0.5
@@ -59,7 +60,8 @@ class CFL(SplitClient):
         split = int(server["round"]) >= self.first_split
         labels = self._split(server["labels"], trees.flat(updates), has_update) if split else server["labels"]
         present = torch.zeros_like(has_update).index_fill(0, ids, True)
-        share = row_shares(((labels[:, None] == labels) & present).double())
+        own = row_shares(((labels[:, None] == labels) & present).double())
+        share = self.controlled_row(own, everybody(labels), present, ahead=1) * present
         models = trees.tree_map(torch.add, server["models"], trees.mixed(updates, share))
         return {
             "models": models,
@@ -79,7 +81,7 @@ class CFL(SplitClient):
 
     def collaboration(self, server: Server) -> Tensor:
         same = (server["labels"][:, None] == server["labels"]).to(torch.get_default_dtype())
-        return row_shares(same).expand(len(self.task.layers), -1, -1)
+        return self.controlled_row(row_shares(same), everybody(same)).expand(len(self.task.layers), -1, -1)
 
     def _split(self, labels: Tensor, updates: Tensor, has_update: Tensor) -> Tensor:
         """New labels [N] from the last ones and the latest updates [N, P]; the smaller part gets a new label."""

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.federation.collaboration import layer_cosines, weave
+from fedweave.families.mixtures import among_uploaded
+from fedweave.families.weaving import Weaving, everybody
+from fedweave.federation.collaboration import layer_cosines
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
@@ -30,7 +32,7 @@ Role = Literal["trained", "frozen", "absent"]
 
 @method("fedaghn")
 @dataclass(frozen=True, kw_only=True)
-class FedAGHN(SplitClient, GeneratedModels):
+class FedAGHN(Weaving, SplitClient, GeneratedModels):
     """Layer-wise attention over the clients' updates, with a learned self weight and a learned sharpness."""
 
     server_sign: Literal["descent", "literal"] = "literal"
@@ -42,6 +44,7 @@ class FedAGHN(SplitClient, GeneratedModels):
     tied: Annotated[bool, "one p and one q per client instead of one per layer"] = False
 
     label = "FedAGHN"
+    mixes = True
 
     @property
     def server_solver(self) -> Solver:
@@ -59,7 +62,12 @@ class FedAGHN(SplitClient, GeneratedModels):
         return phi, self._state(trees.broadcast(model, start.clients), updates)
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        return weave(self.attention(phi, fixed, ids), fixed["models"], [*self.task.layers.values()])
+        return self.woven(self.alpha(phi, fixed, ids), fixed["models"])
+
+    def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        """The weights [L, P, N] that models are mixed by."""
+        alpha = self.controlled(self.attention(phi, fixed, ids), ids)
+        return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
@@ -74,19 +82,20 @@ class FedAGHN(SplitClient, GeneratedModels):
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
-        return self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        waiting = fixed.get("without_upload")
+        return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
 
     def constrain(self, phi: Tree) -> Tree:
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        table, state = trees.grown((phi, fixed), self.begin(start))
-        return table, self._state(state["models"], state["updates"])
+        table, state = trees.grown((phi, trees.without(fixed, ("without_upload",))), self.begin(start))
+        waiting = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
+        return table, {**self._state(state["models"], state["updates"]), "without_upload": waiting}
 
     def collaboration(self, server: Server) -> Tensor:
-        return self.attention(
-            server["phi"], server["fixed"], torch.arange(len(server["phi"]["p"]), device=server["phi"]["p"].device)
-        )
+        return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
     def _state(self, models: Params, updates: Params) -> Tree:
         return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import proximal
 from fedweave.families import ClientModels
+from fedweave.families.weaving import usable
 from fedweave.federation.protocol import ClientState, Server, Update
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Weight
@@ -39,6 +40,7 @@ class FedAMP(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         thetas = trees.flat(server["models"])
         xi = self.alpha / self.sigma * torch.exp(-torch.cdist(thetas[ids], thetas).square() / self.sigma)
+        xi = xi * usable(server["seen"])
         rows = torch.arange(len(ids), device=xi.device)
         xi[rows, ids] = 0.0
         xi[rows, ids] = 1.0 - xi.sum(1)
@@ -54,3 +56,6 @@ class FedAMP(ClientModels):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]}

@@ -7,6 +7,7 @@ if all are 0; then it trains and uploads θ_i, and P_ij gains w_j. M·P go down,
 
 Deviation: the local validation set is the task's validation split; NVlabs/FedFomo carves 20 % off the training rows.
 `raw_affinity` adds the scores before clipping and normalisation to P, as TsingZ0/PFLlib does.
+A control of the graph replaces the shares of P, and training starts from the server's mixture by them.
 """
 
 from dataclasses import dataclass
@@ -16,19 +17,20 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.families.sampling import best_sources
+from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.collaboration import row_shares
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.federation.graph_controls import LARGEST
+from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Rate, Share, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
 
-LARGEST = 2**62 - 1
-
 
 @method("fedfomo")
 @dataclass(frozen=True, kw_only=True)
-class FedFomo(Method):
+class FedFomo(Weaving):
     """Every client takes from other clients' models what lowers its own validation loss."""
 
     models: Annotated[Size, IntegerSpace(2, 10), "M, models sent to a client"] = 5
@@ -40,13 +42,10 @@ class FedFomo(Method):
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)
-        tables = {
+        return {
             "models": models,
             "affinity": torch.eye(start.clients, dtype=self.task.dtype),
             "ids": start.ids.clone(),
-        }
-        return {
-            **tables,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
             "key": dropout_keys.key(start.seed),
             "round": torch.tensor(0),
@@ -57,10 +56,13 @@ class FedFomo(Method):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         picks, live = self.picks(server, ids)
-        return {}, {"models": trees.tree_map(lambda t: t[picks], server["models"]), "live": live}
+        own = {"models": trees.tree_map(lambda t: t[picks], server["models"]), "live": live}
+        if self.control is None:
+            return {}, own
+        return {}, {**own, "mixture": self.woven(self.collaboration(server)[:, ids], server["models"])}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
-        return {}, {}  # several models of others, none of which is where training starts
+        return {}, own.get("mixture", {})  # training does not start from any of the models of others
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         scores = self._scores(own, client, data)
@@ -80,13 +82,15 @@ class FedFomo(Method):
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         one = trees.nbytes(uploads["model"]) // participants
-        return one * int(own["live"].sum()) + trees.nbytes(own["live"]), trees.nbytes(uploads)
+        models = int(own["live"].sum()) + (participants if "mixture" in own else 0)
+        return one * models + trees.nbytes(own["live"]), trees.nbytes(uploads)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         return trees.grown(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor:
-        return row_shares(server["affinity"].clamp(min=0)).expand(len(self.task.layers), -1, -1)
+        shares = row_shares(server["affinity"].clamp(min=0)).expand(len(self.task.layers), -1, -1)
+        return self.controlled(shares, everybody(shares[0]), usable(server["seen"]))
 
     def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
@@ -94,17 +98,9 @@ class FedFomo(Method):
         draws = dropout_keys.fold(base, who[:, None], server["ids"][None, :]) & LARGEST
         epsilon = (self.epsilon - self.decay * server["round"]).clamp(min=0.0)
         free = server["seen"] & (ids[:, None] != torch.arange(len(server["ids"]), device=ids.device))
-        chosen, live = [ids.new_zeros(len(ids), 0)], [free[:, :0]]
-        for slot in range(min(self.models, len(server["ids"]) - 1)):
-            best = server["affinity"][ids].masked_fill(~free, -torch.inf)
-            explores = (dropout_keys.fold(base, who, -1 - slot) & LARGEST) < epsilon * LARGEST
-            # Random choices and ties are decided by draws that depend on identities.
-            eligible = free & ((best == best.amax(1, keepdim=True)) | explores[:, None])
-            pick = draws.masked_fill(~eligible, -1).argmax(1, keepdim=True)
-            live.append(free.gather(1, pick))
-            chosen.append(pick)
-            free = free.scatter(1, pick, False)
-        return torch.cat(chosen, 1), torch.cat(live, 1)
+        slots = -1 - torch.arange(min(self.models, len(server["ids"]) - 1), device=ids.device)
+        explores = (dropout_keys.fold(base, who[:, None], slots) & LARGEST) < epsilon * LARGEST
+        return best_sources(server["affinity"][ids], free, draws, explores)
 
     def _scores(self, own: Tree, client: ClientState, data: ClientData) -> Tensor:
         """(L(θ) − L(θ_j)) / ‖θ_j − θ‖ [M] on the validation rows; 0 for empty slots."""
@@ -115,6 +111,8 @@ class FedFomo(Method):
         return (losses[0] - losses[1:]) / gaps.sqrt().clamp(min=1e-12) * own["live"]
 
     def _mixed(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
+        if "mixture" in own:
+            return {**client, **own["mixture"]}
         # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
         mixed = trees.mixed(own["models"], weights)
         return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}

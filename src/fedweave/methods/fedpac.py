@@ -8,7 +8,7 @@ combined by min_α Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the si
 
 Deviations from JianXu95/FedPAC:
 1. The quadratic program is solved as the least-squares problem that it is, so its matrix needs no eigenvalues removed.
-2. Shares are renormalised after small ones are dropped. 3. The head uses the run's optimiser unless `head_lr` is given.
+2. The head uses the run's optimiser unless `head_lr` is given.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Solver
 from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, shares
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
+from fedweave.families.weaving import Weaving
+from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
 from fedweave.tensors import trees
@@ -29,7 +30,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("fedpac")
 @dataclass(frozen=True, kw_only=True)
-class FedPAC(Method):
+class FedPAC(Weaving):
     """Features aligned to common prototypes, heads combined where that helps."""
 
     lam: Annotated[Weight, LogSpace(0.01, 10), "λ, weight of the alignment"] = 1.0
@@ -93,10 +94,12 @@ class FedPAC(Method):
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)
         totals = counts.sum(0)
         alpha = shares(uploads["variance"], uploads["h"])
+        present = torch.zeros_like(server["sizes"], dtype=torch.bool).index_fill(0, ids, True)
         rows = torch.zeros_like(server["alpha"][ids]).index_copy(1, ids, alpha)
+        rows = self.controlled_row(rows, ids, present, ahead=1)
         return {
             "model": trees.weighted_mean(uploads["model"], weights),
-            "heads": trees.put(server["heads"], ids, trees.mixed(uploads["head"], alpha)),
+            "heads": trees.put(server["heads"], ids, trees.mixed(uploads["head"], rows[:, ids])),
             "prototypes": torch.einsum("pc,pcd->cd", counts, uploads["means"]) / totals.clamp(min=1)[:, None],
             "known": totals > 0,
             "alpha": server["alpha"].index_copy(0, ids, rows),

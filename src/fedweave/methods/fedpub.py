@@ -8,7 +8,7 @@ per tensor, from round 1 on.
 
 Deviations from JinheonBaek/FED-PUB:
 1. Both regularisers have gradients; `detached` leaves them out, as the code does.
-2. Adam's moments start afresh every round.
+2. Adam's moments start afresh every round, unless `train.client_optimizer` is kept, as in the code.
 3. Similarities are to every client's latest embedding, not to this round's participants.
 4. Masks do not decay: W ⊙ m would end at 0.
 """

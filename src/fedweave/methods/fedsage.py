@@ -81,7 +81,8 @@ class FedSage(Mending):
         trained = NETWORKS if learning else NETWORKS[:1]
         model = {f"{name}/{n}": p for name in trained for n, p in mine[name].items()}
         losses = self.generator_losses(shared, own, mine, data) if learning else self.classifier_losses(mine, data)
-        fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses))
+        phase = "generators" if learning else "classifier"
+        fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses), phase=phase)
         state = {**mine, **{name: part(fit.model, name) for name in trained}}
         upload = {"model": state["classifier"]} if data.round + 1 >= self.generator_rounds else {}
         return Update(upload, state, {**state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)

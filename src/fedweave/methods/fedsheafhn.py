@@ -22,6 +22,7 @@ from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.families import GeneratedModels
 from fedweave.families.embedded import EmbeddedClient, unit_vectors
 from fedweave.families.hypernetworks import applied
+from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.federation.registry import method
@@ -34,7 +35,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("fedsheafhn")
 @dataclass(frozen=True, kw_only=True)
-class FedSheafHN(EmbeddedClient, GeneratedModels):
+class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
     """Models of graph clients from a hypernetwork behind sheaf diffusion."""
 
     lr_theta: Annotated[Rate, LogSpace(0.001, 0.02), "learning rate of Adam on the encoder S_θ"] = 0.001
@@ -68,7 +69,8 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        return self._run(phi, fixed, "forward", ids, key=fixed["key"])
+        control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, everybody(a))}
+        return self._run(phi, fixed, "forward", ids, key=fixed["key"], **control)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updated = self.embedding == "graph" and "embedding" in uploads
@@ -85,9 +87,10 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         }
 
     def collaboration(self, server: Server) -> Tensor | None:
-        if self.attention == "none":
+        if self.attention == "none" and self.control is None:
             return None
-        return self._run(server["phi"], server["fixed"], "mixing").expand(len(self.task.layers), -1, -1)
+        mixing = self._run(server["phi"], server["fixed"], "mixing")
+        return self.controlled_row(mixing, everybody(mixing)).expand(len(self.task.layers), -1, -1)
 
     def portrait(self, server: Server) -> Tensor:
         return self._run(server["phi"], server["fixed"], "encode")
@@ -106,7 +109,7 @@ class FedSheafHN(EmbeddedClient, GeneratedModels):
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
         return CollaborativeHypernetwork(clients, size, trees.without(self.task.shapes(), self.local_names), **options)
 
-    def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Tensor) -> Any:
+    def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:
         x = fixed["x"]
         edges = complete_graph(len(x)).to(x.device)
         return applied(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import proximal
 from fedweave.families import ClientModels
+from fedweave.families.weaving import usable
 from fedweave.federation.collaboration import model_cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -50,7 +51,8 @@ class HeurFedAMP(ClientModels):
         alike = model_cosines(server["models"], server["fixed"]["initial"] if self.origin == "initial" else None)
         itself = torch.arange(len(alike), device=ids.device) == ids[:, None]
         # A client without others has nobody to share 1 − ω with and keeps it.
-        others = (self.sigma * alike[ids]).masked_fill(itself, -torch.inf).softmax(-1).nan_to_num()
+        without = itself | ~usable(server["seen"])
+        others = (self.sigma * alike[ids]).masked_fill(without, -torch.inf).softmax(-1).nan_to_num()
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
 
@@ -65,3 +67,6 @@ class HeurFedAMP(ClientModels):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**client, **own["mixture"]} if self.begin_at == "mixture" else client
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]}

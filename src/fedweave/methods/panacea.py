@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.solvers import pull_back
-from fedweave.families.hypernetworks import Graph, GraphHypernetwork
+from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.protocol import Start, initialised
 from fedweave.federation.registry import method
 from fedweave.server_networks import GCNEncoder
@@ -31,7 +31,7 @@ from fedweave.tensors.trees import Tree
 class Panacea(GraphHypernetwork):
     """Hypernetwork behind graph convolutions whose codes also tell who is connected to whom."""
 
-    graph: Annotated[Graph, NotSearched()] = "auto"
+    graph: Annotated[str, NotSearched()] = "auto"
     k: Annotated[int, NotSearched()] = 3
     tau: Annotated[float, NotSearched()] = 0.95
     train_x: bool = True

@@ -55,7 +55,7 @@ class PFedGraph(ClientModels):
 
     def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         models = server["models"]
-        return {}, {"direction": trees.mixed(models, weights[0] / trees.norms(models).clamp(min=1e-12))}
+        return {}, {"direction": self.woven(weights / trees.norms(models).clamp(min=1e-12), models)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)

@@ -45,6 +45,9 @@ class Envelope(Solver):
             "taken": taken,
         }
 
+    def resumed(self, state: Tree, params: Params) -> Tree:
+        return {**self.init(params), "outer": state["outer"]}
+
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         w, taken = state["w"], state["taken"] + 1
         theta = {

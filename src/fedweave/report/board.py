@@ -7,10 +7,20 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
 from fedweave.plots import Look
 from fedweave.results import EMPTY, Run, format_score, interval, published
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, column, marked, outcome, to_control
 
+POINTS = {"pre": "as received", "post": "after training"}
+GRAPHS = {
+    AUC: "groups, AUC",
+    PRECISION: "groups, AP",
+    MASS: "weight on group",
+    SIMILARITY: "weight ~ likeness",
+    VARIATION: "rows differ",
+    EDGES: "weight ~ gain",
+}
 STYLES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
 
 
@@ -41,9 +51,11 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
     columns = [(column(control), f"vs {control}") for control in CONTROLS if (board[column(control)] != "").any()]
     columns += [("gain", "gain / loss")] if board["gain"].notna().any() else []
     columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
+    columns += [(name, title) for name, title in POINTS.items() if board[name].notna().any()]
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
     columns += [("gap", "to leader"), ("p", "p, clients")] if len(runs) > 1 else []
     columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
+    columns += [(name, title) for name, title in GRAPHS.items() if board[name].notna().any()]
     columns += [("best", "best round")]
     if board["published_mean"].notna().any():
         columns += [("printed", "paper"), ("off", "ours \N{MINUS SIGN} paper")]
@@ -95,9 +107,11 @@ def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict
         for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))
     }
     return p | {
-        "pooled": row["pooled"], "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
+        "pooled": row["pooled"], "pre": row["pre"], "post": row["post"],
+        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
         "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
+        **{name: row[name] for name in GRAPHS},
     }  # fmt: skip
 
 
@@ -106,6 +120,8 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
         return EMPTY
     if key in ("p", "seeds"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if key in GRAPHS:
+        return minus(f"{value:.2f}")
     if key in ("mib", "seconds"):
         return f"{value:,.1f}"
     if key == "printed":

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedweave import plots
 from fedweave.plots import Look
-from fedweave.results import AUC, EMPTY, VARIATION, Run, format_score
+from fedweave.results import EMPTY, MEANING, Run, format_score
 
 POINTS = {"pre": "as received", "post": "after local training"}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
@@ -77,7 +77,7 @@ def _weight(cell: pd.Series) -> str:
 
 def others(measures: pd.DataFrame) -> Grid | None:
     """Traffic and sizes next to the printed ones."""
-    table = measures[~measures["quantity"].isin([*KINDS, AUC, VARIATION])]
+    table = measures[~measures["quantity"].isin([*KINDS, *MEANING])]
     if table.empty:
         return None
     rows = [

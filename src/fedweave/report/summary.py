@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.report import extras
 from fedweave.report.baselines import below_controls, upper_bound
@@ -18,6 +19,12 @@ from fedweave.results.verdicts import listed
 SPELLED = 4  # most tasks that are described one by one
 MOST_LATE = 40  # most runs that a warning names one by one
 RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
+LEARNED = {
+    "better": "the learned graph is significantly better than",
+    "worse": "the learned graph is significantly worse than",
+    "undecided": "undecided against",
+    "same": "the learned graph is not significantly different from",
+}
 ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 
 
@@ -48,6 +55,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         Line("Who leads", first, bool(loud) or alarm),
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
+        *_learned_graphs(tables.significance),
         Line("Tuning", _tuning(study)),
         _convergence(tables.board),
     ]
@@ -159,6 +167,8 @@ def _gain(task: str, board: pd.DataFrame) -> str:
 
 
 def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
+    learned = [run.name for run in study.runs if not is_control(_graph(run))]
+    measures = measures[(measures["part"] == "all") & measures["run"].isin(learned)]
     rows = measures[measures["quantity"] == AUC]
     if rows.empty:
         yield "No task has both known groups and a method with a collaboration graph."
@@ -168,6 +178,12 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
             yield _group_recovery(str(task), part, varied, study)
     if rows["task"].nunique() > SPELLED:
         yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
+
+
+def _graph(run: results.Run) -> str:
+    """The word for the graph of a run; empty where its method has none."""
+    method = (run.info.get("spec") or {}).get("method")
+    return str(method.get("graph", "")) if isinstance(method, Mapping) else ""
 
 
 def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
@@ -185,6 +201,21 @@ def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Stu
     }
     sentence = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
     return f"{task}, {_named(study, task)}: {sentence} (AUC; 0.5 is chance)."
+
+
+def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
+    """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
+    tests = significance[significance["family"] == "graph"]
+    sentences = []
+    for task, part in tests.groupby("task", sort=False):
+        words: dict[str, list[str]] = {"better": [], "worse": [], "undecided": [], "same": []}
+        for test in part.to_dict("records"):
+            if word := outcome(test, test["method"]):
+                ends = (f"{test[name]:+.2f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high"))
+                words[word].append("{} ({}, {} to {})".format(test["other"], *ends))
+        said = [f"{LEARNED[word]} {listed(names)}" for word, names in words.items() if names]
+        sentences.append(f"{task}: {'; '.join(said)}.")
+    return [Line("Learned graphs", tuple(sentences))] if sentences else []
 
 
 def _named(study: Study, task: str) -> str:

@@ -1,8 +1,9 @@
 """Reading a results folder and building its leaderboard."""
 
+from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.cached_tables import current
 from fedweave.results.formats import EMPTY, format_score, interval
-from fedweave.results.quantities import AUC, VARIATION, cohorts, measures, reported_graphs
+from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import POOLED, RULE, control_rows, controls, unpooled, without_score
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
@@ -26,6 +27,7 @@ __all__ = [
     "AUC",
     "COLUMNS",
     "EMPTY",
+    "MEANING",
     "MIB",
     "POOLED",
     "RULE",

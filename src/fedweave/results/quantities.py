@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave.files import read
+from fedweave.federation.graph_quality import EDGES, quality
+from fedweave.files import read, read_table
 from fedweave.results import published
-from fedweave.results.runs import Run, Study, by_task
+from fedweave.results.runs import AGAIN, Run, Study, by_task
 from fedweave.results.server_records import Graphs, graphs
-from fedweave.runs import selection
 
 COLUMNS = [
     "run",
@@ -32,7 +32,6 @@ COLUMNS = [
     "table",
 ]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
-AUC, VARIATION = "group_auc", "row_variation"  # what a collaboration graph shows, at the reported round
 CLIENT_ROUNDS = 750  # number of client updates behind the printed traffic of pFedLA's Table 3
 MIB = 2.0**20
 
@@ -125,21 +124,45 @@ def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
 
 
 def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """Of the graph behind the reported models, averaged over layers: separation of the true groups, variation of its
-    rows.
-    """
-    values_of: dict[str, list[float]] = {}
+    """What the graph behind the reported models shows (`graph_quality`): averaged over layers, and in each layer."""
+    values_of: dict[tuple[str, str], list[float]] = {}
     reported = reported_graphs(run, chosen)
     for graph, index in reported:
         layers = graph.weights[index]
-        values_of.setdefault(VARIATION, []).append(float(np.mean([selection.row_variation(layer) for layer in layers])))
-        if graph.group is not None:
-            values_of.setdefault(AUC, []).append(
-                float(np.mean([selection.group_auc(layer, graph.group) for layer in layers]))
-            )
-    for quantity, values in values_of.items():
+        parts = {"all": layers}
+        if len(layers) > 1:
+            parts |= {name: layer[None] for name, layer in zip(graph.layers, layers, strict=True)}
+        for part, weights in parts.items():
+            for quantity, value in quality(weights, graph.group, graph.divergence).items():
+                values_of.setdefault((part, quantity), []).append(value)
+    yield from _edges(run)
+    for (part, quantity), values in values_of.items():
         when = float(np.mean([graph.rounds[index] for graph, index in reported]))
-        yield {"quantity": quantity, "part": "all", "stage": "final", "round": when, **_over_seeds(values)}
+        yield {"quantity": quantity, "part": part, "stage": "final", "round": when, **_over_seeds(values)}
+
+
+def _edges(run: Run) -> Iterable[dict[str, Any]]:
+    """Whether weight goes to sources that help: Spearman's correlation, for every client, of the weights of its sampled
+    sources with their gains, averaged over clients.
+    """
+    path = run.folder / "edges.csv"
+    if not path.is_file():
+        return
+    table = read_table(path, ("seed", "round", "learner", "source", "weight", "gain"), AGAIN)
+    values = []
+    for _, part in table.groupby("seed"):
+        ranked = part.groupby("learner")[["weight", "gain"]].rank()
+        each = ranked.groupby(part["learner"]).apply(lambda rows: rows["weight"].corr(rows["gain"]))
+        values.append(float(each.mean()))
+    finite = [value for value in values if np.isfinite(value)]
+    if finite:
+        yield {
+            "quantity": EDGES,
+            "part": "all",
+            "stage": "final",
+            "round": table["round"].mean(),
+            **_over_seeds(finite),
+        }
 
 
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:

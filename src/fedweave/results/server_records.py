@@ -24,6 +24,7 @@ class Graphs(NamedTuple):
         weights: [R, L, N, N], row = learner.
         layers: names of the L layers.
         group: [N] planted groups of the clients, or None.
+        divergence: [N, N] how much the training targets of two clients differ, or None.
 
     A graph that is the same for every layer is kept once (L = 1).
     """
@@ -33,6 +34,7 @@ class Graphs(NamedTuple):
     weights: np.ndarray
     layers: list[str]
     group: np.ndarray | None
+    divergence: np.ndarray | None = None
 
     def at(self, round: int) -> int:
         """Position of the last kept graph that is not after `round`, or of the first one."""
@@ -64,7 +66,12 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
         raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
     if (weights == weights[:, :1]).all():
         weights, layers = weights[:, :1], ["all layers"]
-    return Graphs(seed, rounds, weights, layers, _group(run, arrays, weights.shape[-1])) if weights.size else None
+    if not weights.size:
+        return None
+    clients = weights.shape[-1]
+    divergence = arrays.get("divergence")
+    fits = divergence is not None and divergence.shape == (clients, clients)
+    return Graphs(seed, rounds, weights, layers, _group(run, arrays, clients), divergence if fits else None)
 
 
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:

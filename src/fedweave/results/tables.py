@@ -1,13 +1,15 @@
 """A study as tables: rounds selected on validation, scores reported on test."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from fedweave.federation import graph_quality
+from fedweave.federation.graph_words import is_control
 from fedweave.files import write_atomic
 from fedweave.results import published, statistics
 from fedweave.results.formats import format_score, interval
@@ -22,7 +24,7 @@ from fedweave.runs import selection
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
     "pooled", "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
-    "best_round", "at_last",
+    "pre", "post", "best_round", "at_last", *graph_quality.MEANING,
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 # Field of `Tables` -> name of its file.
@@ -84,6 +86,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             **_score(run, table),
             "low": low,
             "high": high,
+            **points(run, table),
             **progress(run),
             **helped.get(run.name, {}),
         }
@@ -96,6 +99,16 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     frame[["mark", *map(column, CONTROLS)]] = ""
     numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
+
+
+def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
+    """The mean over clients and seeds at both points in the reported rounds: "pre" is of models as received, "post"
+    after local training; NaN for a point that was not evaluated.
+    """
+    rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
+    tests = run.evaluations[run.evaluations["split"] == "test"]
+    means = rounds.merge(tests, on=["seed", "client", "round"]).groupby("point")["value"].mean()
+    return {point: float(means.get(point, np.nan)) for point in ("pre", "post")}
 
 
 def curves(study: Study) -> pd.DataFrame:
@@ -128,10 +141,11 @@ def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """Paired comparisons within each task, in three families.
+    """Paired comparisons within each task, in four families.
 
     `pairs` is all against all. `leader` is the best against the rest, taken from `pairs` with their correction.
-    `controls` is every method against Local and against FedAvg-FT, corrected over these tests alone.
+    `controls` is every method against Local and against FedAvg-FT, corrected over these tests alone. `graph` is every
+    method against itself with another graph (`graph_twins`), corrected over these tests alone.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
@@ -140,10 +154,35 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         families = {
             "leader": statistics.of_leader(pairs, statistics.leader(scores, higher)),
             "controls": statistics.to_controls(scores, CONTROLS, higher),
+            "graph": statistics.against(scores, twins, higher) if (twins := graph_twins(runs)) else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *statistics.Comparison._fields])
+
+
+def graph_twins(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """(label with the learned graph, label with a control in its place) of runs that are equal but for their graph."""
+    pairs = []
+    for run in runs:
+        mine = _but_for_the_graph(run)
+        if mine is None or is_control(mine[0]):
+            continue
+        for other in runs:
+            theirs = _but_for_the_graph(other)
+            if theirs is not None and is_control(theirs[0]) and theirs[1] == mine[1]:
+                pairs.append((run.label, other.label))
+    return pairs
+
+
+def _but_for_the_graph(run: Run) -> tuple[str, Mapping[str, Any]] | None:
+    """(graph, all else that the result depends on) of a run whose method has a graph."""
+    spec = run.info.get("spec") or {}
+    method = spec.get("method")
+    if not isinstance(method, Mapping) or "graph" not in method:
+        return None
+    rest = {name: value for name, value in method.items() if name != "graph"}
+    return str(method["graph"]), {**spec, "method": rest}
 
 
 def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -176,17 +215,26 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
     """All tables; `partitions` is the folder with <task>/summary.json, from which sizes of data sets are read."""
     table = clients(study)
     tests = significance(study, table)
+    quantities = measures(study, table, partitions)
     return Tables(
-        with_marks(board(study, table), tests),
+        with_graphs(with_marks(board(study, table), tests), quantities),
         table,
         curves(study),
         tests,
         ranks(study, table),
         leaky(study),
-        measures(study, table, partitions),
+        quantities,
         cohorts(study, table),
         controls(study),
     )
+
+
+def with_graphs(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
+    """The leaderboard with what each run's collaboration graph shows, averaged over layers and seeds."""
+    whole = measures[(measures["part"] == "all") & measures["quantity"].isin(list(graph_quality.MEANING))]
+    values = whole.pivot_table(index="run", columns="quantity", values="value")
+    added = {name: board["run"].map(values[name]) if name in values else np.nan for name in graph_quality.MEANING}
+    return board.assign(**added).astype(dict.fromkeys(graph_quality.MEANING, "float64"))
 
 
 def leaky(study: Study) -> pd.DataFrame:

@@ -9,13 +9,21 @@ import torch
 
 from fedweave.data.partitions.registry import TRAITS
 from fedweave.federation.executors import describe
+from fedweave.federation.records import EdgeValue
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
 from fedweave.runs.preparation import PreparedRun
 
-PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv", *predictions.FILES)  # if there are any
+PARTS = (
+    "models-*.pt",
+    "collaboration-*.npz",
+    "portrait-*.npz",
+    "dropped.csv",
+    "edges.csv",
+    *predictions.FILES,
+)  # if there are any
 
 
 def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> None:
@@ -41,6 +49,9 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
     lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
     if lost:
         write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), lost)
+    edges = [[seed, *row] for seed, history in histories.items() for row in history.edges]
+    if edges:
+        write_table(folder / "edges.csv", ("seed", *EdgeValue._fields), edges)
     numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
     facts = _facts(prepared, histories) | _write_predictions(folder, prepared, histories)
@@ -183,7 +194,7 @@ def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:
             rounds=np.array([r for r, _ in same]),
             weights=np.stack([w.numpy() for _, w in same]),
             layers=np.array([*prepared.method.task.layers]),
-            **_groups(prepared),
+            **_truth(prepared),
         )
 
 
@@ -193,6 +204,13 @@ def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None
     round_, vectors = history.portrait
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, round=np.array(round_), vectors=vectors.numpy(), **_groups(prepared))
+
+
+def _truth(prepared: PreparedRun) -> dict[str, Any]:
+    """What the graph can be compared with: groups, and how much the clients' targets differ."""
+    divergence = prepared.federation.divergence
+    known = {} if divergence is None else {"divergence": divergence.cpu().numpy().astype(np.float32)}
+    return {**_groups(prepared), **known}
 
 
 def _groups(prepared: PreparedRun) -> dict[str, Any]:

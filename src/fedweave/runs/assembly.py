@@ -23,6 +23,7 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.registry import capabilities as model_capabilities
+from fedweave.runs import graph_controls
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
@@ -97,6 +98,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     here = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{here}.method")
     checks.check_budget(run, here)
+    graph_controls.check_word(run, here)
     if inputs:
         task = build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
@@ -130,10 +132,16 @@ def build_method(run: Run, task: Task) -> Method:
     train = run.train
     average = train.bn_buffers == "average"
     training = Training(
-        train.batch_size, train.epochs, train.steps, drop_last=bool(task.norms), average_buffers=average
+        train.batch_size,
+        train.epochs,
+        train.steps,
+        drop_last=bool(task.norms),
+        average_buffers=average,
+        keep_optimizer=train.client_optimizer == "kept",
+        uniform_mean=train.averaging == "uniform",
     )
     cls = METHODS[run.method]
-    hidden = {"task": task, "solver": build_solver(train), "training": training}
+    hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
     return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
 
 
@@ -239,6 +247,7 @@ def settings(run: Run, seed: int = 0) -> Settings:
         t.join_round,
         t.freeze,
         checks.upload_path(run),
+        run.evaluate.edges,
     )
 
 

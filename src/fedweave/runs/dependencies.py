@@ -1,5 +1,6 @@
 """The code that a result depends on, by the names in a study: what trains, and what defines the parts of a run."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,11 @@ def run_digest(run: Run) -> str:
 def listed(found: Iterable[Path]) -> Mapping[str, Any]:
     """Digests of files, for a file on which stages depend."""
     return {label(file): text(file).digest for file in sorted(found)}
+
+
+def file_digest(path: Path) -> str:
+    """A hash of a data file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _inside(names: Iterable[str]) -> list[Path]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.federation.records import Report
+from fedweave.federation.records import EdgeValue, Report
 from fedweave.runs import assembly
 from fedweave.runs.preparation import PreparedRun
 from fedweave.runs.selection import select
@@ -53,7 +53,7 @@ class Diagnostic(NamedTuple):
     value: float
 
 
-ROWS: dict[str, Any] = {"ledger": LedgerRow, "dropped": DroppedUpload, "diagnostics": Diagnostic}
+ROWS: dict[str, Any] = {"ledger": LedgerRow, "dropped": DroppedUpload, "diagnostics": Diagnostic, "edges": EdgeValue}
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class History:
         rounds: evaluated rounds.
         scores: "pre/val" etc. -> one list of per-client values per evaluated round.
         diagnostics: numbers about the server after evaluated rounds.
+        edges: values of edges of the last graph.
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
         snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
@@ -77,6 +78,7 @@ class History:
     rounds: list[int] = field(default_factory=list)
     scores: dict[str, list[list[float]]] = field(default_factory=lambda: {f"{p}/{s}": [] for p, s in SPLITS})
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    edges: list[EdgeValue] = field(default_factory=list)
     graphs: list[list[Any]] = field(default_factory=list)
     portrait: list[Any] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +91,9 @@ class History:
     @classmethod
     def of(cls, content: dict[str, Any]) -> "History":
         """The inverse of `plain`."""
-        return cls(**{**content, **{name: [kind(*row) for row in content[name]] for name, kind in ROWS.items()}})
+        return cls(
+            **{**content, **{name: [kind(*row) for row in content.get(name, [])] for name, kind in ROWS.items()}}
+        )
 
 
 def record(history: History, report: Report, prepared: PreparedRun) -> History:
@@ -98,7 +102,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     row = LedgerRow(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(lost))
     graphs = [*history.graphs, *_graph(report, prepared)]
     dropped = [*history.dropped, *lost]
-    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=graphs)
+    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=graphs, edges=[*report.edges])
     if not report.scores:
         return history
     values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}

@@ -1,15 +1,18 @@
 """A run's objects, built once: method, data, executor, settings and device; everything else is handed them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from fedweave.data import Dataset, Partition
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
+from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.models import ClientModel
-from fedweave.runs import assembly, federations
+from fedweave.runs import assembly, federations, graph_controls
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
 
@@ -64,6 +67,10 @@ def prepare(
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
     method = assembly.build_method(run, task)
+    divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
+    federation = replace(federation, divergence=divergence)
+    if control := graph_controls.build(run, method, federation):
+        method = replace(method, control=control)
     return PreparedRun(
         run,
         method,

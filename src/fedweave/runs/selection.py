@@ -91,39 +91,3 @@ def _best_row(scores: np.ndarray) -> int:
             "val: no evaluated round has a finite value of every client; lower train.lr, or evaluate.select: last"
         )
     return int(np.where(usable, np.where(usable[:, None], scores, 0.0).mean(1), -np.inf).argmax())
-
-
-def group_auc(weights: np.ndarray, group: np.ndarray) -> float:
-    """How well a collaboration graph [N, N] (row = learner) separates clients of the learner's group [N] from others.
-
-    The area under the ROC curve of each row without the client itself, averaged over rows: the chance that a client of
-    the learner's group has a larger weight than one of another group, ties counted half. 1 is perfect, 0.5 is chance.
-    Rows without a client of either kind are left out; NaN where none is left, or where a weight is not finite.
-    """
-    areas, clients = [], np.arange(len(group))
-    if not np.isfinite(weights).all():
-        return float("nan")
-    for row, own in zip(np.asarray(weights, dtype=np.float64), clients, strict=True):
-        same = (group == group[own]) & (clients != own)
-        own_group, other_groups = row[same], np.sort(row[group != group[own]])
-        if own_group.size and other_groups.size:
-            wins = (
-                np.searchsorted(other_groups, own_group, "left") + np.searchsorted(other_groups, own_group, "right")
-            ) / 2
-            areas.append(float(wins.mean() / other_groups.size))
-    return float(np.mean(areas)) if areas else float("nan")
-
-
-def row_variation(weights: np.ndarray) -> float:
-    """How much the rows of a collaboration graph [N, N] differ: 0 where every client gets the same mixture of the
-    others.
-
-    The standard deviation of each column over rows, without the diagonal, averaged over columns and divided by the mean
-    weight between two clients. NaN for fewer than three clients, or where there is no weight between clients.
-    """
-    count = len(weights)
-    others = np.asarray(weights, dtype=np.float64)[~np.eye(count, dtype=bool)]
-    if count < 3 or not np.isfinite(others).all() or not others.any():
-        return float("nan")
-    masked = np.ma.masked_array(weights, np.eye(count, dtype=bool), dtype=np.float64)
-    return float(np.ma.std(masked, axis=0).mean() / abs(others.mean()))

@@ -1,5 +1,6 @@
 """Attention between clients: over whole models (pFedGAT) and over embeddings (FedSheafHN)."""
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any, Literal
 
@@ -11,6 +12,13 @@ from fedweave.errors import choose
 from fedweave.tensors import dropout_keys
 
 Score = Literal["gat", "gatv2"]
+Control = Callable[[Tensor], Tensor]
+"""What is used in place of the weights [N, N]."""
+
+
+def unchanged(weights: Tensor) -> Tensor:
+    """No control."""
+    return weights
 
 
 class AttentionHeads(nn.Module):
@@ -110,9 +118,9 @@ class FreeAttention(nn.Module):
         del x
         return self.matrix
 
-    def forward(self, x: Tensor, *, key: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = unchanged) -> Tensor:
         """Mix embeddings [N, D] -> [N, D]."""
-        return dropout_keys.dropout(self.matrix @ x, self.dropout, key)
+        return dropout_keys.dropout(control(self.matrix) @ x, self.dropout, key)
 
 
 def padded(matrix: Tensor, newcomers: int) -> Tensor:
@@ -132,6 +140,6 @@ class DotAttention(nn.Module):
         """Row-stochastic weights [N, N] of embeddings [N, D]."""
         return (self.query(x) @ self.key(x).T / sqrt(x.shape[-1])).softmax(-1)
 
-    def forward(self, x: Tensor, *, key: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = unchanged) -> Tensor:
         """Mix embeddings [N, D] -> [N, D]."""
-        return dropout_keys.dropout(self.weights(x) @ self.value(x), self.dropout, key)
+        return dropout_keys.dropout(control(self.weights(x)) @ self.value(x), self.dropout, key)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.errors import choose
-from fedweave.server_networks.attention import DotAttention, FreeAttention
+from fedweave.server_networks.attention import Control, DotAttention, FreeAttention, unchanged
 from fedweave.server_networks.graph import GATEncoder, GCNEncoder
 from fedweave.server_networks.mlp import FlatHypernetwork, Shapes
 from fedweave.server_networks.sheaf import SheafDiffusion
@@ -65,10 +65,18 @@ class CollaborativeHypernetwork(nn.Module):
         encoded = self.encode(x, edges)
         return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
 
-    def forward(self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:
-        """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key."""
+    def forward(
+        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = unchanged
+    ) -> Params:
+        """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key.
+
+        `control` replaces the weights of the attention, and those of the identity where there is no attention.
+        """
         x = self.encode(x, edges, key)
-        x = x if self.attention is None else self.attention(x, key=_fold(key, 1))
+        if self.attention is not None:
+            x = self.attention(x, key=_fold(key, 1), control=control)
+        elif control is not unchanged:
+            x = control(torch.eye(len(x)).to(x)) @ x
         return self.hyper(x, ids, key=_fold(key, 2))
 
 

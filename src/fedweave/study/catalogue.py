@@ -129,8 +129,11 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     runs: dict[str, Any] = {}
     for key, block in own["tasks"].items():
-        tasks[key] = _task(key, block, base.get("tasks", {}), file)
-        runs |= {f"{key}-{suffix}": {"task": key, **item} for suffix, item in map(_variant, block["methods"])}
+        protocol = _protocol(block, base, f"{file}: tasks.{key}")
+        tasks[key] = _task(key, block, base.get("tasks", {}), file, protocol)
+        for suffix, item in map(_variant, block["methods"]):
+            fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
+            runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used = sorted({item["method"] for item in runs.values()})
     defaults = {
         m: {setting.name: setting.default for setting in METHODS[choose(m, METHODS, file)].settings()} for m in used
@@ -148,13 +151,28 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _task(key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str) -> dict[str, Any]:
+def _protocol(block: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The set-up that a task takes over by name: settings of the task, and of `methods` in their runs.
+
+    Raises:
+        BadInput: an unknown name.
+    """
+    protocols = base.get("protocols", {})
+    return protocols[choose(str(block["protocol"]), protocols, f"{where}.protocol")] if "protocol" in block else {}
+
+
+def _task(
+    key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str, protocol: Mapping[str, Any]
+) -> dict[str, Any]:
     """A task: changes of one of `base.yaml`, or a full definition, which names its data set and has a new name.
+
+    The settings of its `protocol` come between the base's and its own.
 
     Raises:
         BadInput: it is neither.
     """
-    given = {name: value for name, value in block.items() if name not in ("methods", "base")}
+    given = {name: value for name, value in block.items() if name not in ("methods", "base", "protocol")}
+    given = merge({name: value for name, value in protocol.items() if name != "methods"}, given)
     if "base" not in block and key not in base and "dataset" in given:
         partition = given.get("partition")
         rule = partition.get("name") if isinstance(partition, Mapping) else None

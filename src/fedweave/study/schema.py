@@ -26,8 +26,14 @@ class TrainSpec:
     epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
     steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
     batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
+    averaging: Annotated[Literal["size", "uniform"], "what the server weighs uploads by: training rows, or nothing"] = (
+        "size"
+    )
     participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
-    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser, which starts afresh every round"] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser"] = "sgd"
+    client_optimizer: Annotated[
+        Literal["fresh", "kept"], "a new optimiser every round, or one for the whole run: moments and step count stay"
+    ] = "fresh"
     momentum: Annotated[Share, "momentum of sgd"] = 0.0
     weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
     clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
@@ -56,6 +62,7 @@ class EvaluateSpec:
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
     models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    edges: Annotated[int, Between(0, 1000), "edges of a client whose value is measured after the last round"] = 0
     predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
 
 

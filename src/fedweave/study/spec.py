@@ -22,6 +22,7 @@ LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the sta
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
 MOST_SEEDS = 1000
+DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # which a run's record leaves out
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,14 @@ class Run:
         task = {k: v for k, v in task.items() if k not in ("metric", "targets") or v is not None}
         train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
+        train = {k: v for k, v in train.items() if DEFAULTS.get(k) != v}
         return {
             "task": task,
             "method": {"name": self.method, **self.options},
             "train": train,
-            "evaluate": {k: v for k, v in asdict(self.evaluate).items() if k != "predictions" or not v},
+            "evaluate": {
+                k: v for k, v in asdict(self.evaluate).items() if (k != "predictions" or not v) and (k != "edges" or v)
+            },
         }
 
     def fingerprint(self) -> str:

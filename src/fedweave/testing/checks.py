@@ -62,7 +62,9 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         make_task, make_federation = TASKS[kind]
         task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
-        training = Training(batch_size=0, epochs=2) if kind == "nodes" else Training(batch_size=4, epochs=2)
+        # Clients keep their optimisers where it has moments.
+        rows = Training(batch_size=4, epochs=2)
+        training = Training(batch_size=0, epochs=2, keep_optimizer=True) if kind == "nodes" else rows
         return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
 
     @cache

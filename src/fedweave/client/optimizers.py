@@ -1,0 +1,73 @@
+"""Optimisers that clients keep over the rounds of a run: moments and step counts by phase of local training.
+
+A client's local round may train in several phases, each with an optimiser of its own. Their states are part of the
+client's state and never sent. A state before its first step is zero everywhere, so that no state and a state of zeros
+are the same: clients that have never trained, absent clients and newcomers need no case of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedweave.client.solvers import Solver
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
+
+
+@dataclass
+class Memory:
+    """The states of one client during one round.
+
+    Attributes:
+        states: phase -> state of its optimiser.
+        calls: how many phases without a name the round has had.
+    """
+
+    states: dict[str, Tree] = field(default_factory=dict)
+    calls: int = 0
+
+    def recall(self, phase: str | None, solver: Solver, params: Params, state: Tree | None) -> tuple[str, Tree | None]:
+        """The name of the phase, and the state that `solver` continues from; `state` where nothing is kept yet."""
+        name = str(self.calls) if phase is None else phase
+        self.calls += phase is None
+        kept = self.states.get(name)
+        return name, state if kept is None else solver.resumed(kept, params)
+
+
+_MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
+
+
+def current() -> Memory | None:
+    """The memory of the client that trains now; None where optimisers start afresh."""
+    return _MEMORY.get()
+
+
+@contextmanager
+def remembering(states: Mapping[str, Tree] | None) -> Iterator[Memory | None]:
+    """Local training inside this block continues from `states` and leaves its own in the memory; None: no memory."""
+    memory = None if states is None else Memory(dict(states))
+    token = _MEMORY.set(memory)
+    try:
+        yield memory
+    finally:
+        _MEMORY.reset(token)
+
+
+def put(old: Tree, ids: Tensor, new: Tree, clients: int) -> Tree:
+    """The states [N, ...] of all `clients` after those of clients `ids` [P] have become `new` [P, ...]."""
+    blank = {name: _zeros(state, clients) for name, state in new.items() if name not in old}
+    whole = {**old, **blank}
+    return {name: trees.put(state, ids, new[name]) if name in new else state for name, state in whole.items()}
+
+
+def grown(states: Tree, newcomers: int) -> Tree:
+    """The states [N, ...] with rows for `newcomers`, who have not trained."""
+    return trees.tree_map(lambda t: torch.cat([t, t.new_zeros(newcomers, *t.shape[1:])]), states)
+
+
+def _zeros(state: Tree, clients: int) -> Tree:
+    return trees.tree_map(lambda t: t.new_zeros(clients, *t.shape[1:]), state)

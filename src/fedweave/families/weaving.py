@@ -1,0 +1,70 @@
+"""The trait of methods with a collaboration graph: a study may replace the learned graph by a control."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave.federation.collaboration import weave
+from fedweave.federation.graph_words import PLAIN, STORED
+from fedweave.federation.protocol import Method
+from fedweave.settings import Words
+from fedweave.tensors.trees import Params
+
+
+def words(*own: str) -> Words:
+    """Values of `graph`: graphs of a method's `own`, and the controls."""
+    return Words((*own, *PLAIN), {name: what.upper() for name, what in STORED.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weaving(Method):
+    """A method whose server weighs clients against each other.
+
+    Every weight passes through `controlled` (or `controlled_row`, `controlled_edges`) between the place where it is
+    learned and the place where it is used, in `download`, `aggregate` and `collaboration` alike.
+    """
+
+    graph: Annotated[str, words("learned"), "learned, or a control in its place"] = "learned"
+
+    # Values of `graph` that are no controls.
+    own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
+
+    def controlled(self, weights: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:
+        """The weights [L, P, N] that clients `ids` get: those learned, or those of the control.
+
+        Args:
+            available: [N] sources that have a model; by default all.
+        """
+        if self.control is None:
+            return weights
+        return self.control.weights(weights, ids, available).expand(len(self.task.layers), -1, -1)
+
+    def woven(self, weights: Tensor, models: Params) -> Params:
+        """Mixtures [P, ...] of `models` [N, ...] by weights [L, P, N] or [1, P, N], layer by layer."""
+        return weave(weights, models, [*self.task.layers.values()])
+
+    def controlled_row(self, weights: Tensor, ids: Tensor, available: Tensor | None = None, ahead: int = 0) -> Tensor:
+        """`controlled` for one matrix [P, N] of the whole model.
+
+        Args:
+            ahead: 1 where the weights are made and used at the end of a round, as its graph is recorded after it.
+        """
+        if self.control is None:
+            return weights
+        return self.control.at(self.control.seed, self.control.round + ahead).matrix(weights, ids, available)
+
+    def controlled_edges(self, edges: Tensor, clients: int, seed: int) -> Tensor:
+        """The undirected edges [2, E] between `clients` clients: the method's own, or those of the control."""
+        return edges if self.control is None else self.control.edges(edges, clients, seed)
+
+
+def usable(seen: Tensor) -> Tensor:
+    """Sources [N] to learn from: clients that were heard (`seen` [N]), or all before anyone was."""
+    return seen | ~seen.any()
+
+
+def everybody(like: Tensor) -> Tensor:
+    """Ids [N] of all the clients that a table `like` [N, ...] has."""
+    return torch.arange(len(like), device=like.device)

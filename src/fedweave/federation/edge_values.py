@@ -1,0 +1,65 @@
+"""The value of an edge of a collaboration graph: what a client's validation loss gains by one source."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData, trimmed
+from fedweave.federation.executors import Executor
+from fedweave.federation.federation import Federation
+from fedweave.federation.graph_controls import GraphControl
+from fedweave.federation.protocol import ClientState, Method
+from fedweave.federation.records import EdgeValue, State
+from fedweave.federation.schedule import viewers
+from fedweave.tensors import dropout_keys
+from fedweave.tensors.trees import Tree
+
+
+class _Probe(NamedTuple):
+    """Validation losses [N] at the mixtures that a method makes, and its graph [L, N, N]."""
+
+    losses: Tensor
+    weights: Tensor
+
+
+def edge_values(
+    method: Method, state: State, federation: Federation, seed: int, executor: Executor, sources: int
+) -> tuple[EdgeValue, ...]:
+    """Leave-one-source-out gains of `sources` random edges per client; none for a method that sends no mixtures.
+
+    The gain of source j for client i is the validation loss of i's mixture without j, its other weights scaled up to
+    sum 1, minus that with j. It is positive where j helps. Sources are drawn among all others, whatever their weight.
+    """
+    if not method.mixes or federation.clients < 3:
+        return ()
+    whole, count = _probe(method, state, federation, seed, executor), federation.clients
+    key = dropout_keys.fold(dropout_keys.key(seed), state.round)
+    draws = dropout_keys.uniform(key, (count, count)) + 2.0 * torch.eye(count)
+    order = draws.argsort(dim=1)[:, : min(sources, count - 1)].to(federation.ids.device)
+    values = []
+    for picked in order.T:
+        without = replace(method, control=GraphControl("without", base=method.control, sources=picked))
+        gains = (_probe(without, state, federation, seed, executor).losses - whole.losses).tolist()
+        given = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
+        rows = zip(picked.tolist(), given, gains, strict=True)
+        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain) in enumerate(rows)]
+    return tuple(values)
+
+
+def _probe(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Probe:
+    ids = torch.arange(federation.clients, device=federation.ids.device)
+    shared, own = method.download(state.server, ids)
+
+    def loss(own: Tree, client: ClientState, data: ClientData) -> Tensor:
+        rows = trimmed(data.val)
+        model = method.mixture_model(shared, own, client, data)
+        return method.task.mean_loss(method.predict(model, data, rows), data, rows)
+
+    who = viewers(federation, seed, state.round)
+    with torch.no_grad():
+        weights = method.collaboration(state.server)
+        losses = executor.each(loss, (own, state.clients), who)
+    assert weights is not None  # a method that mixes has a graph
+    return _Probe(losses, weights)

@@ -1,0 +1,39 @@
+"""The words of the setting `graph`: controls that take the place of a learned collaboration graph."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fedweave.errors import BadInput, choose
+
+PLAIN = ("uniform", "self", "shuffled", "oracle")
+STORED = {"given": "file", "replayed": "run"}
+
+
+class GraphWord(NamedTuple):
+    """The setting `graph` in parts: its kind, and the file or run after the colon."""
+
+    kind: str
+    source: str = ""
+
+
+def parse(word: str, own: Collection[str], where: str) -> GraphWord:
+    """The parts of `word`; `own` are the graphs of the method itself, which are no controls.
+
+    Raises:
+        BadInput: an unknown word, or no file or run where one is needed.
+    """
+    if word in (*own, *PLAIN):
+        return GraphWord(word)
+    kind, _, source = word.partition(":")
+    forms = [*own, *PLAIN, *(f"{name}:<{what}>" for name, what in STORED.items())]
+    if kind not in STORED:
+        choose(word, forms, where)
+    if not source:
+        raise BadInput(f"{where}: {word!r} names no {STORED[kind]}; write {kind}:<{STORED[kind]}>")
+    return GraphWord(kind, source)
+
+
+def is_control(word: str) -> bool:
+    """Whether `word` names a control, and not a graph of the method itself."""
+    kind, _, source = word.partition(":")
+    return word in PLAIN or (kind in STORED and bool(source))

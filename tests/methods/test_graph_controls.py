@@ -1,0 +1,203 @@
+"""Controls of the collaboration graph: the same words for every method with a graph, and what they reduce to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from fedweave.errors import BadInput
+from fedweave.families.weaving import Weaving
+from fedweave.federation import graph_quality
+from fedweave.federation.collaboration import edges_of
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.graph_controls import GraphControl, Recorded
+from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
+from fedweave.federation.graph_words import parse
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import viewers
+from fedweave.methods import METHODS
+from fedweave.tensors import trees
+
+SETTINGS = Settings(rounds=3, seed=2)
+WEAVING = [name for name, cls in METHODS.items() if issubclass(cls, Weaving)]
+MIXED = [name for name in WEAVING if name not in ("shn", "ghn", "panacea", "fedsheafhn", "fedpac")]
+"""Methods whose models are mixtures; the others mix vectors or heads."""
+
+
+def kind(name: str) -> str:
+    """The simplest toy that suits a method."""
+    return "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
+
+
+def reports(
+    name: str, control: GraphControl | None, settings: Settings = SETTINGS, **overrides: object
+) -> list[Report]:
+    """A run on the toy in which all clients have equally many rows, so that means by size are plain means."""
+    where = kind(name)
+    task, federation = (make() for make in tiny.TASKS[where])
+    if where == "rows":
+        federation = replace(federation, train=federation.train[:, :6])
+    method = replace(tiny.method(name, task, where, **overrides), control=control)
+    return [*run(method, federation, settings, Loop())]
+
+
+def final(name: str, control: GraphControl | None, **overrides: object) -> torch.Tensor:
+    """All models after local training of the last round."""
+    return trees.flat(reports(name, control, **overrides)[-1].models["post"])
+
+
+@pytest.mark.parametrize("name", WEAVING)
+def test_every_control_reaches_every_weaving_method(name: str) -> None:
+    """With partial participation; the graph that is reported is the control's."""
+    settings = replace(SETTINGS, participation=0.6, every=3)
+    block = torch.block_diag(torch.full((2, 2), 0.5), torch.full((3, 3), 1 / 3)).double()
+    stored = GraphControl("stored", {None: Recorded((0,), block[None, None])})
+    graphs = {}
+    for word, control in {"self": GraphControl("self"), "shuffled": GraphControl("shuffled"), "given": stored}.items():
+        *_, report = reports(name, control, settings)
+        assert torch.isfinite(report.scores[report.method.point]["test"]).all()
+        assert len(report.method.collaboration(report.state.server)) == len(report.method.task.layers)
+        graphs[word] = report.method.collaboration(report.state.server)[-1:]  # FedPAC's graph is its head's alone
+    assert torch.equal(graphs["self"] > 0, torch.eye(tiny.CLIENTS, dtype=torch.bool).expand_as(graphs["self"]))
+    linked = graphs["given"] > 0
+    assert not linked[..., :2, 2:].any()
+    assert not linked[..., 2:, :2].any()
+
+
+SELF = [name for name in MIXED if name not in ("fedamp", "heurfedamp", "pfedgraph", "sfl", "fedpub")]
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_weight_on_oneself_alone_is_local_training(name: str) -> None:
+    """A method that adds nothing to the local loss becomes Local."""
+    torch.testing.assert_close(final(name, GraphControl("self")), final("local", None), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_uniform_weights_are_fedavg_with_fine_tuning(name: str) -> None:
+    """With clients of equal size and no further terms, all get the plain mean."""
+    overrides = {"retain": 0} if name == "heurpfedla" else {}
+    average = final("fedavg_ft", None)
+    torch.testing.assert_close(final(name, GraphControl("uniform"), **overrides), average, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl"])
+def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
+    """The graphs that a run recorded give the same models in a run that learns none."""
+    first = reports(name, None)
+    graphs = [report.method.collaboration(report.state.server).double() for report in first]
+    control = GraphControl("stored", {SETTINGS.seed: Recorded((1, 2, 3), torch.stack(graphs))})
+    replayed = final(name, control)
+    torch.testing.assert_close(replayed, trees.flat(first[-1].models["post"]), rtol=1e-6, atol=1e-8)
+
+
+def test_shuffled_rows_keep_their_weights() -> None:
+    """Row sums, self weights and the set of weights stay; rows, layers and rounds are shuffled differently."""
+    n, g = 12, torch.Generator().manual_seed(0)
+    learned = torch.rand(3, n, n, generator=g, dtype=torch.float64)
+    control, ids = GraphControl("shuffled"), torch.arange(n)
+    shuffled = control.at(5, 1).weights(learned, ids)
+    torch.testing.assert_close(shuffled.sum(-1), learned.sum(-1))
+    assert torch.equal(shuffled.diagonal(dim1=1, dim2=2), learned.diagonal(dim1=1, dim2=2))
+    assert torch.equal(shuffled.sort(-1).values, learned.sort(-1).values)
+    assert not torch.equal(shuffled, learned)
+    assert torch.equal(shuffled, control.at(5, 1).weights(learned, ids))
+    assert not torch.equal(shuffled, control.at(5, 2).weights(learned, ids))
+    assert not torch.equal(shuffled, control.at(6, 1).weights(learned, ids))
+    alike = learned[:1, :1].expand(2, n, n).clone()
+    moved = control.weights(alike, ids)
+    assert not torch.equal(moved[0], moved[1])
+    assert not torch.equal(moved[0, 0, 2:], moved[0, 1, 2:])
+    rows = torch.tensor([7, 2])
+    assert torch.equal(control.at(5, 1).weights(learned[:, rows], rows), shuffled[:, rows])
+    heard = torch.arange(n) < 8
+    partly = control.weights(learned, ids, heard)
+    assert torch.equal(partly[..., 8:], learned[..., 8:])
+
+
+def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
+    """The number of edges and the degrees stay."""
+    own = edges_of(torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.2)
+    moved = GraphControl("shuffled").edges(own, 9, 3)
+    assert moved.shape == own.shape
+    assert not torch.equal(moved, own)
+    assert torch.equal(
+        torch.bincount(own[0], minlength=9).sort().values, torch.bincount(moved[0], minlength=9).sort().values
+    )
+
+
+def test_oracles_know_groups_and_labels() -> None:
+    """Equal weights within groups; without groups, more weight where label histograms are closer, rows of sum 1."""
+    federation, task = tiny.rows_federation(), tiny.rows_task()
+    known = group_graph(federation.group.numpy())
+    assert torch.equal(known > 0, federation.group[:, None] == federation.group)
+    shares = target_shares(task, federation)
+    rows = [federation.shared["y"][r[r >= 0]] for r in federation.train]
+    np.testing.assert_allclose(shares, [np.bincount(y, minlength=tiny.CLASSES) / len(y) for y in rows])
+    divergence = jensen_shannon(shares)
+    p, q = shares[0], shares[1]
+    middle = (p + q) / 2
+    by_hand = sum(0.5 * np.sum(a[a > 0] * np.log(a[a > 0] / middle[a > 0])) for a in (p, q))
+    np.testing.assert_allclose([divergence[0, 1], divergence[0, 0]], [by_hand, 0.0], atol=1e-12)
+    weights = similarity_graph(divergence)
+    torch.testing.assert_close(weights.sum(1), torch.ones(tiny.CLIENTS, dtype=torch.float64))
+    assert (weights.diagonal() > 1 / tiny.CLIENTS).all()
+    numbers = target_shares(tiny.series_task(), tiny.series_federation())
+    np.testing.assert_allclose(numbers.sum(1), 1.0)
+
+
+def test_words() -> None:
+    """A word has one meaning; what is none is refused in one line."""
+    assert parse("given:g.csv", ("learned",), "graph") == ("given", "g.csv")
+    for word in ("unifrom", "given", "replayed:", "oracle:x"):
+        with pytest.raises(BadInput, match="graph"):
+            parse(word, ("learned",), "graph")
+
+
+@pytest.mark.parametrize("name", ["heurfedamp", "pfedla", "fedaghn"])
+def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
+    """The gain of a source is the validation loss of the mixture without it, minus that with it."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows")
+    *_, report = run(method, federation, replace(SETTINGS, edges=2), Loop())
+    graph = report.method.collaboration(report.state.server)
+    models = {**report.state.server, **report.state.server.get("fixed", {})}["models"]
+    assert len(report.edges) == 2 * tiny.CLIENTS
+    for edge in (report.edges[0], report.edges[-1]):
+        rest = graph[:, edge.learner : edge.learner + 1].clone()
+        losses = []
+        for weights in (rest, rest.index_fill(2, torch.tensor([edge.source]), 0.0)):
+            mixture = method.woven(weights / weights.sum(-1, keepdim=True), models)
+            data = viewers(federation, 0, 0).one(edge.learner)
+            rows = data.val[data.val >= 0]
+            losses.append(task.mean_loss(method.predict(trees.at(mixture, 0), data, rows), data, rows))
+        assert edge.gain == pytest.approx(float(losses[1] - losses[0]), abs=1e-10)
+        assert edge.weight == pytest.approx(float(graph[:, edge.learner, edge.source].mean()))
+        assert edge.source != edge.learner
+
+
+def test_quality_of_graphs() -> None:
+    """A planted graph is found by every measure, noise and equal rows are not; layers are averaged."""
+    group, g = np.repeat([0, 1, 2], 4), np.random.default_rng(0)
+    same = group[:, None] == group
+    shares = np.eye(3)[group] * 0.7 + 0.1
+    divergence = jensen_shannon(shares)
+    planted = np.where(same, 0.3, 0.0) + 0.001 * g.random((12, 12))
+    found = graph_quality.quality(planted[None], group, divergence)
+    assert found["group_auc"] == found["group_precision"] == 1.0
+    assert found["group_mass"] > 0.98
+    assert found["similarity_correlation"] > 0.6
+    noise = g.random((40, 12, 12))
+    lost = graph_quality.quality(noise, group, divergence)
+    assert lost["group_auc"] == pytest.approx(0.5, abs=0.05)
+    assert lost["group_mass"] == pytest.approx(3 / 11, abs=0.02)
+    assert lost["similarity_correlation"] == pytest.approx(0.0, abs=0.05)
+    flat = graph_quality.quality(np.full((1, 12, 12), 1 / 12), group, divergence)
+    assert flat["group_precision"] == pytest.approx(3 / 11)
+    assert "similarity_correlation" not in flat
+    row = np.array([0.5, 0.4, 0.3, 0.2])
+    by_hand = graph_quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
+    assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))

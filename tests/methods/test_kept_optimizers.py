@@ -1,0 +1,95 @@
+"""One optimiser per client for the whole run: what is kept, by whom, and what it is equal to."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from fedweave.client.local_training import descend
+from fedweave.client.solvers import SGD, Adam
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import Training, attendance, cohort
+from fedweave.federation.start import initial_model
+from fedweave.tensors import trees
+
+ROUNDS = 3
+EVERYBODY = Settings(rounds=ROUNDS, seed=1, every=ROUNDS)
+KEPT = Training(batch_size=4, epochs=2, keep_optimizer=True)
+FRESH = replace(KEPT, keep_optimizer=False)
+
+
+def last(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overrides: object) -> Report:
+    """The last report of a run with Adam whose clients keep it, unless `overrides` say otherwise."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind, **{"solver": Adam(lr=0.01), "training": KEPT, **overrides})
+    *_, report = run(method, federation, settings, Loop())
+    return report
+
+
+@pytest.mark.parametrize("name", ["local", "fedper", "fedrep", "fedaghn", "pfedme", "ditto"])
+def test_without_momentum_there_is_nothing_to_keep(name: str) -> None:
+    """Plain SGD gives the same bits with kept and with fresh optimisers."""
+    kept, fresh = (last(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
+    a, b = (trees.tree_leaves((r.state.server, r.state.clients, r.models)) for r in (kept, fresh))
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_local_is_one_long_training() -> None:
+    """Local with kept Adam is one Adam over the batches of all rounds."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method("local", task, "rows", solver=Adam(lr=0.01), training=KEPT)
+    *_, report = run(method, federation, EVERYBODY, Loop())
+    model = initial_model(method, federation, EVERYBODY.seed)
+    parts = [cohort(federation, torch.arange(5), KEPT, 2, EVERYBODY.seed, round).one(3) for round in range(ROUNDS)]
+    plan = [epoch for part in parts for epoch in part.plan]
+    key = torch.zeros((), dtype=torch.int64)
+    whole = descend(task.objective(parts[0]), model, plan, method.solver, key, task.params)
+    for name, value in trees.at(report.state.clients, 3).items():
+        torch.testing.assert_close(value, whole.model[name], rtol=1e-12, atol=1e-14)
+    kept, fresh = (trees.flat(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
+    assert (kept - fresh).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "phases"),
+    [
+        ("fedavg", "rows", {"0"}),
+        ("fedrep", "rows", {"0", "1"}),
+        ("fedpac", "rows", {"0", "1"}),
+        ("ditto", "rows", {"0", "1"}),
+        ("shn", "rows", {"0"}),
+        ("fedsage", "nodes", {"generators", "classifier"}),
+        ("fedpub", "nodes", {"0"}),
+        ("fedsheafhn", "nodes", {"0"}),
+    ],
+)
+def test_step_counts_survive_every_overwrite(name: str, kind: str, phases: set[str]) -> None:
+    """Every phase has its state, masks and received tensors included; absent clients pause, and nothing is sent."""
+    settings = replace(EVERYBODY, participation=0.6)
+    kept = last(name, settings, kind)
+    assert {*kept.state.optimizers} == phases
+    ids = torch.arange(tiny.CLIENTS)
+    times = attendance(settings.seed, 0, [tiny.CLIENTS] * kept.state.round, ids, 0.6)
+    for phase, state in kept.state.optimizers.items():
+        counts = state["t"] if "t" in state else next(iter(state.values()))["t"]
+        assert torch.equal(counts > 0, times > 0) or phase in ("generators", "classifier")
+        assert counts.max() > counts[counts > 0].min() or times[times > 0].unique().numel() == 1
+    fresh = last(name, settings, kind, training=FRESH)
+    assert (kept.bytes_up, kept.bytes_down) == (fresh.bytes_up, fresh.bytes_down)
+    assert fresh.state.optimizers == {}
+    if name == "fedpub":
+        assert any(key.startswith("mask/") for key in kept.state.optimizers["0"]["mask"]["m"])
+
+
+def test_newcomers_begin_without_moments() -> None:
+    """Who joins in the last round has taken the steps of one round."""
+    state = last("fedper", replace(EVERYBODY, newcomers=2, join_round=2)).state
+    steps = state.optimizers["0"]["t"]
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    plan = cohort(federation, torch.arange(5), KEPT, 2, 1, 2).counts
+    per_round = torch.tensor([sum(c > 0 for epoch in client for c in epoch) for client in plan])
+    assert torch.equal(steps.long(), per_round * torch.tensor([3, 3, 3, 1, 1]))
+    assert task.params == (*state.optimizers["0"]["m"],)

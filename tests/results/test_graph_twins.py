@@ -1,0 +1,65 @@
+"""The learned graph against a control in its place: which runs are compared, and where the answer stands."""
+
+import numpy as np
+import pytest
+from weaving_results import GROUP, keep, study, write
+
+from fedweave import results
+from fedweave.federation.graph_quality import AUC, EDGES, MASS
+from fedweave.report.summary import summary
+from fedweave.results.tables import graph_twins
+
+
+def spec(graph: str | None, lr: float = 0.1) -> dict:
+    """What a run recorded of its settings."""
+    method = {"name": "fedaghn", "p0": 0.03} | ({} if graph is None else {"graph": graph})
+    return {"method": method, "train": {"rounds": 12, "lr": lr}, "task": {}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, results.Tables]:
+    """A method with its graph and with two controls, one with another learning rate, and one without a graph."""
+    folder = study(tmp_path_factory.mktemp("twins"))
+    runs = {"FedAGHN": spec("learned"), "FedAGHN [uniform]": spec("uniform"), "FedAGHN [shuffled]": spec("shuffled"),
+            "FedAGHN [slow]": spec("uniform", 0.01), "Local": spec(None)}  # fmt: skip
+    for label, recorded in runs.items():
+        path = write(folder, label=label, spec=recorded)
+        if label == "FedAGHN":
+            keep(path, 0, [1, 6, 12])
+            keep(path, 1, [1, 6, 12])
+            rows = [
+                (seed, 12, i, (i + k) % 20, 0.1 * k, 0.2 * k) for seed in (0, 1) for i in range(20) for k in (1, 2, 3)
+            ]
+            lines = ["seed,round,learner,source,weight,gain", *(",".join(map(str, row)) for row in rows)]
+            (path / "edges.csv").write_text("\n".join(lines) + "\n")
+    loaded = results.load_study(folder)
+    return loaded, results.tables(loaded)
+
+
+def test_twins_differ_in_their_graph_alone(made: tuple[results.Study, results.Tables]) -> None:
+    """Another learning rate, or a method without a graph, is no twin; the family has a correction of its own."""
+    loaded, tables = made
+    expected = {("FedAGHN", "FedAGHN [uniform]"), ("FedAGHN", "FedAGHN [shuffled]")}
+    assert {*graph_twins(loaded.runs)} == expected
+    family = tables.significance[tables.significance["family"] == "graph"]
+    assert {*zip(family["method"], family["other"], strict=True)} == expected
+    assert np.isfinite(family[["difference", "low", "high", "p_adjusted"]].to_numpy(dtype=float)).all()
+
+
+def test_the_summary_says_what_the_tests_say(made: tuple[results.Study, results.Tables]) -> None:
+    """One line, with difference and interval of each control."""
+    line = next(line for line in summary(*made) if line.topic == "Learned graphs")
+    assert "FedAGHN [uniform] (" in line.text
+    assert " to " in line.text
+    groups = next(line for line in summary(*made) if line.topic == "True groups")
+    assert "uniform" not in groups.text
+
+
+def test_the_board_has_what_the_graph_shows(made: tuple[results.Study, results.Tables]) -> None:
+    """Recovery of the groups and the value of edges, for the run that stored them alone."""
+    board = made[1].board.set_index("method")
+    assert board.loc["FedAGHN", AUC] == 1.0
+    assert board.loc["FedAGHN", EDGES] == pytest.approx(1.0)
+    assert 0.4 < board.loc["FedAGHN", MASS] < 1.0
+    assert np.isnan(board.loc["Local", AUC])
+    assert len(GROUP) == 20

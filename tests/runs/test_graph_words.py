@@ -1,0 +1,107 @@
+"""The word `graph` of a study: what it builds from files and runs, and one line for each thing that cannot be."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from fedweave.errors import BadInput
+from fedweave.runs import graph_controls
+from fedweave.study import spec
+from fedweave.study.spec import Run
+
+N = tiny.CLIENTS
+
+
+def run(graph: object, method: str = "fedaghn") -> Run:
+    """A run of a study with one method and one seed."""
+    task = {"dataset": "digits", "setting": "s", "partition": {"name": "iid", "clients": N, "seed": 0},
+            "model": {"name": "mlp"}, "train": {"rounds": 2, "lr": 0.1}}  # fmt: skip
+    raw = {"study": "s", "seeds": [7], "tasks": {"t": task}, "methods": {method: {}},
+           "runs": {"t-a": {"task": "t", "method": method, "set": {"graph": graph}}}}  # fmt: skip
+    return spec.parse(raw).run("t-a")
+
+
+def build(graph: str, kind: str = "rows", grouped: bool = True) -> torch.Tensor:
+    """The stored graph [L, N, N] of round 2 that a word leads to."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    federation = federation if grouped else federation.__class__(**{**vars(federation), "group": None})
+    method = tiny.method("fedaghn", task, kind, graph=graph)
+    control = graph_controls.build(run(graph), method, federation)
+    assert control is not None
+    return control.at(7, 2).graph(N)
+
+
+def replayed(folder: Path, seed: int = 7, **arrays: np.ndarray) -> None:
+    """A finished run with a collaboration graph."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({}))
+    if arrays:
+        np.savez(folder / f"collaboration-{seed}.npz", **arrays)
+
+
+def test_files_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of any format gives rows of sum 1; a replay takes the last graph that is not later than the round."""
+    monkeypatch.chdir(tmp_path)
+    weights = np.random.default_rng(0).random((N, N))
+    np.save("g.npy", weights)
+    np.savez("g.npz", weights=np.stack([weights, weights]))
+    np.savetxt("g.csv", weights, delimiter=",")
+    expected = torch.from_numpy(weights / weights.sum(1, keepdims=True))
+    for name in ("g.npy", "g.npz", "g.csv"):
+        torch.testing.assert_close(build(f"given:{name}")[0], expected)
+    recorded = np.stack([np.eye(N), np.full((N, N), 1 / N), weights])[:, None]
+    replayed(tmp_path / "results/other/runs/t-x", weights=recorded, rounds=np.array([1, 2, 5]), layers=np.array(["a"]))
+    assert torch.equal(build("replayed:other/t-x")[0], torch.full((N, N), 1 / N, dtype=torch.float64))
+    assert len(graph_controls.given_files(run("replayed:other/t-x"))) == 1
+    assert build("oracle").shape == (1, N, N)
+
+
+BAD = {
+    "a size that does not fit": ("given:small.npy", "needs"),
+    "a negative weight": ("given:negative.npy", "negative"),
+    "a row without weight": ("given:empty.npy", "client 1"),
+    "no such file": ("given:none.npy", "no such file"),
+    "another format": ("given:g.txt", "format"),
+    "no array weights": ("given:named.npz", "no array"),
+    "a damaged file": ("given:damaged.npz", "damaged"),
+    "no such run": ("replayed:none", "no finished run"),
+    "a run without graphs": ("replayed:plain", "no collaboration graph"),
+    "a run with other seeds": ("replayed:seeded", "seed 7"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_graphs(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that names the run, the word and what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    square = np.full((N, N), 1 / N)
+    np.save("small.npy", square[:-1, :-1])
+    np.save("negative.npy", square - np.eye(N))
+    np.save("empty.npy", square * (np.arange(N) != 1)[:, None])
+    np.savez("named.npz", graph=square)
+    Path("damaged.npz").write_bytes(b"PK")
+    replayed(tmp_path / "results/s/runs/plain")
+    replayed(
+        tmp_path / "results/s/runs/seeded", 3, weights=square[None, None], rounds=np.array([1]), layers=np.array([""])
+    )
+    word, reason = BAD[what]
+    with pytest.raises(BadInput, match=reason) as error:
+        build(word)
+    assert "\n" not in str(error.value)
+
+
+def test_an_oracle_needs_something_to_know() -> None:
+    """Neither groups nor labels: refused before training."""
+    with pytest.raises(BadInput, match="neither groups"):
+        build("oracle", "series", grouped=False)
+
+
+@pytest.mark.parametrize(("method", "word"), [("local", "uniform"), ("fedaghn", "unifrom"), ("shn", "replayed:")])
+def test_words_are_checked_with_the_study(method: str, word: str) -> None:
+    """A method without a graph, a misspelt word and a replay of nothing are refused without any data."""
+    with pytest.raises(BadInput, match="graph"):
+        graph_controls.check_word(run(word, method), "params.yaml: runs.t-a")
