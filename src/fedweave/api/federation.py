@@ -290,7 +290,7 @@ class Federation:
 
     def majority(self) -> np.ndarray | None:
         """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
-        if self.dataset.y is None or self.partition.test_weight is not None:
+        if self.dataset.y is None or self.partition.test_weight is not None or not any(map(len, self.partition.test)):
             return None
         guesses = [np.bincount(self._labels(i, "train")).argmax() for i in range(len(self))]
         return np.array([100.0 * float((self._labels(i, "test") == g).mean()) for i, g in enumerate(guesses)])
