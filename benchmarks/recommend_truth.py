@@ -127,6 +127,23 @@ def finished(path: Path) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
+RIGHT = {
+    "common": "one distribution: one common model",
+    "unrelated": "unrelated clients: each its own model",
+    "groups": "two groups: learn within them, and exactly these groups are shown",
+    "noise": "one client with label noise: collaborate, and exactly this client is said to lose by one common model",
+}
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """The rates as the guide has them."""
+    lines = ["| truth and right answer | right | seeds |", "|---|--:|--:|"]
+    for case, words in RIGHT.items():
+        mine = [int(row["right"]) for row in rows if row["case"] == case]
+        lines.append(f"| {words} | {sum(mine)} | {len(mine)} |")
+    return "\n".join(lines) + "\n"
+
+
 def rates(rows: list[dict[str, str]]) -> Iterator[str]:
     """One line per case: how many seeds were right."""
     for case in CASES:

@@ -100,7 +100,7 @@ def same(net: nn.Module, params: Params) -> None:
 
 def uploaded(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
     """(shared, own, uploads) of a round 0 with everybody, from `state`."""
-    shared, own, updates = train(
+    shared, own, updates, _ = train(
         method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop()
     )
     return shared, own, updates.upload

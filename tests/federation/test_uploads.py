@@ -104,7 +104,7 @@ def test_what_was_sent_is_known(name: str) -> None:
     method, federation = objects(name, solver=SGD(lr=0.0), **still)
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates = train(method, state, who, Loop())
+    shared, own, updates, _ = train(method, state, who, Loop())
     known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     assert trees.nbytes(known) == trees.nbytes(updates.upload)
     if name not in ("fedfomo", "fedpub", "local"):  # these start from more than they are sent
@@ -124,7 +124,7 @@ def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
     for _ in range(2):
         state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
-    shared, own, updates = train(method, state, who, Loop())
+    shared, own, updates, _ = train(method, state, who, Loop())
     known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     for name, part in known.items():
         if name == "model":
@@ -138,7 +138,7 @@ def test_numbers_of_steps_are_public() -> None:
     method, federation = objects("pfedgat", gat_grad="delta")
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates = train(method, state, who, Loop())
+    shared, own, updates, _ = train(method, state, who, Loop())
     known = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
     sent = deliver(
         updates.upload, updates.client, known, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0)), method.public
@@ -202,7 +202,7 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
     method, federation = objects(name)
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates = train(method, state, who, Loop())
+    shared, own, updates, _ = train(method, state, who, Loop())
     known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     ids = torch.arange(5)
     flips = attacked(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)

@@ -1,11 +1,13 @@
 """The parts of a recommendation: budgets, the race's decisions, groups, paired differences. Nothing is trained here."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks import recommend_truth as truth
 from fedweave.errors import BadInput
 from fedweave.recommendation import budget, race
 from fedweave.recommendation.candidates import Candidate, entries
@@ -165,6 +167,14 @@ def test_intervals_of_a_client_cover() -> None:
     hits = [paired(DRAWS.normal(0, spread), spread) for _ in range(600)]
     assert 0.02 < np.mean([one.low * one.high > 0 for one in hits]) < 0.09
     assert 0.02 < np.mean([one.p < 0.05 for one in hits]) < 0.09
+
+
+def test_the_guide_has_the_rates_of_the_file() -> None:
+    """`python -m benchmarks.recommend_truth` goes on with the file; the table of the guide is made from it."""
+    folder = Path(__file__).parents[2] / "docs" / "guides"
+    rows = truth.finished(folder / "recommend_truth.csv")
+    assert {row["case"] for row in rows} == {*truth.CASES}
+    assert truth.table(rows) in (folder / "recommend.md").read_text(encoding="utf-8")
 
 
 def test_a_client_without_any_spread() -> None:

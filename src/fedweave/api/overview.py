@@ -58,7 +58,7 @@ def small_clients(made: "Federation") -> list[str]:
 
 def majority(made: "Federation") -> np.ndarray | None:
     """See `Federation.majority`."""
-    if made.dataset.y is None or made.partition.test_weight is not None:
+    if made.dataset.y is None or made.partition.test_weight is not None or not any(map(len, made.partition.test)):
         return None
     guesses = [np.bincount(_labels(made, i, "train")).argmax() for i in range(len(made))]
     return np.array([100.0 * float((_labels(made, i, "test") == g).mean()) for i, g in enumerate(guesses)])

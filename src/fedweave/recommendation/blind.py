@@ -25,7 +25,7 @@ def blind(federation: Federation) -> Federation:
             'on them; give a split with some, such as shares={"train": 0.5, "val": 0.2, "test": 0.3}'
         )
     partition = federation.partition
-    none = [np.empty(0, dtype=np.int64) for _ in partition.test]
+    none = tuple(np.empty(0, dtype=np.int64) for _ in partition.test)
     return _with(federation, replace(partition, test=none, test_weight=None))
 
 
@@ -43,7 +43,7 @@ def thinned(federation: Federation, share: float) -> Federation:
     ones.
     """
     partition = federation.partition
-    kept = [_some(rows, share, client) for client, rows in enumerate(partition.train)]
+    kept = tuple(_some(rows, share, client) for client, rows in enumerate(partition.train))
     return _with(federation, replace(partition, train=kept))
 
 

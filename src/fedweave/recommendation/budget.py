@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from fedweave.errors import BadInput, shown
@@ -39,7 +40,7 @@ def size(traffic: Any) -> float:
     return _number(traffic, SIZE, "traffic", 'a number of bytes, or a text such as "200MB" or "2GB"')
 
 
-def _number(given: Any, units: dict[str, float], name: str, way: str) -> float:
+def _number(given: Any, units: Mapping[str, float], name: str, way: str) -> float:
     if given is None:
         return math.inf
     if isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:

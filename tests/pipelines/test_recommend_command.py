@@ -1,0 +1,33 @@
+"""`fedweave recommend`: from a file to answers in the terminal and a page."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from benchmarks import recommend_truth as truth
+from fedweave.pipelines.commands import recommend
+
+
+def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings that Optuna draws race too; the results serve the other commands."""
+    federation = truth.federation("common", 2)
+    table = pd.DataFrame(federation.dataset.x.reshape(-1, truth.FEATURES)[:, :4]).add_prefix("x")
+    owner = [name for name in truth.names() for _ in range(sum(truth.ROWS.values()))]
+    table = table.assign(site=owner, sort=federation.dataset.labels)[:1360]
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    recommend.recommend(
+        tmp_path / "rows.csv", "site", "sort", tmp_path / "out", methods="ditto", rounds=3, seeds=1, points=2,
+        settings=["model.hidden=4"], budget="none",
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    found = fw.Recommendation.load(tmp_path / "out")
+    assert found.lines[0].text in shown
+    assert "recommendation.html shows everything" in shown
+    assert (tmp_path / "out" / "recommendation.html").is_file()
+    first = found.race[found.race["rung"] == 1]
+    rates = first[first["settings"] != ""].set_index("method")["settings"].str.extract(r"(lr=[\d.]+)")[0]
+    assert {*rates.index} == {"local", "fedavg", "fedavg_ft", "ditto"}
+    assert rates.nunique() == 1
+    assert fw.load(tmp_path / "out").methods
