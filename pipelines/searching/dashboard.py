@@ -96,7 +96,7 @@ class Mirror:
         made = len(copy.get_trials(deepcopy=False))
         facts: dict[str, Any] = {
             "method": self._study.runs[key].method,
-            "trials": f"{made} of {self._study.tune.trials}, {made - len(finished)} of them pruned",
+            "trials": f"{made}, {made - len(finished)} of them pruned",
         }
         if finished:
             higher = copy.directions[0] == optuna.study.StudyDirection.MAXIMIZE

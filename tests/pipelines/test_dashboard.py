@@ -51,7 +51,7 @@ def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pyt
     scores = [trial.value for trial in made if trial.state == TrialState.COMPLETE]
     assert card == {
         "method": "fedprox",
-        "trials": f"4 of 4, {4 - len(scores)} of them pruned",
+        "trials": f"4, {4 - len(scores)} of them pruned",
         "declared score": f"{scores[0]:.4g}",
         "best score": f"{max(scores):.4g}",
     }

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from mlflow import MlflowClient
 
 from fedweave.pipelines.scheduling.flows import reproduce
 from tests.servers import ROOT
@@ -194,27 +193,6 @@ def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["(3, 2)"], done.stderr
-
-
-def test_dvc_compares_experiments_and_mlflow_follows(own: Own) -> None:
-    """The commands of the tutorial: an experiment of one value, what it changed, a table of about a dozen columns, and
-    curves without a network. MLflow says what results/ says afterwards.
-    """
-    commit = "git add -A && git -c user.name=me -c user.email=me@localhost commit -qm 'as it is'"
-    subprocess.run(commit, shell=True, cwd=own.folder, check=True)
-    own.python("dvc", "exp", "run", "-S", "tasks.blobs.train.lr=0.2", "-n", "faster")
-    board = pd.read_csv(own.folder / "results" / "first-try" / "leaderboard.csv").set_index("method")["mean"]
-    changed = own.python("dvc", "metrics", "diff", "--md")
-    assert "mine" in changed
-    table = own.python("dvc", "exp", "show", "--csv", "--only-changed").splitlines()
-    assert any("faster" in line for line in table)
-    assert len(table[0].split(",")) <= 16, table[0]
-    own.python("dvc", "plots", "show")
-    assert not re.findall(r"(?:src|href)=.https?://", (own.folder / "dvc_plots" / "index.html").read_text())
-    client = MlflowClient(f"sqlite:///{own.folder / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("first-try").experiment_id
-    current = client.search_runs([experiment], "tags.kind = 'method' AND tags.record = 'current'")
-    assert {run.data.tags["label"]: run.data.metrics["accuracy"] for run in current} == board.to_dict()
 
 
 def test_deployments_name_flows_of_the_package(own: Own) -> None:
