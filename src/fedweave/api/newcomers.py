@@ -186,7 +186,7 @@ def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int
     path = result.run.folder / STATE.format(seed)
     if not path.is_file():
         raise BadInput(
-            f"{path}: the state of the server is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
+            f"{path}: the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
             "train again, or train with newcomers= and join_round="
         )
     state = State(*load_tensors(path)["state"])
