@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import user_errors
-from fedweave.pipelines.commands import listing, own_data, projects, recommend, records, single, studies
+from fedweave.pipelines.commands import importing, listing, own_data, projects, recommend, records, single, studies
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import plugins
 
@@ -27,6 +27,7 @@ app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
 app.command()(single.run)
+app.command("import")(importing.import_)
 app.command()(projects.init)
 app.command()(workers.deploy)
 app.command()(workers.worker)

@@ -53,7 +53,7 @@ def compare(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
         normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options = _training(settings or [])
+    train, options = training(settings or [])
     train |= {"metric": metric} if metric else {}
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
@@ -154,7 +154,7 @@ def show(done: fw.Comparison) -> None:
     console.print(f"{done.report()} shows everything", soft_wrap=True)
 
 
-def _training(settings: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def training(settings: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings of the training, options of the model) of --set."""
     values = pairs(settings)
     model = {key.removeprefix("model."): value for key, value in values.items() if key.startswith("model.")}

@@ -35,7 +35,7 @@ from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
 from fedweave.pipelines.searching import trials
-from fedweave.runs import assembly, repetition
+from fedweave.runs import assembly, repetition, tasks
 from fedweave.runs.dependencies import run_digest
 from fedweave.study import plugins, search_spaces
 from fedweave.study.schema import TuneSpec
@@ -129,7 +129,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
     run, path = study.run(key), journal(study, key, root)
     check_writable(path.parent)
     dataset, partition, *model = inputs or assembly.load_inputs(run)
-    task = assembly.build_task(run, dataset, partition, model=model[0] if model else None)
+    task = tasks.build_task(run, dataset, partition, model=model[0] if model else None)
     return Search(
         study,
         key,

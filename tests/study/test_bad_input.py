@@ -18,7 +18,7 @@ from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main, single, studies
 from fedweave.pipelines.scheduling import flows
-from fedweave.runs import assembly, repetition
+from fedweave.runs import assembly, repetition, tasks
 from fedweave.study import catalogue, config, spec
 from tests.study.test_spec import altered, good
 
@@ -130,7 +130,7 @@ def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> N
         else {"name": "iid", "clients": 4, "seed": 0}
     )
     with pytest.raises(BadInput) as caught:
-        assembly.build_task(run, dataset, data.partition(dataset, **options))
+        tasks.build_task(run, dataset, data.partition(dataset, **options))
     line(caught, words)
 
 

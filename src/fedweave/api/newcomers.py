@@ -81,11 +81,11 @@ def extended(known: Federation, given: Data) -> Federation:
 
 def _fresh(known: Federation, given: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
-    kept = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
+    task: dict[str, Any] = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
     channels = known.dataset.channels
     if channels:
-        kept = {"window": known.shape[0], "horizon": known.dataset.outputs // len(channels)}
-    options = RowOptions(**{"name": known.name, **kept, **given.options})
+        task = {"window": known.shape[0], "horizon": known.dataset.outputs // len(channels)}
+    options = RowOptions(**{"name": known.name, **task, **given.options})
     if known.preprocessing is None and not hasattr(given.rows, "columns"):
         fresh = Federation(**rows.of_arrays(given.rows, given.label, given.client, options))
         return fresh, fresh.dataset.x
@@ -150,7 +150,7 @@ def join(result: "MethodResult", known: Federation, given: Data, rounds: int, fr
 
     _check(result, known, rounds)
     grown = extended(known, given)
-    run = serving.run_of(result.run.info)
+    run = serving.run_of(dict(result.run.info))
     task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
     before = result.run.info["spec"]["train"]["rounds"]
     late = len(grown) - len(known)
@@ -186,8 +186,8 @@ def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int
     path = result.run.folder / STATE.format(seed)
     if not path.is_file():
         raise BadInput(
-            f"{path}: the state of the server is not stored (fw.compare and fw.fit store up to "
-            f"{LARGEST // 2**20} MiB); train again, or train with newcomers= and join_round="
+            f"{path}: the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
+            "train again, or train with newcomers= and join_round="
         )
     state = State(*load_tensors(path)["state"])
     if state.round + rounds != prepared.rounds:

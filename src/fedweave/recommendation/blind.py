@@ -43,8 +43,8 @@ def thinned(federation: Federation, share: float) -> Federation:
     ones.
     """
     partition = federation.partition
-    kept = tuple(_some(rows, share, client) for client, rows in enumerate(partition.train))
-    return _with(federation, replace(partition, train=kept))
+    some = tuple(_some(rows, share, client) for client, rows in enumerate(partition.train))
+    return _with(federation, replace(partition, train=some))
 
 
 def _some(rows: np.ndarray, share: float, client: int) -> np.ndarray:

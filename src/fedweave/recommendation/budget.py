@@ -22,10 +22,10 @@ def seconds(budget: Any) -> float:
     >>> seconds("10min"), seconds("1h30min"), seconds(45), seconds(None)
     (600.0, 5400.0, 45.0, inf)
     """
-    found = _number(budget, TIME, "budget", 'a number of seconds, or a text such as "90s", "10min" or "2h"')
-    if found < LEAST:
+    length = _number(budget, TIME, "budget", 'a number of seconds, or a text such as "90s", "10min" or "2h"')
+    if length < LEAST:
         raise BadInput(f"budget: {shown(budget)} is less than a second; give more, such as 10min")
-    return found
+    return length
 
 
 def size(traffic: Any) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
-from fedweave.report import extras
+from fedweave.report import tuning
 from fedweave.report.baselines import below_controls, upper_bound
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, outcome, to_control
@@ -56,7 +56,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(tables.significance),
-        Line("Tuning", _tuning(study)),
+        Line("Tuning", tuning.changes(study)),
         _convergence(tables.board),
     ]
 
@@ -229,60 +229,6 @@ def _named(study: Study, task: str) -> str:
         if names
         else "the groups"
     )
-
-
-def _tuning(study: Study) -> tuple[str, ...]:
-    """What tuning changed, and by how much, on validation data: of how many runs, the median, and the largest."""
-    runs = {run.name: run for run in study.runs}
-    searches = [search for search in extras.tuning(study.folder) if search.run in runs]
-    if not searches:
-        return ("Untuned: every run has its declared values.",)
-    trials = sorted({len(search.trials) for search in searches})
-    each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
-    changes: dict[str, list[tuple[float, str]]] = {}
-    for search in searches:
-        if search.place:
-            change, kind = _change(search, runs[search.run].info)
-            changes.setdefault(kind, []).append((change, search.run))
-    changed = sum(map(len, changes.values()))
-    start = f"{each} each for {len(searches)} of {len(runs)} runs; {changed} took other values than the declared ones."
-    return (start, *(_by_how_much(kind, values) for kind, values in changes.items()), *_saved(searches))
-
-
-def _change(search: extras.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:
-    """The change of the validation score by tuning, and its unit."""
-    change = search.value - float(search.trials["value"].iloc[0])
-    if unit(info["metric"]):
-        return change, "points"
-    declared = float(search.trials["value"].iloc[0])
-    return 100 * change / declared, f"% of the {'score' if info['higher_is_better'] else 'error'}"
-
-
-def _by_how_much(kind: str, changes: Sequence[tuple[float, str]]) -> str:
-    finite = [(change, run) for change, run in changes if np.isfinite(change)]
-    if not finite:
-        return "Their validation scores cannot be compared: the declared values had no finite one."
-    most, run = max(finite, key=lambda one: abs(one[0]))
-    median = _signed(_median([change for change, _ in finite]))
-    return f"Their validation scores changed by {median} {kind} in the median, most for {run} ({_signed(most)})."
-
-
-def _signed(value: float, digits: int = 1) -> str:
-    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _saved(searches: Sequence[extras.Tuning]) -> Iterator[str]:
-    """What the choice by bytes changed, where a search was about them."""
-    sent = [search.trials[extras.BYTES] for search in searches if extras.BYTES in search.trials]
-    places = [search.place for search in searches if extras.BYTES in search.trials]
-    shares = [100 * (column.iloc[place] / column.iloc[0] - 1) for column, place in zip(sent, places, strict=True)]
-    if shares:
-        yield f"The bytes of a repetition changed by {_signed(_median(shares), 0)} % in the median."
-
-
-def _median(values: Sequence[float]) -> float:
-    finite = [value for value in values if np.isfinite(value)]
-    return float(np.median(finite)) + 0.0 if finite else 0.0
 
 
 def _convergence(board: pd.DataFrame) -> Line:

@@ -1,8 +1,7 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedweave import data
-from fedweave.client.regression import Forecast, RowForecast, RowRegression
 from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
@@ -20,10 +18,10 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
-from fedweave.metrics import METRICS, check_fit
-from fedweave.models import MODELS, ClientModel, build
+from fedweave.metrics import check_fit
+from fedweave.models import MODELS, build
 from fedweave.models.registry import capabilities as model_capabilities
-from fedweave.runs import graph_controls
+from fedweave.runs import graph_controls, tasks
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
@@ -100,7 +98,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     checks.check_budget(run, here)
     graph_controls.check_word(run, here)
     if inputs:
-        task = build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
+        task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
         kind = NodeClassification if MODELS[run.task.model["name"]].reads == "graph" else RowClassification
         task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
@@ -143,96 +141,6 @@ def build_method(run: Run, task: Task) -> Method:
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
     return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
-
-
-def build_task(
-    run: Run,
-    dataset: Dataset,
-    partition: Partition,
-    dtype: torch.dtype = torch.float32,
-    model: Callable[[], ClientModel] | None = None,
-) -> Task:
-    """What the run's clients learn, for the shapes of `dataset`; `model` replaces the model that the task names.
-
-    Raises:
-        BadInput: the model does not fit the data.
-    """
-    _check_fit(run, dataset, named=model is None)
-    return _scored(run, partition, _built(run, dataset, partition, dtype, model), dataset.outputs or 2)
-
-
-def _scored(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
-    """`task` with the metric that the run asks for, unless that is its own."""
-    name, where = run.task.metric, f"tasks.{run.name}.metric"
-    if name is None or check_fit(name, task.targets_are, where).name == task.metric:
-        return task
-    if partition.test_weight is not None:
-        raise BadInput(f"{where}: {name}, but test rows count by weight; use {task.metric}, or test rows of their own")
-    METRICS[name].check(task.targets_are, outputs)
-    return replace(task, scoring=METRICS[name])
-
-
-def _built(
-    run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
-) -> Task:
-    """What the run's clients learn, scored by the metric of its own."""
-    options = dict(run.task.model)
-    name, half = options.pop("name"), torch.bfloat16 if run.train.precision == "bfloat16" else None
-    try:
-        if dataset.kind == "series":
-            window, horizon = partition.layout["window"], partition.layout["horizon"]
-            forecast = Forecast(
-                model or partial(build, name, (window, 2), horizon, **options), dtype, half, window, horizon
-            )
-            return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
-        shape = tuple(dataset.x.shape[1:])
-        built = model or partial(build, name, shape, dataset.outputs, categories=dataset.categories, **options)
-        if dataset.kind == "graph":
-            return NodeClassification(built, dtype)
-        rows = _of_rows(dataset, built, dtype, half, run.train.augment or 0)
-        return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(
-            f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another"
-        ) from error
-
-
-def _of_rows(dataset: Dataset, *settings: Any) -> Task:
-    """What is learnt of rows: classes, numbers, or the next steps of windows."""
-    if dataset.targets is None:
-        return RowClassification(*settings)
-    return RowForecast(*settings, channels=dataset.channels) if dataset.channels else RowRegression(*settings)
-
-
-def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
-    """Refuse a model, if it is `named`, or a setting of its training that is not made for `dataset`."""
-    name, graph = run.task.model["name"], dataset.kind == "graph"
-    if run.task.targets not in (None, dataset.targets_are):
-        raise BadInput(f"tasks.{run.name}.targets: {run.task.targets}, but {dataset.name} has {dataset.targets_are}")
-    if named and graph != (MODELS[name].reads == "graph"):
-        raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
-    if graph and run.train.precision == "bfloat16":
-        raise BadInput(
-            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; "
-            "use tf32, or leave it out"
-        )
-    augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
-    if augment and (len(sides) != 2 or augment >= min(sides)):
-        what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
-        raise BadInput(
-            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; "
-            "make it smaller, or leave it out"
-        )
-
-
-def _tried(task: Task, example: Tensor, outputs: int) -> Task:
-    """`task`, once its model has answered an example input."""
-    with torch.no_grad():
-        shape = tuple(task.call(task.init(0), example).shape)
-    if shape != (1, outputs):
-        raise ValueError(f"its outputs have the shape {shape}, but (1, {outputs}) is needed")
-    return task
 
 
 def settings(run: Run, seed: int = 0) -> Settings:

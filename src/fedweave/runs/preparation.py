@@ -12,7 +12,7 @@ from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.models import ClientModel
-from fedweave.runs import assembly, federations, graph_controls
+from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
 
@@ -63,7 +63,7 @@ def prepare(
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
-    task = assembly.build_task(run, dataset, partition, model=model)
+    task = tasks.build_task(run, dataset, partition, model=model)
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
     method = assembly.build_method(run, task)

@@ -18,7 +18,7 @@ from fedweave.files import atomic_path, load_tensors
 from fedweave.models import ClientModel
 from fedweave.models.gcn import gcn_norm
 from fedweave.readers.arrays import read_npz
-from fedweave.runs import assembly
+from fedweave.runs import assembly, tasks
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.study.spec import Run
@@ -125,7 +125,7 @@ def deploy(
         BadInput: the run's settings no longer fit the code.
     """
     run, (dataset, partition) = run_of(info), _shapes(facts)
-    method = assembly.build_method(run, assembly.build_task(run, dataset, partition, model=model))
+    method = assembly.build_method(run, tasks.build_task(run, dataset, partition, model=model))
     stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
     span = sum(partition.layout.get(k, 0) for k in SPAN)
     return Deployed(method, dict(sorted(stacked.items())), graphs, span)

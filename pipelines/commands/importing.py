@@ -1,0 +1,150 @@
+"""`fedweave import`: a file of one's own as a data set and a study of the project in this folder."""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+from pprint import pformat
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+import fedweave as fw
+from fedweave.api.plan import GRAPH, ROWS
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.pipelines.commands import data_options as own
+from fedweave.pipelines.commands import studies
+from fedweave.study.catalogue import STUDIES
+
+FOLDER = Path("imports")
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
+CODE = '''"""The data set {name}, written by `fedweave import`: change the options here, or import the file again."""
+
+from pathlib import Path
+from typing import Any
+
+import fedweave as fw
+from fedweave.api.federation import Federation
+
+SHA256 = "{sha256}"  # of the file: with another one, the stages run again
+OPTIONS: dict[str, Any] = {options}
+
+
+def federation() -> Federation:
+    """The rows of the file, given to clients and split."""
+    return Federation.from_file(Path(__file__).parent / "{file}", **OPTIONS)
+
+
+@fw.dataset("{name}")
+def rows(root: Path) -> fw.data.Dataset:
+    """{about}"""
+    return federation().dataset
+
+
+@fw.partition("{name}-rows", kinds=["{kind}"])
+def clients_and_parts(dataset: fw.data.Dataset, clients: int, seed: int) -> fw.data.Partition:
+    """The clients and the split that OPTIONS name."""
+    return federation().partition
+'''
+
+out = Console(markup=False, highlight=False)
+
+
+def import_(
+    file: own.File, client: own.Client, label: own.Label, name: own.Name = "", features: own.Features = "",
+    target: own.Target = "", text: own.Text = "", window: own.Window = 0, horizon: own.Horizon = 0,
+    stride: own.Stride = 0, split: own.Split = "", shares: own.Shares = "", time: own.Time = "", gap: own.Gap = 0,
+    recording: own.Recording = "", group: own.Group = "", relation: own.Relation = "", val: own.Val = None,
+    normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
+    methods: Annotated[str, typer.Option(help="of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
+    rounds: Annotated[int, typer.Option(help="of training")] = 50,
+    seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
+    metric: Annotated[str, typer.Option(help="of the scores; default: accuracy, of numbers mse")] = "",
+    force: studies.Force = False,
+) -> None:  # fmt: skip
+    """Make a file a data set and a study of the project in this folder, for `dvc repro`.
+
+    Example: fedweave import flights.csv --client dest --label late --name flights
+    """
+    if not Path("dvc.yaml").is_file():
+        raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
+    name = name or file.name.split(".")[0].lower()
+    if not NAME.fullmatch(name):
+        raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
+    options = own.of_words(
+        label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
+        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=_pairs(relation),
+        val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+    )  # fmt: skip
+    made = fw.Federation.from_file(file, client=client, **options)
+    written = write(file, made, {"client": client, **options}, force)
+    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": own.words(methods)}
+    place = _study(made, budget, written, force)
+    studies.use(name, force=force)
+    out.print(f"{made!r}; {written} and {place} say how; next: dvc repro", soft_wrap=True)
+
+
+def write(file: Path, made: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
+    """Copy the file into the project and write the plug-in that reads it; returns its path.
+
+    Raises:
+        BadInput: a plug-in of this name is there and was not written here, or was changed.
+    """
+    copy = FOLDER / f"{made.name}{''.join(file.suffixes[-2:]).lower()}"
+    plugin = FOLDER / f"own_{made.name.replace('-', '_')}.py"
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    shown = pformat(options, width=100, sort_dicts=False)
+    about = f"{file.name}: {options['label']} of {len(made)} clients."
+    code = CODE.format(
+        name=made.name, sha256=sha256, options=shown, file=copy.name, about=about, kind=made.dataset.kind
+    )
+    _refuse_change(plugin, code, force)
+    FOLDER.mkdir(exist_ok=True)
+    if not (copy.is_file() and copy.samefile(file)):
+        shutil.copyfile(file, copy)
+    write_atomic(plugin, code)
+    return plugin
+
+
+def _study(made: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
+    """Write the study file of the data set."""
+    place = STUDIES / f"{made.name}.yaml"
+    numeric = made.dataset.targets is not None
+    defaults = GRAPH if made.dataset.kind == "graph" else ROWS
+    task = {
+        "dataset": made.name,
+        "setting": "own",
+        "normalize": made.normalize,
+        **({"targets": made.dataset.targets_are} if numeric else {}),
+        **({"metric": budget["metric"]} if budget["metric"] else {}),
+        "partition": {"name": f"{made.name}-rows", "clients": len(made), "seed": 0},
+        "model": {"name": "gcn" if made.dataset.kind == "graph" else "mlp"},
+        "train": {"rounds": budget["rounds"], **defaults},
+        "methods": budget["methods"],
+    }
+    content = {
+        "about": f"Methods on {made.name}, imported from a file.",
+        "uses": [f"../{plugin.as_posix()}"],
+        "seeds": [*range(budget["seeds"])],
+        "tasks": {made.name: task},
+        "tune": {"trials": 0},
+    }
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    _refuse_change(place, text, force)
+    write_atomic(place, text)
+    return place
+
+
+def _refuse_change(path: Path, text: str, force: bool) -> None:
+    if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
+        raise BadInput(f"{path}: is there and says something else; give another --name, or add --force to replace it")
+
+
+def _pairs(relation: str) -> Any:
+    """The pairs of a given client graph, which then stand in the plug-in."""
+    from fedweave.api.reading import read_pairs
+
+    return read_pairs(relation, "--relation") if relation else ""

@@ -1,0 +1,74 @@
+"""`fedweave import`: the data set and the study that it writes are those of the API, through the stages."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
+from fedweave.pipelines.commands import importing, projects
+from fedweave.pipelines.stages import download, partition, train, tune
+from fedweave.runs import assembly
+
+DRAWS = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {
+        "shop": [f"shop {i % 3}" for i in range(90)],
+        "size": DRAWS.normal(size=90),
+        "kind": DRAWS.choice(["a", "b"], 90),
+        "price": DRAWS.normal(size=90) * 9 + 50,
+    }
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of a new project; DVC is not started."""
+    for name, text in projects.contents().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    TABLE.to_csv(tmp_path / "orders.csv", index=False, float_format="%.17g")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows, clients and parts are those of `from_file`; raw rows are predicted in the project; only changes refuse."""
+    given = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
+    importing.import_(Path("orders.csv"), **given, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    assert "next: dvc repro" in capsys.readouterr().out
+    study = assembly.load()
+    assert study.tasks["orders"].targets == "numbers"
+    download.main("orders")
+    partition.main("orders")
+    tune.main("orders")
+    train.main("orders-fedavg")
+    made = fw.Federation.from_file("orders.csv", **given)
+    np.testing.assert_array_equal(load_dataset("data/features/orders").x, made.dataset.x)
+    dealt = load_partition("data/partitions/orders/partition.npz")
+    assert dealt.names == made.names
+    for first, second in zip(dealt.train, made.partition.train, strict=True):
+        np.testing.assert_array_equal(first, second)
+    result = fw.load("results/orders")["fedavg"]
+    alone = fw.fit("fedavg", made, rounds=2, metric="rmse", progress=False)
+    pd.testing.assert_series_equal(result.scores, alone.scores)
+    np.testing.assert_array_equal(result.predict(TABLE.head(4), "shop 1"), alone.predict(TABLE.head(4), "shop 1"))
+    importing.import_(Path("orders.csv"), **given, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
+        importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
+    del DATASETS["orders"], PARTITIONS["orders-rows"]
+
+
+def test_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and nothing is written."""
+    with pytest.raises(fw.BadInput, match="--name: 'Or ders' must begin"):
+        importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")
+    with pytest.raises(fw.BadInput, match="no column 'shp'"):
+        importing.import_(Path("orders.csv"), client="shp", label="price", name="orders")
+    assert not Path("imports").exists()
+    (project / "empty").mkdir()
+    monkeypatch.chdir(project / "empty")
+    with pytest.raises(fw.BadInput, match="is no project"):
+        importing.import_(Path("../orders.csv"), client="shop", label="price")
