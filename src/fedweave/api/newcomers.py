@@ -81,7 +81,7 @@ def extended(known: Federation, given: Data) -> Federation:
 
 def _fresh(known: Federation, given: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
-    kept = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
+    kept: dict[str, Any] = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
     channels = known.dataset.channels
     if channels:
         kept = {"window": known.shape[0], "horizon": known.dataset.outputs // len(channels)}
@@ -150,7 +150,7 @@ def join(result: "MethodResult", known: Federation, given: Data, rounds: int, fr
 
     _check(result, known, rounds)
     grown = extended(known, given)
-    run = serving.run_of(result.run.info)
+    run = serving.run_of(dict(result.run.info))
     task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
     before = result.run.info["spec"]["train"]["rounds"]
     late = len(grown) - len(known)

@@ -194,7 +194,7 @@ def _of_rows(dataset: Dataset, *settings: Any) -> Task:
     """What is learnt of rows: classes, numbers, or the next steps of windows."""
     if dataset.targets is None:
         return RowClassification(*settings)
-    return RowForecast(*settings, dataset.channels) if dataset.channels else RowRegression(*settings)
+    return replace(RowForecast(*settings), channels=dataset.channels) if dataset.channels else RowRegression(*settings)
 
 
 def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
