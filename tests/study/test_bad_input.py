@@ -179,7 +179,7 @@ NUMBERS = {
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
 def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -> None:
     """Are numbers in files and after --set alike; what is quoted stays a text, when params.yaml is written too."""
-    assert single._pairs([f"lam={text}"]) == {"lam": value}
+    assert single.pairs([f"lam={text}"]) == {"lam": value}
     (tmp_path / "params.yaml").write_text(f"lam: {text}\n")
     assert spec.read_yaml(tmp_path / "params.yaml") == {"lam": value}
     content = {"study": "quick", "methods": {"1e3": {"lam": value}}, "tune": {"seeds": [value]}}
