@@ -167,7 +167,7 @@ REFUSED = {
     "x: shape [60]": lambda: fw.Federation.from_arrays(X[:, 0], Y, client=WHO),
     "x of own-data: nan at [0, 0]": lambda: fw.Federation.from_arrays(X * np.nan, Y, client=WHO),
     "y: only one class, '0'": lambda: fw.Federation.from_arrays(X, Y * 0, client=WHO),
-    "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO),
+    "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO, target="classes"),
     "two ids have the same name": lambda: fw.Federation.from_arrays(X, Y, client=[1, "1", "a"] * 20),
     "split: row 19 is in 'train' and 'val'; the parts must not overlap": lambda: fw.Federation.from_arrays(
         X, Y, client=WHO, split={"train": range(20), "val": range(19, 40), "test": range(40, 60)}

@@ -49,12 +49,13 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     width = steps.shape[1]
     if others is not None:
         steps = np.concatenate([steps, _channels(others, "x")], axis=1)
-    window, horizon = _checked(options)
+    horizon = _checked(options)
     owner, names = arrays.as_clients(client, len(steps))
     time = arrays.as_times(options.time, len(steps))
     recording = None if options.recording is None else arrays.as_column(options.recording, "recording", len(steps))
-    made = _cut(steps, width, _series(owner, recording), time, names, owner, options)
-    parts = _split(made, owner, recording, names, window, horizon, options)
+    series = _series(owner, recording)
+    made = _cut(steps, width, series, time, names, owner, options)
+    parts = _split(made, owner, None if recording is None else series, names, horizon, options)
     arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
     group = options.group
     if group is not None and not hasattr(group, "keys"):
@@ -82,8 +83,8 @@ def _channels(values: Any, name: str) -> np.ndarray:
     return steps
 
 
-def _checked(options: RowOptions) -> tuple[int, int]:
-    """Window and horizon; refuses options that do not go together."""
+def _checked(options: RowOptions) -> int:
+    """The horizon; refuses options that do not go together."""
     for name in ("window", "horizon", "stride"):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -99,7 +100,7 @@ def _checked(options: RowOptions) -> tuple[int, int]:
         raise BadInput("split: forecasts are split in the order of time; give shares, such as {'train': 0.6, ...}")
     if hasattr(options.split, "values") and options.shares is not None:
         raise BadInput(f"shares: {dict(options.shares)}, but split is {dict(options.split)}; give one of them")
-    return options.window, options.horizon  # type: ignore[return-value]
+    return options.horizon or 1
 
 
 def _series(owner: np.ndarray, recording: np.ndarray | None) -> np.ndarray:
@@ -150,7 +151,6 @@ def _split(
     owner: np.ndarray,
     recording: np.ndarray | None,
     names: tuple[str, ...],
-    window: int,
     horizon: int,
     options: RowOptions,
 ) -> dict[str, tuple[np.ndarray, ...]]:

@@ -1,0 +1,179 @@
+"""Numbers, forecasts and texts: what is scaled by what, which unit scores have, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.05}
+DRAWS = np.random.default_rng(0)
+COUNT = 240
+SHOP = np.arange(COUNT) % 3
+HOUSES = pd.DataFrame(
+    {
+        "town": [f"town {i}" for i in SHOP],
+        "size": DRAWS.normal(size=COUNT),
+        "kind": DRAWS.choice(["flat", "house"], COUNT),
+        "day": np.arange(COUNT) // 3,
+    }
+)
+HOUSES["price"] = 200.0 + 100 * SHOP + 30 * HOUSES["size"] + 5 * DRAWS.normal(size=COUNT)
+PRICE: dict[str, Any] = {"client": "town", "label": "price", "features": ["size", "kind"]}
+SERIES: dict[str, Any] = {"features": None}
+SALES: dict[str, Any] = {"client": "town", "label": "price", "time": "day", "window": 8, "horizon": 3}
+
+
+def test_scores_are_in_the_unit_of_the_target() -> None:
+    """Those that predictions have by hand; of the controls too; a target in other units has scores in these."""
+    made = fw.Federation.from_pandas(HOUSES, **PRICE)
+    assert "numbers" in repr(made)
+    run = fw.fit("fedavg", made, rounds=4, metric="rmse", **QUIET)
+    controls = run.comparison.controls().set_index("control")["mean"]
+    means = []
+    for i, name in enumerate(made.names):
+        test, train = made.partition.test[i], made.partition.train[i]
+        said = run.predict(HOUSES.iloc[test], name)
+        truth = HOUSES["price"].to_numpy()
+        assert run.scores[name] == pytest.approx(np.sqrt(np.square(said - truth[test]).mean()), rel=1e-4)
+        means.append(np.sqrt(np.square(truth[train].mean() - truth[test]).mean()))
+    assert controls["Training mean"] == pytest.approx(np.mean(means), rel=1e-4)
+    cents = fw.Federation.from_pandas(HOUSES.assign(price=HOUSES["price"] * 100), **PRICE)
+    again = fw.fit("fedavg", cents, rounds=4, metric="rmse", **QUIET)
+    np.testing.assert_allclose(again.scores, 100 * run.scores, rtol=1e-3)
+    assert run.comparison.with_metric("r2").leaderboard()["mean"].item() <= 1
+
+
+@pytest.mark.parametrize("preprocess", ["pooled", "client"])
+def test_targets_are_scaled_by_training_rows(preprocess: Any) -> None:
+    """Of all clients, or of each; test rows change nothing; the text says which."""
+    made = fw.Federation.from_pandas(HOUSES, **PRICE, preprocess=preprocess)
+    offset, unit = fw.data.fit_units(made.dataset, made.partition, made.normalize)
+    prices = HOUSES["price"].to_numpy()
+    for i, train in enumerate(made.partition.train):
+        rows = train if preprocess == "client" else np.concatenate(made.partition.train)
+        assert offset[i, 0] == pytest.approx(prices[rows].mean(), rel=1e-5)
+        assert unit[i, 0] == pytest.approx(prices[rows].std(), rel=1e-5)
+    words = {"pooled": "all clients together; scores", "client": "each client's own training rows; scores"}
+    assert words[preprocess] in str(made.describe())
+
+
+def test_forecasts() -> None:
+    """Windows in the order of time; no step is forecast in two parts; the control repeats the last value."""
+    made = fw.Federation.from_pandas(HOUSES, **SALES, features=["size"], preprocess="client")
+    assert made.shape == (8, 2)
+    run = fw.fit("local", made, rounds=3, metric="mae", **QUIET)
+    errors = []
+    for i, name in enumerate(made.names):
+        series = HOUSES[HOUSES["town"] == name]["price"].to_numpy(np.float32)
+        first = {
+            part: getattr(made.partition, part)[i] - made.partition.train[i][0] for part in ("train", "val", "test")
+        }
+        assert first["train"].max() + 3 <= first["val"].min()
+        assert first["val"].max() + 3 <= first["test"].min()
+        truth = np.stack([series[s + 8 : s + 11] for s in first["test"]])
+        np.testing.assert_array_equal(made.dataset.targets[made.partition.test[i]], truth)
+        errors.append(np.abs(series[first["test"] + 7][:, None] - truth).mean())
+    assert run.comparison.controls().set_index("control")["mean"]["Last value"] == pytest.approx(
+        np.mean(errors), rel=1e-5
+    )
+    table = HOUSES[HOUSES["town"] == "town 1"]
+    window = table[["price", "size"]].to_numpy()[-8:][None]
+    np.testing.assert_allclose(
+        run.predict(table.sample(frac=1, random_state=0), "town 1"), run.predict(window, "town 1")
+    )
+    arrays = fw.Federation.from_arrays(
+        HOUSES[["size"]], HOUSES["price"], client=HOUSES["town"], time=HOUSES["day"], window=8, horizon=3,
+        normalize="standard_client", gap=2,
+    )  # fmt: skip
+    np.testing.assert_array_equal(arrays.dataset.x, made.dataset.x)
+    np.testing.assert_array_equal(arrays.partition.test[2], made.partition.test[2])
+
+
+def test_several_series_and_holes() -> None:
+    """Two columns are forecast, one after the other; windows with a hole are left out; recordings are cut."""
+    table = HOUSES.assign(trip=(HOUSES["day"] >= 40).astype(int))
+    table.loc[table["day"] == 20, "size"] = np.nan
+    made = fw.Federation.from_pandas(
+        table, client="town", label=["price", "size"], time="day", window=4, horizon=2, recording="trip"
+    )
+    assert made.dataset.channels == (0, 1)
+    assert made.dataset.targets.shape[1] == 4
+    assert any("windows with a missing value are left out" in note for note in made.notes)
+    assert len(made.dataset.x) == 3 * (2 * (40 - 5) - 6)
+    fw.fit("fedavg", made, rounds=1, **QUIET)
+
+
+def test_texts() -> None:
+    """Words of a vocabulary, or hashes; a list of texts is a column of its own; a missing text is empty."""
+    table = HOUSES.assign(
+        note=np.where(HOUSES["size"] > 0, "large and bright", "small, dark"),
+        late=np.where(HOUSES["size"] > 0, "y", "n"),
+    )
+    table.loc[0, "note"] = None
+    made = fw.Federation.from_pandas(
+        table, client="town", label="late", features=["note"], text={"note": ["Large", "dark"]}
+    )
+    np.testing.assert_array_equal(made.dataset.x[1:, :, 0, 0], np.stack([table["size"] > 0, table["size"] <= 0], 1)[1:])
+    assert not made.dataset.x[0].any()
+    texts = table["note"].fillna("").tolist()
+    listed = fw.Federation.from_arrays(texts, table["late"], client=table["town"])
+    run = fw.fit("fedavg", listed, rounds=5, **{**QUIET, "lr": 1.0})
+    assert run.scores.mean() > 95
+    assert run.predict(["large and bright"], "town 0").tolist() == ["y"]
+    for text, message in (
+        ({"nte": 8}, "'nte' is unknown"),
+        ({"note": 1}, "give a number of hashes"),
+        ({"note": ["a", "A"]}, "words"),
+    ):
+        with pytest.raises(fw.BadInput, match=message):
+            fw.Federation.from_pandas(table, client="town", label="late", features=["note"], text=text)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "town 0.* has no row in 'val'": ({"split": "part"}, {}),
+    "no column 'twn'": ({"client": "twn"}, {}),
+    "column 'empty' has no value in any training row": ({"features": ["empty"]}, {}),
+    r"time: cannot be read as times \(.*\); give numbers, or such as": ({"time": "kind"}, {}),
+    "metric: accuracy does not fit numbers; choices: mae, mse, r2, rmse": ({}, {"metric": "accuracy"}),
+    "has 240 different whole numbers; say what they are: target=": ({"label": "id"}, {}),
+    "y: holds a value that is no number": ({"label": "kind", "target": "numbers", "features": ["size"]}, {}),
+    "'stratified' keeps the mix of classes": ({"split": "stratified"}, {}),
+    "needs classes": ({}, {"methods": ["fedrod"]}),
+    "preprocess: 'clients' is unknown; did you mean 'client'": ({"preprocess": "clients"}, {}),
+    "time: forecasts need the time of each row": ({"window": 3, "horizon": 1, "features": None}, {}),
+    "a window and its horizon take 90": ({"window": 80, "horizon": 10, "time": "day", "features": None}, {}),
+    "gap: 1, but then windows of two parts forecast the same steps; at least 2": ({**SALES, **SERIES, "gap": 1}, {}),
+    "split: 'random' does not fit forecasts": ({**SALES, **SERIES, "split": "random"}, {}),
+    "has two rows of one time": ({**SALES, **SERIES, "time": "zero"}, {}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str) -> None:
+    """One line that names the argument and the way out."""
+    table = HOUSES.assign(empty=np.nan, id=np.arange(COUNT), zero=0)
+    table["part"] = np.where((SHOP == 0) & (np.arange(COUNT) % 2 == 0), "test", np.where(SHOP == 0, "train", "val"))
+    table.loc[(SHOP != 0) & (np.arange(COUNT) % 5 == 0), "part"] = "train"
+    table.loc[(SHOP != 0) & (np.arange(COUNT) % 5 == 1), "part"] = "test"
+    data, call = REFUSED[message]
+    with pytest.raises(fw.BadInput, match=message) as caught:
+        fw.compare(
+            fw.Federation.from_pandas(table, **{**PRICE, **data}), call.pop("methods", ["local"]), rounds=1, **call
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_doubts() -> None:
+    """A column that says the target, and rows of training in the test."""
+    many = pd.concat([HOUSES] * 10, ignore_index=True)
+    many["price"] += DRAWS.normal(size=len(many))
+    made = fw.Federation.from_pandas(many.assign(cents=many["price"] * 100), client="town", label="price")
+    assert any("'cents' alone explains" in note for note in made.notes)
+    assert not any("'size'" in note for note in made.notes)
+    twice = pd.concat([HOUSES, HOUSES.head(60)])
+    made = fw.Federation.from_pandas(twice, **PRICE)
+    assert any("test rows are training rows too" in note for note in made.notes)
