@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 
 import fedweave as fw
 from fedweave import results
+from fedweave.data import DATASETS
 from fedweave.pipelines.commands import records, single
 
 OUT = Path("results/single")
@@ -101,3 +102,4 @@ def test_a_data_set_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         settings=["partition.name=iid", "partition.clients=3", "train.rounds=2", "train.lr=0.5"],
     )  # fmt: skip
     assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
+    del DATASETS["own-lines"]  # other tests in this process go over all data sets

@@ -12,6 +12,7 @@ from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
+from fedweave.data import fit_units
 from fedweave.data.normalise import stored
 from fedweave.errors import BadInput, choose
 from fedweave.federation.executors import Batched, choose_executor
@@ -132,15 +133,24 @@ def _with_control(
 ) -> dict[str, tuple[str, dict[str, Any]]]:
     """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
 
-    Clients with graphs of their own have no common rows. A study of attacks or privacy is about uploads, of which
+    Clients with graphs of their own have no common rows, and targets in units of each client have no common scale. A
+    study of attacks or privacy is about uploads, of which
     pooled training has none.
     """
     pooling = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
     listed = any(METHODS[method].pools for method, _ in named.values())
     about_uploads = any(train.get(key) for key in ("privacy", "robust"))
-    if listed or about_uploads or federation.partition.nodes is not None:
+    if listed or about_uploads or federation.partition.nodes is not None or not _one_unit(federation):
         return named
     return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
+
+
+def _one_unit(federation: Federation) -> bool:
+    """Whether all clients' targets are scaled alike."""
+    if federation.dataset.targets is None:
+        return True
+    numbers = fit_units(federation.dataset, federation.partition, federation.normalize)
+    return all(bool((of_clients == of_clients[:1]).all()) for of_clients in numbers)
 
 
 def _of_argument(message: str, federation: Federation, title: str) -> str:
