@@ -87,7 +87,7 @@ def record(search: Search) -> dict[str, Any]:
     return {
         "run": search.key,
         "best": best.params if best else {},
-        "budget": {name: getattr(tune, name) for name in ("trials", "share", "seeds", "sampler", "objectives")},
+        "budget": tune.budget,
         "maximize": opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
         "importance": _importance(opened) if trials.enough(finished) else {},
         "trials": [_trial(trial, tune.objectives) for trial in done],

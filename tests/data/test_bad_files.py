@@ -256,7 +256,7 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     assert again.scores == whole.scores
     (newest,) = tmp_path.iterdir()
     assert newest.name.endswith("-000000005.pt")
-    assert load_tensors(newest)["state"] == (5, {}, {})
+    assert load_tensors(newest)["state"] == (5, {}, {}, {})
     finished = repetition.perform(made, 0, tmp_path)
     assert finished.scores == whole.scores
     for name, model in whole.snapshot["models"].items():

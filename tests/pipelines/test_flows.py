@@ -18,7 +18,7 @@ from fedweave.pipelines.processes import Children
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 
 # One process for all tests that need the server, so that it is started once.
-pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 

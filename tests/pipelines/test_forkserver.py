@@ -15,6 +15,7 @@ from tests.servers import Project
 from tests.small_project import params
 
 pytestmark = [
+    pytest.mark.acceptance,
     pytest.mark.xdist_group("pipeline"),
     pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux"),
 ]

@@ -49,7 +49,8 @@ def test_results_are_there(project: Project) -> None:
     board = pd.read_csv(folder / "leaderboard.csv")
     assert ",".join(board.columns) == (
         "study,dataset,setting,method,metric,mean,std,seeds,pooled,client_std,worst10,low,high,mark,vs_local,"
-        "vs_fedavg_ft,gain,loss,clients,best_round,at_last,bytes_up,bytes_down,seconds,published_mean,published_std"
+        "vs_fedavg_ft,gain,loss,clients,pre,post,best_round,at_last,group_auc,group_precision,group_mass,"
+        "similarity_correlation,row_variation,edge_value_correlation,bytes_up,bytes_down,seconds,published_mean,published_std"
     )
     assert len(board) == 3
     assert board["seeds"].eq(2).all()

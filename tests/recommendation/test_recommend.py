@@ -37,6 +37,7 @@ def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) 
     assert "which learns within 2 groups" in str(grouped)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("case", ["common", "unrelated", "noise"])
 def test_the_truth_is_told(case: str, tmp_path: Path) -> None:
     """One common model; nobody collaborates; one client loses by the common model."""

@@ -269,7 +269,7 @@ def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
     place = folder / "tuned" / chosen.study.runs[key].task
     if (trials := place / "trials" / f"{key}.json").is_file():
         budget = json.loads(trials.read_text(encoding="utf-8"))["budget"]
-        if budget != {"trials": tune.trials, "share": tune.share, "seeds": [*tune.seeds], "sampler": tune.sampler}:
+        if budget != tune.budget:
             return None
     return dict(json.loads((place / f"{key}.json").read_text(encoding="utf-8"))["best"])
 

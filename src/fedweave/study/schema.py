@@ -107,6 +107,11 @@ class TuneSpec:
     workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
     spaces: Annotated[dict[str, Any], "per method, changes of its spaces"] = field(default_factory=dict)
 
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What decides the trials of a search, apart from its space, as JSON has it."""
+        return {name: getattr(self, name) for name in ("trials", "share", "seeds", "sampler", "objectives")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
