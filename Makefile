@@ -4,7 +4,7 @@
 #   LIMIT=...      seconds after which the tests are stopped (test, default 2700)
 #   TORCH=cpu      PyTorch's build (also: cu130, auto); default: what the package index serves
 #   SECONDS=...    how long to fuzz
-#   PYTHON=...     the interpreter for the virtual environment (3.11 or newer)
+#   PYTHON=...     the interpreter for the virtual environment (3.11.5 or newer)
 #   VENV=...       where the environment lives (default .venv)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 export PATH := $(BIN):$(PATH)
 
 CANDIDATES := python3 python python3.14 python3.13 python3.12 python3.11
-RECENT := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+RECENT := import sys; sys.exit(not (3, 11, 5) <= sys.version_info < (3, 15))
 PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(RECENT)' 2>/dev/null && echo $(p))) python3)
 
 # Tools that look at the environment live beside it, so that they pin nothing in it.

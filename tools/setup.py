@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OLDEST, TOO_NEW = (3, 11), (3, 15)
+OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
 INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[pipeline,datasets,dev]"]
 
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
     if not OLDEST <= sys.version_info < TOO_NEW:
         version = f"{sys.executable} is {sys.version.split()[0]}"
-        sys.exit(f"setup: Python 3.11 to 3.14 is needed, {version}; name another with PYTHON=...")
+        sys.exit(f"setup: Python 3.11.5 to 3.14 is needed, {version}; name another with PYTHON=...")
     return parser.parse_args()
 
 
