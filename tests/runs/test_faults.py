@@ -27,7 +27,7 @@ from fedweave.tensors.random_streams import stream
 from tests.study.test_spec import good
 
 # One worker for all of it: what it forks must have the cores that the timing of the kills was measured with.
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 KEY = "digits-ditto"
 KILLS = 20
