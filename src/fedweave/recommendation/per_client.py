@@ -105,8 +105,8 @@ def _pairs(
 def paired(mean: float, error: float) -> Paired:
     """A mean difference with its standard error as an interval and a p.
 
-    >>> [round(number, 2) for number in paired(2.0, 0.5)[:3]]
-    [2.0, 1.02, 2.98]
+    >>> tuple(round(number, 2) for number in paired(2.0, 0.5)[:3])
+    (2.0, 1.02, 2.98)
     """
     from scipy.special import ndtr
 
