@@ -6,7 +6,7 @@ and holds the lock as long as it lives; the kernel releases it when both have en
 stages say is kept in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH100, PTH103, PTH120, PTH123
+# ruff: noqa: PTH100, PTH103, PTH107, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
@@ -108,6 +108,9 @@ def _lock() -> None:
         sys.exit(BUSY.format(os.read(handle, 32).decode() or "unknown"))
     for process in _busy():
         sys.exit(BUSY.format(process))
+    if sys.platform == "linux":
+        with suppress(FileNotFoundError):  # DVC would also respect a killed process that nobody has reaped
+            os.remove(DVC_LOCK)
     os.ftruncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())
     os.set_inheritable(handle, True)

@@ -1,5 +1,6 @@
 """Stages as forks of one process: the same results, the code on disk, and nobody left when somebody is killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -144,9 +145,21 @@ def test_another_environment_or_a_strangers_folder_means_a_process_of_its_own(
         folder.chmod(0o700)
 
 
+@pytest.fixture
+def zombie(project: Project) -> Iterator[int]:
+    """A process that ended while it held DVC's lock, and that nobody has reaped: its number still exists."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        holder = {"pid": process.pid, "cmd": "dvc repro"}
+        lock = {"write": {str(project.folder / "results" / "small" / "code"): holder}, "read": {}}
+        (project.folder / ".dvc" / "tmp" / "rwlock").write_text(json.dumps(lock))
+        yield process.pid
+
+
+@pytest.mark.usefixtures("zombie")
 @pytest.mark.parametrize("victim", ["make", "dvc", "server"])
 def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> None:
-    """SIGKILL of `make`, of DVC or of the fork server while searches train ends all of them."""
+    """SIGKILL of `make`, of DVC or of the fork server while searches train ends all of them, and locks nothing."""
     endless = yaml.safe_load(params())
     for task in endless["tasks"].values():
         task["train"]["rounds"] = 100_000
