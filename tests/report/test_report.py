@@ -238,10 +238,6 @@ def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     assert "http" not in text.replace("http://www.w3.org/", "")
 
 
-def test_page_is_a_function_of_the_runs(folder: Path, page: str) -> None:
-    assert report.build(folder).read_text(encoding="utf-8") == page
-
-
 def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(
     folder: Path, page: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,12 @@
 """YAML files as plain dictionaries and typed records, with one-line errors: key, value and way out."""
 
+import copy
 import dataclasses
 import math
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -188,6 +190,11 @@ def load_yaml(text: str) -> Any:
         BadInput: it is no YAML, names a key twice, nests too deeply, or holds something else than texts, numbers, true,
             false, null, lists and mappings.
     """
+    return copy.deepcopy(_plain(text))
+
+
+@lru_cache(maxsize=64)  # studies share their base, and build on one another
+def _plain(text: str) -> Any:
     from ruamel.yaml import YAML
 
     try:

@@ -1,6 +1,7 @@
 """What every method promises, as checks of one method on one toy federation; each raises AssertionError."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,13 +51,13 @@ def assert_close(a: Tree, b: Tree, tolerance: float, what: str = "the results") 
 def executors_agree(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
     """loop = batched = chunked, with partial participation and ragged clients, in state and scores.
 
-    Batched runs every round, and chunked the last one, from the state before it.
+    Chunked runs the first round, and batched all others, from the state that one client at a time reached.
     """
-    reached = expected[-1].state, expected[-1].scores
-    for executor, begun in ((Batched(), None), (Batched(2), expected[-2].state)):
-        assert_close(
-            last(method, federation, SOME, executor, begun), reached, CLOSE, "one client at a time, and all at once"
-        )
+    first, final = expected[0], expected[-1]
+    chunked = next(iter(run(method, federation, SOME, Batched(2)))).state
+    assert_close(chunked, first.state, CLOSE, "one client at a time, and two at a time")
+    batched = last(method, federation, SOME, Batched(), first.state)
+    assert_close(batched, (final.state, final.scores), CLOSE, "one client at a time, and all at once")
 
 
 def absent_clients_keep_their_bits(method: Method, federation: Federation) -> int:
@@ -76,11 +77,11 @@ def absent_clients_keep_their_bits(method: Method, federation: Federation) -> in
 
 
 def resumed_equals_uninterrupted(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
-    """Continuing from any round's state gives the same bits as never having stopped."""
-    reached = expected[-1].state, expected[-1].scores
-    for report in expected[:-1]:
-        resumed = last(method, federation, SOME, Loop(), report.state)
-        assert_close(resumed, reached, 0.0, f"a run that goes on after round {report.round}, and one without a stop")
+    """The round after any round's state gives the same bits as never having stopped."""
+    for before, after in itertools.pairwise(expected):
+        resumed = next(iter(run(method, federation, SOME, Loop(), before.state)))
+        what = f"a run that goes on after round {before.round}, and one without a stop"
+        assert_close((resumed.state, resumed.scores), (after.state, after.scores), 0.0, what)
 
 
 def state_is_plain_tensors(expected: Sequence[Report]) -> None:
