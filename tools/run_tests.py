@@ -124,6 +124,7 @@ def watched(command: list[str], run: str, limit: float) -> int:
 def main() -> int:
     """pytest's exit status; 1 also for a run that was stopped or left something behind."""
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
         return watched(
             [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
