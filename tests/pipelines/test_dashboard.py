@@ -90,6 +90,7 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
+@pytest.mark.acceptance
 def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     searched(tmp_path, monkeypatch, 2)

@@ -96,6 +96,7 @@ def served(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
         server.wait()
 
 
+@pytest.mark.acceptance
 def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(store: str, tmp_path: Path) -> None:
     """Three clients on raw test rows, to the last bit of their accuracies; what is asked wrongly is refused in a
     line.

@@ -170,6 +170,7 @@ def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> 
         assert stamp.is_current(folder, "toy", store)
 
 
+@pytest.mark.acceptance
 def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results that appear are logged, but not while DVC writes."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)

@@ -154,6 +154,7 @@ def test_killed_without_a_traceback(project: Path, command: list[str], number: s
     assert "Error" not in said
 
 
+@pytest.mark.acceptance
 def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:
     """SIGKILL once a later trial has reported a round: the same trials with the same values as without, and none
     twice.
