@@ -77,24 +77,24 @@ class Recurrent(nn.Module):
         if not self.batch_first:
             x = x.transpose(0, 1)
         parts = 2 if self.mode == "LSTM" else 1
-        given = None if start is None else (start if parts == 2 else (start,))
+        h0 = None if start is None else (start if parts == 2 else (start,))
         last: list[States] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = dropout_keys.dropout(x, self.dropout, self.current.key, (self.salt << 8) + layer)
-            runs = [self._direction(x, layer, back, len(last) + back, given) for back in range(1 + self.bidirectional)]
+            runs = [self._direction(x, layer, back, len(last) + back, h0) for back in range(1 + self.bidirectional)]
             x = torch.cat([outputs for outputs, _ in runs], -1)
             last += [states for _, states in runs]
         stacked = tuple(torch.stack([states[part] for states in last]) for part in range(parts))
         return x if self.batch_first else x.transpose(0, 1), stacked if parts == 2 else stacked[0]
 
-    def _direction(self, x: Tensor, layer: int, back: int, number: int, given: States | None) -> tuple[Tensor, States]:
+    def _direction(self, x: Tensor, layer: int, back: int, number: int, h0: States | None) -> tuple[Tensor, States]:
         suffix = f"_l{layer}" + ("_reverse" if back else "")
         bias = getattr(self, f"bias_hh{suffix}") if self.bias else None
         gates = linear(x, getattr(self, f"weight_ih{suffix}"), getattr(self, f"bias_ih{suffix}") if self.bias else None)
         weight, step = getattr(self, f"weight_hh{suffix}"), STEPS[self.mode]
         zero = gates[:, 0, : self.hidden_size] * 0.0
-        h: States = (zero, zero) if given is None else tuple(part[number] for part in given)
+        h: States = (zero, zero) if h0 is None else tuple(part[number] for part in h0)
         outputs = []
         for gate in reversed(gates.unbind(1)) if back else gates.unbind(1):
             h = step(gate, h, weight, bias)

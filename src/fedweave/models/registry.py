@@ -45,28 +45,28 @@ def settings(name: str) -> tuple[Setting, ...]:
 CAPABILITIES = {"rows": {"classes", "pooled_rows"}, "graph": {"classes", "subgraphs"}, "series": {"pooled_rows"}}
 
 
-def capabilities(name: str, given: Mapping[str, Any]) -> frozenset[str]:
-    """What methods may ask for where clients train the model `name` with the options `given`."""
+def capabilities(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """What methods may ask for where clients train the model `name` with the options `arguments`."""
     cls = MODELS[choose(name, MODELS, "model.name")]
-    normalised = given.get("batch_norm", options(name).get("batch_norm", cls.has_batch_norm))
+    normalised = arguments.get("batch_norm", options(name).get("batch_norm", cls.has_batch_norm))
     return frozenset(CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()))
 
 
 def build(
-    name: str, shape: tuple[int, ...], outputs: int, *, categories: Sequence[int] = (), **given: Any
+    name: str, shape: tuple[int, ...], outputs: int, *, categories: Sequence[int] = (), **arguments: Any
 ) -> ClientModel:
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
     Args:
         categories: codes of each value of a vector, 0 for a number, as `Dataset.categories`.
-        given: options of the model.
+        arguments: options of the model.
 
     Raises:
         BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model without
             parameters.
     """
     known = options(name)
-    for option in given:
+    for option in arguments:
         if not known:
             raise BadInput(f"model.{option}: unknown; {name} has no options")
         choose(option, known, f"model ({name}): option")
@@ -76,7 +76,7 @@ def build(
             f"model.name: {name!r} has no embeddings, which {sum(map(bool, categories))} categories of the data need; "
             f"use {able}, or give categories one column per value (embed=False)"
         )
-    made = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **given)
+    made = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
     if not any(True for _ in made.parameters()):
         raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
     return made

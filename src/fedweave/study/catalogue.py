@@ -171,19 +171,19 @@ def _task(
     Raises:
         BadInput: it is neither.
     """
-    given = {name: value for name, value in block.items() if name not in ("methods", "base", "protocol")}
-    given = merge({name: value for name, value in protocol.items() if name != "methods"}, given)
-    if "base" not in block and key not in base and "dataset" in given:
-        partition = given.get("partition")
+    own_settings = {name: value for name, value in block.items() if name not in ("methods", "base", "protocol")}
+    own_settings = merge({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
+    if "base" not in block and key not in base and "dataset" in own_settings:
+        partition = own_settings.get("partition")
         rule = partition.get("name") if isinstance(partition, Mapping) else None
-        return {"dataset": given["dataset"], "setting": rule or key, "normalize": "none", **given}
+        return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
     if "base" not in block and key not in base:
         near = (
             "; define it with dataset, partition, model and train, "
             f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
         )
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
-    return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], given)
+    return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], own_settings)
 
 
 def _variant(entry: Any) -> tuple[str, dict[str, Any]]:

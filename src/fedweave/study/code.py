@@ -172,12 +172,12 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
     elif isinstance(node, ast.Attribute):
         chain = _chain(node)
         if chain and chain[0] in names:
-            module, taken = names[chain[0]]
-            yield module, (*taken, *chain[1:])
+            module, attributes = names[chain[0]]
+            yield module, (*attributes, *chain[1:])
     elif isinstance(node, ast.Call) and _chain(node.func)[-1:] == ("import_module",):
-        given = node.args[0] if node.args else None
-        if isinstance(given, ast.Constant) and isinstance(given.value, str) and not given.value.startswith("."):
-            yield given.value, ()
+        target = node.args[0] if node.args else None
+        if isinstance(target, ast.Constant) and isinstance(target.value, str) and not target.value.startswith("."):
+            yield target.value, ()
 
 
 def _chain(node: ast.AST) -> tuple[str, ...]:
@@ -200,8 +200,8 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 def _imported(file: Path, places: Sequence[Root]) -> Iterator[Path]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
     beside = () if any(file.parent == place.folder for place in places) else (Root(file.parent),)
-    for module, taken in text(file).uses:
-        yield from _resolved(module, taken, (*beside, *places), frozenset())
+    for module, attributes in text(file).uses:
+        yield from _resolved(module, attributes, (*beside, *places), frozenset())
     if not file.is_relative_to(PACKAGE):
         above = file.parent / "__init__.py"
         if above.is_file():
@@ -209,24 +209,24 @@ def _imported(file: Path, places: Sequence[Root]) -> Iterator[Path]:
 
 
 def _resolved(
-    module: str, taken: tuple[str, ...], places: Sequence[Root], above: frozenset[Reference]
+    module: str, attributes: tuple[str, ...], places: Sequence[Root], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
     file = _located(module, places)
-    if file is None or (module, taken) in above:
+    if file is None or (module, attributes) in above:
         return
-    if not taken or file.name != "__init__.py":
-        if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not taken):
+    if not attributes or file.name != "__init__.py":
+        if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
-    said = text(file) if file.is_file() else Text("", (), {}, frozenset())
-    elsewhere = said.exports.get(taken[0], (module, (taken[0],)))
-    if elsewhere != (module, (taken[0],)) and taken[0] not in said.defines:
+    content = text(file) if file.is_file() else Text("", (), {}, frozenset())
+    elsewhere = content.exports.get(attributes[0], (module, (attributes[0],)))
+    if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other, names = elsewhere
-        yield from _resolved(other, (*names, *taken[1:]), places, above | {(module, taken)})
-    elif _located(f"{module}.{taken[0]}", places):
-        yield from _resolved(f"{module}.{taken[0]}", taken[1:], places, above)
-    elif file.is_file() and taken[0] in said.defines:
+        yield from _resolved(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
+    elif _located(f"{module}.{attributes[0]}", places):
+        yield from _resolved(f"{module}.{attributes[0]}", attributes[1:], places, above)
+    elif file.is_file() and attributes[0] in content.defines:
         yield file
 
 

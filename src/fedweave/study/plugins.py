@@ -88,37 +88,37 @@ def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     Raises:
         BadInput: it is neither, a path is not there, or two have one name.
     """
-    given = list(uses.values()) if isinstance(uses, Mapping) else uses
-    if not isinstance(given, list | tuple) or not all(isinstance(path, str) and path for path in given):
+    entries = list(uses.values()) if isinstance(uses, Mapping) else uses
+    if not isinstance(entries, list | tuple) or not all(isinstance(path, str) and path for path in entries):
         raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
     origins: dict[str, str] = {}
-    for path in given:
+    for path in entries:
         place = (folder / path).resolve()
         _check_place(place, path, where)
         here = Path.cwd()
         name = place.stem if place.is_file() else place.name
-        said = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
-        if origins.setdefault(name, said) != said:
-            raise BadInput(f"{where}: uses: {origins[name]} and {said} have one name; rename one of them")
+        text = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
+        if origins.setdefault(name, text) != text:
+            raise BadInput(f"{where}: uses: {origins[name]} and {text} have one name; rename one of them")
     return origins
 
 
-def _check_place(place: Path, said: str, where: str) -> None:
+def _check_place(place: Path, text: str, where: str) -> None:
     """Refuse what cannot be imported by its name."""
     if not place.exists():
-        raise BadInput(f"{where}: uses: {said}: not there ({place}); paths are relative to the file that names them")
+        raise BadInput(f"{where}: uses: {text}: not there ({place}); paths are relative to the file that names them")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
     if not python:
         raise BadInput(
-            f"{where}: uses: {said}: is no Python file and no folder with one; name such as mybench/ or own.py"
+            f"{where}: uses: {text}: is no Python file and no folder with one; name such as mybench/ or own.py"
         )
     name = place.stem if place.is_file() else place.name
     if not WORD.fullmatch(name) or name in sys.stdlib_module_names or name == OWN:
-        raise BadInput(f"{where}: uses: {said}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
+        raise BadInput(f"{where}: uses: {text}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
 
 
-def _load(place: Path, said: str) -> None:
-    _check_place(place, said, "plug-in")
+def _load(place: Path, text: str) -> None:
+    _check_place(place, text, "plug-in")
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))  # also for processes that are started anew
     importlib.invalidate_caches()

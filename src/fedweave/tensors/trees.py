@@ -94,13 +94,13 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
     A leaf that no client changed is not copied; a leaf that clients return twice is copied once.
     """
-    done: dict[tuple[int, ...], Tensor] = {}
+    stacks: dict[tuple[int, ...], Tensor] = {}
 
     def one(*leaves: Tensor) -> Tensor:
         who = tuple(map(id, leaves))
-        if who not in done:
-            done[who] = leaves[0]._base if _untouched(leaves) else torch.stack(leaves)  # type: ignore[assignment]
-        return done[who]
+        if who not in stacks:
+            stacks[who] = leaves[0]._base if _untouched(leaves) else torch.stack(leaves)  # type: ignore[assignment]
+        return stacks[who]
 
     return tree_map(one, *trees)
 
@@ -113,17 +113,17 @@ def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
     room: dict[int, Tensor] = {}
 
     def moved(i: int, tree: Tree) -> Tree:
-        done: dict[int, Tensor] = {}
+        copies: dict[int, Tensor] = {}
         place = itertools.count()
 
         def one(leaf: Tensor) -> Tensor:
             where = next(place)
-            if id(leaf) not in done and leaf._base is None and leaf.nbytes >= LARGE:
+            if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = room.setdefault(where, leaf.new_empty((count, *leaf.shape)))
-                done[id(leaf)] = (
+                copies[id(leaf)] = (
                     rows[i].copy_(leaf) if (rows.shape[1:], rows.dtype) == (leaf.shape, leaf.dtype) else leaf
                 )
-            return done.get(id(leaf), leaf)
+            return copies.get(id(leaf), leaf)
 
         return tree_map(one, tree)
 
