@@ -25,6 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A long text is not part of a test's name, which all processes send to one another."""
+    return argname if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
 @pytest.fixture
 def seeded() -> None:
     """Torch's global generator, the same for every test that asks for it."""
