@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import torch
 
+from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
@@ -30,6 +33,7 @@ class PreparedRun:
         point: the evaluation point that is reported, "pre" or "post".
         note: what the data set says of itself.
         names, group_names: of clients and of groups, or none.
+        split: seed of a repetition -> the objects of its split, where the task has several; these here are of the first.
     """
 
     run: Run
@@ -42,6 +46,11 @@ class PreparedRun:
     note: str = ""
     names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
+    split: Callable[[int], "PreparedRun"] | None = None
+
+    def of(self, seed: int) -> "PreparedRun":
+        """The objects of the repetition `seed`."""
+        return self if self.split is None else self.split(seed)
 
     @property
     def rounds(self) -> int:
@@ -54,12 +63,37 @@ def prepare(
 ) -> PreparedRun:
     """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
 
+    Where the task has several splits, `partition` is the first one, and a repetition's own is dealt when it is needed.
+
     Args:
         model: makes client models, in place of the one that the task names.
 
     Raises:
         BadInput: as the functions of `assembly`.
     """
+    splits = data.splits(run.task.partition)
+    first = _prepared(_on(run, splits[0]), dataset, partition, model)
+    if len(splits) == 1:
+        return replace(first, run=run)
+
+    @cache
+    def split(seed: int) -> PreparedRun:
+        # A seed that is none of the run's, as of a bench, takes the first split.
+        own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
+        if own is splits[0]:
+            return replace(first, run=run)
+        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model), run=run)
+
+    return replace(first, run=run, split=split)
+
+
+def _on(run: Run, split: dict[str, Any]) -> Run:
+    return replace(run, task=replace(run.task, partition=split))
+
+
+def _prepared(
+    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None
+) -> PreparedRun:
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
