@@ -1,5 +1,4 @@
-"""FedSheafHN as its public code runs it: kept optimisers, enrolment that goes on, generated biases, refreshed lengths."""
-
+"""FedSheafHN as its public code runs it: kept optimisers, enrolment that goes on, generated biases; fixed lengths."""
 
 import pytest
 import tiny

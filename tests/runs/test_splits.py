@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave import data
+from fedweave import data, results
 from fedweave.pipelines.stages import partition as stage
 from fedweave.results import statistics
 from fedweave.results.repetitions import mixed, over_seeds
@@ -18,12 +18,11 @@ from fedweave.study import spec
 BLOCK = {"name": "dirichlet", "clients": 5, "beta": 0.5}
 TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
 SEEDS, SPLITS = [0, 1], [7, 3]
-QUIET = {"progress": False, "executor": "loop"}
 
 
-def compared(seeds: list[int], **seed: object) -> fw.Comparison:
+def compared(seeds: list[int], **splits: object) -> fw.Comparison:
     """Two methods on the digits."""
-    federation = fw.Federation.from_dataset("digits", BLOCK, normalize="unit", setting="own", **seed)
+    federation = fw.Federation.from_dataset("digits", {**BLOCK, **splits}, normalize="unit", setting="own")
     return fw.compare(federation, ["local", "fedavg_ft"], seeds=seeds, **TRAIN, progress=False)
 
 
@@ -37,10 +36,8 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(mine, alone, check_exact=True)
     assert ours.info["splits"] == SPLITS
     assert [path.name for path in ours.folder.glob("models-*.pt")] == ["models-0.pt"]
-    scores = {name: both[name].values for name in ("fedavg_ft", "local")} if hasattr(both["local"], "values") else {}
-    test = both.test("fedavg_ft", "local")
-    assert test.clients == 5
-    assert not scores or test.p == pytest.approx(mixed(scores["fedavg_ft"], scores["local"]))
+    scores = results.values([both[name].run for name in ("fedavg_ft", "local")], results.chosen(both.study))
+    assert both.test("fedavg_ft", "local").p == pytest.approx(mixed(*scores.values()))
     task = {"dataset": "digits", "setting": "own", "normalize": "unit", "model": {"name": "mlp"}, "train": TRAIN,
             "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip
     raw = {"study": "comparison", "seeds": SEEDS, "tasks": {"digits": task}, "methods": {"fedavg_ft": {}},

@@ -239,6 +239,11 @@ class Method(ABC):
         return {}
 
     @property
+    def needs_validation(self) -> str:
+        """What every client's validation rows are needed for, and the way out; by default they are not."""
+        return ""
+
+    @property
     def leaks(self) -> bool:
         """Whether training reads test rows, by default not. Such results carry a label and enter no comparison."""
         return False

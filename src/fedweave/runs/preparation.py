@@ -9,6 +9,7 @@ import torch
 
 from fedweave import data
 from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
@@ -33,7 +34,7 @@ class PreparedRun:
         point: the evaluation point that is reported, "pre" or "post".
         note: what the data set says of itself.
         names, group_names: of clients and of groups, or none.
-        split: seed of a repetition -> the objects of its split, where the task has several; these here are of the first.
+        split: where the task has several, seed of a repetition -> the objects of its split; these are of the first.
     """
 
     run: Run
@@ -87,13 +88,30 @@ def prepare(
     return replace(first, run=run, split=split)
 
 
+def check_validation(run: Run, method: Method, federation: Federation) -> None:
+    """Refuse clients without validation rows where the choice of the round or the method needs them.
+
+    Raises:
+        BadInput: naming a client and the way out.
+    """
+    empty = (~(federation.val >= 0).any(1)).nonzero().flatten().tolist()
+    if empty and method.needs_validation:
+        raise BadInput(
+            f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
+            "or give every client some in partition.split"
+        )
+    if len(empty) == federation.clients and run.evaluate.select != "last":
+        raise BadInput(
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no client has any; "
+            "use last, or give val a share in partition.split"
+        )
+
+
 def _on(run: Run, split: dict[str, Any]) -> Run:
     return replace(run, task=replace(run.task, partition=split))
 
 
-def _prepared(
-    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None
-) -> PreparedRun:
+def _prepared(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None) -> PreparedRun:
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
@@ -101,6 +119,7 @@ def _prepared(
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
     method = assembly.build_method(run, task)
+    check_validation(run, method, federation)
     divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
     federation = replace(federation, divergence=divergence)
     if control := graph_controls.build(run, method, federation):

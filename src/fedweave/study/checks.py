@@ -80,7 +80,8 @@ def check_splits(run: Run, trials: int, where: str) -> None:
         return
     here = f"{where}: tasks.{run.name}.partition.seeds: {shown(seeds)}"
     if len(seeds) != len(run.seeds):
-        _refuse(f"{here}: {len(seeds)} splits, but {len(run.seeds)} seeds {shown([*run.seeds])}; give one seed per split")
+        own = shown([*run.seeds])
+        _refuse(f"{here}: {len(seeds)} splits, but {len(run.seeds)} seeds {own}; give one seed per split")
     if trials:
         _refuse(f"{here}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
     if run.task.attack:
