@@ -36,7 +36,7 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(mine, alone, check_exact=True)
     assert ours.info["splits"] == SPLITS
     assert [path.name for path in ours.folder.glob("models-*.pt")] == ["models-0.pt"]
-    scores = results.values([both[name].run for name in ("fedavg_ft", "local")], results.chosen(both.study))
+    scores = results.values([both[name].run for name in ("fedavg_ft", "local")], results.clients(both.study))
     assert both.test("fedavg_ft", "local").p == pytest.approx(mixed(*scores.values()))
     task = {"dataset": "digits", "setting": "own", "normalize": "unit", "model": {"name": "mlp"}, "train": TRAIN,
             "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip

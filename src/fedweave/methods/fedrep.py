@@ -24,9 +24,7 @@ from fedweave.tensors.trees import Params
 class FedRep(SplitClient, GlobalModel):
     """A shared body with private heads, trained in turn."""
 
-    head_epochs: Annotated[
-        Epochs, IntegerSpace(1, 10), "τ, epochs of the head before the body's; 0: as many as these"
-    ] = 0
+    head_epochs: Annotated[Epochs, IntegerSpace(1, 10), "τ, epochs of the head, before the body; 0: the task's"] = 0
 
     label = "FedRep"
 
@@ -36,12 +34,9 @@ class FedRep(SplitClient, GlobalModel):
 
     @property
     def epochs(self) -> int:
-        return self._head_epochs + self.training.epochs
-
-    @property
-    def _head_epochs(self) -> int:
-        return self.head_epochs or self.training.epochs
+        return (self.head_epochs or self.training.epochs) + self.training.epochs
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        headed = self.descend(model, data, self.task.head, epochs=slice(0, self._head_epochs))
-        return self.descend(headed.model, data, body(self.task), epochs=slice(self._head_epochs, self.epochs))
+        first = self.epochs - self.training.epochs
+        headed = self.descend(model, data, self.task.head, epochs=slice(0, first))
+        return self.descend(headed.model, data, body(self.task), epochs=slice(first, self.epochs))
