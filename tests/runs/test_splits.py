@@ -20,10 +20,10 @@ TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
 SEEDS, SPLITS = [0, 1], [7, 3]
 
 
-def compared(seeds: list[int], **splits: object) -> fw.Comparison:
+def compared(training: list[int], **splits: object) -> fw.Comparison:
     """Two methods on the digits."""
     federation = fw.Federation.from_dataset("digits", {**BLOCK, **splits}, normalize="unit", setting="own")
-    return fw.compare(federation, ["local", "fedavg_ft"], seeds=seeds, **TRAIN, progress=False)
+    return fw.compare(federation, ["local", "fedavg_ft"], seeds=training, **TRAIN, progress=False)
 
 
 def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class ValidatedMixtures(LearnedMixtures):
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         if self.gat_grad != "delta":
             return uploads["gradient"]
-        scale = self.solver.lr * _plain_steps(uploads["steps"].clamp(min=1), self.solver.momentum)
+        momentum = self.solver.momentum if isinstance(self.solver, SGD) else 0.0
+        scale = self.solver.lr * _plain_steps(uploads["steps"].clamp(min=1), momentum)
         return {name: (value - uploads["model"][name]) / trees.column(scale, value) for name, value in start.items()}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:

@@ -24,7 +24,7 @@ from fedweave.tensors.trees import Params
 class FedRep(SplitClient, GlobalModel):
     """A shared body with private heads, trained in turn."""
 
-    head_epochs: Annotated[Epochs, IntegerSpace(1, 10), "τ, epochs of the head, before the body; 0: the task's"] = 0
+    head_epochs: Annotated[Epochs, IntegerSpace(0, 10), "τ, epochs of the head, before the body; 0: the task's"] = 0
 
     label = "FedRep"
 

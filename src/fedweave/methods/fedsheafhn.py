@@ -9,9 +9,8 @@ Deviations:
 1. Paper and public code (CarrieWFF/FedSheafHN) print the server's step as +Δω̃, which is ascent; the default descends.
 2. Local training before round 0 yields x_i only, and the classifier starts from the common initial model. In the code
    the rounds go on in that model and with its optimiser: `continued`.
-3. What the code computes in effect is local training: PyG >= 2 does not use the generated `conv.weight`, the generated
-   biases are overwritten and never trained, and Δω̃ = 0 as trained and generated tensors share memory. That is
-   `generated="biases"`, with `continued` and optimisers that clients keep. The code also selects on test data.
+3. What the code computes in effect is local training (see the page): `generated="biases"` without server learning, with
+   `continued` and optimisers that clients keep. The code also selects on test data.
 """
 
 from dataclasses import dataclass

@@ -19,5 +19,5 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
         value, aux = loss(leaves)
         slopes = torch.autograd.grad(value, [*leaves.values()], create_graph=True, allow_unused=True)
         grads = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(leaves.items(), slopes, strict=True)}
-        value, aux, grads = (functorch._undo_create_differentiable(tree, level) for tree in (value, aux, grads))
-    return value, aux, grads
+        result: tuple[Tensor, Tree, Params] = functorch._undo_create_differentiable((value, aux, grads), level)
+    return result
