@@ -111,9 +111,8 @@ def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Ite
     base = next(variant for variant, outcome in results_of.items() if outcome.declared)
     paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
     values = {variant: results_of[variant].values for variant in (base, *paired)}
-    tests = {
-        c.method: c for c in statistics.against(values, [(variant, base) for variant in paired], run.higher_is_better)
-    }
+    pairs = [(variant, base) for variant in paired]
+    tests = {c.method: c for c in statistics.against(values, pairs, run.higher_is_better, run.splits)}
     for variant, outcome in results_of.items():
         score, test = selection.headline(outcome.values, run.higher_is_better), tests.get(variant)
         compared = (

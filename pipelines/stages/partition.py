@@ -11,18 +11,34 @@ from fedweave.pipelines.processes import stage
 from fedweave.study import spec
 
 
+def digest(partition: data.Partition) -> str:
+    """A hash of the rows, nodes and edges of every client."""
+    hashed = hashlib.sha256()
+    for part in ("train", "val", "test", "nodes", "edges"):
+        for array in getattr(partition, part) or ():
+            hashed.update(f"{part} {array.shape}".encode() + array.tobytes())
+    return hashed.hexdigest()
+
+
 def main(name: str) -> None:
-    """Distribute the data set of task `name` over clients and write data/partitions/<name>."""
+    """Distribute the data set of task `name` over clients and write data/partitions/<name>.
+
+    The files are of the first split; training deals further ones again, of which dataset.json has the sums.
+    """
     tasks = spec.load().tasks
     task = tasks[choose(name, tasks, "params.yaml: tasks")]
     features, folder = paths.FEATURES / task.dataset, paths.PARTITIONS / name
     dataset = data.load_dataset(features)
-    partition_ = data.partition(dataset, **task.partition)
+    first, *further = data.splits(task.partition)
+    partition_ = data.partition(dataset, **first)
     data.save_partition(folder / "partition.npz", partition_)
     summary = data.describe(folder, dataset, partition_)
     # Training depends on this file in place of the arrays, so that new features with the same split are noticed.
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(features.iterdir())}
-    write_atomic(folder / "dataset.json", json.dumps({"dataset": task.dataset, "sha256": sums}, indent=2) + "\n")
+    facts = {"dataset": task.dataset, "sha256": sums}
+    if further:
+        facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in further}
+    write_atomic(folder / "dataset.json", json.dumps(facts, indent=2) + "\n")
     print(f"{name}: {partition_.clients} clients, heterogeneity {summary.get('heterogeneity', float('nan')):.3f}")
 
 

@@ -122,7 +122,7 @@ def test_learns_a_separable_toy(name: str) -> None:
     """Within some rounds, clients beat the chance level of their most frequent class by a wide margin."""
     kind = first_kind(name)
     method, federation = objects(name, kind)
-    # A kept Adam pushes on after each overwrite, which the toy's coarse server step of FedSheafHN does not bear.
+    # With a kept Adam FedSheafHN's embeddings and models make each other grow, see test_fedsheafhn_public.
     method = replace(method, training=replace(method.training, keep_optimizer=False))
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=5)
     scores = (report.scores[method.point] for report in run(method, federation, settings, Batched()) if report.scores)

@@ -13,6 +13,7 @@ from tests.study.test_spec import altered, good
 DIGITS, GRAPH = "tasks/digits", "tasks/graph"
 
 
+IID = {"name": "iid", "clients": 3}
 ALLOWED = ["letters (a-z, A-Z), digits, - and _"]
 
 
@@ -94,6 +95,12 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/partition/clients", True, ["partition.clients", "True"]),
     (f"{DIGITS}/partition", {"name": "iid", "clients": 3}, ["partition.seed", "None", "whole number"]),
     (f"{DIGITS}/partition/seed", -1, ["partition.seed", "-1"]),
+    (f"{DIGITS}/partition/seeds", [1, 2], ["partition: seed 666", "seeds [1, 2]", "one of them"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": []}, ["partition.seeds", "[]", "one per split"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": 3}, ["partition.seeds", "3", "list"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": [1, -1]}, ["partition.seeds", "-1", "0 or more"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": [4, 4]}, ["partition.seeds", "[4, 4]", "twice"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": [*range(9)]}, ["partition.seeds", "9 splits", "one seed per split"]),
     (f"{DIGITS}/partition/7", 1, ["partition", "'7'", "choices"]),
     (f"{DIGITS}/model", {"name": "lenet16", "batch_norm": 1}, ["model.batch_norm", "1", "true or false"]),
     (f"{DIGITS}/model", {"name": "mlp", "hidden": 0}, ["model.hidden", "0", "at least 1"]),

@@ -225,7 +225,8 @@ class Federation:
             normalize: as in a task of params.yaml.
             setting: how the partition is called in tables; default: its name.
             root: folder of the files.
-            options: of the partition: clients, seed (default 0), and its own.
+            options: of the partition: clients, seed (default 0) or seeds (a list: one split per repetition), and its
+                own.
 
         Raises:
             BadInput: an unknown name or option, or data that no source has.
@@ -233,14 +234,15 @@ class Federation:
         >>> Federation.from_dataset("digits", "dirichlet", clients=5, beta=0.3)
         Federation 'digits': 5 clients, 1797 rows of 1 x 8 x 8 values, 10 classes
         """
-        block = {"seed": 0, **({"name": partition} if isinstance(partition, str) else partition), **options}
+        block = {**({"name": partition} if isinstance(partition, str) else partition), **options}
+        block = block if "seeds" in block else {"seed": 0, **block}
         plugins.look_for(name, data.DATASETS)
         plugins.look_for(block.get("name"), data.PARTITIONS)
         data.download(name, root)
         dataset = data.load(name, root)
         if "clients" not in block and block.get("name") == "natural":
             block["clients"] = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
-        dealt = data.partition(dataset, **block)
+        dealt = data.partition(dataset, **data.splits(block)[0])
         shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
         classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
         return cls(dataset, dealt, setting or str(block["name"]), block, normalize, shape, classes)

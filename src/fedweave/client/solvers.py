@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.tensors import trees
+from fedweave.tensors import gradients, trees
 from fedweave.tensors.trees import Params, Tree, mapped
 
 # loss(model, rows [B], key) -> (scalar, buffers after the forward pass)
@@ -208,8 +208,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     Plain autograd outside `vmap`: it saves about half a millisecond a step over `torch.func.grad`.
     """
     if mapped():
-        grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params)
-        return value, aux, grads
+        return gradients.value_and_grad(loss, params)
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         value, aux = loss(leaves)

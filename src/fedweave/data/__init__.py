@@ -11,7 +11,7 @@ from fedweave.data.base import Dataset, Partition, load_dataset, load_partition,
 from fedweave.data.facts import check_finite, check_fits
 from fedweave.data.loading import load
 from fedweave.data.normalise import NORMALISATIONS, Scaling, fit_scaling, normalise
-from fedweave.data.partitions.registry import PARTITIONS, accepted, partition
+from fedweave.data.partitions.registry import PARTITIONS, accepted, partition, splits
 from fedweave.data.registry import DATASETS
 from fedweave.data.sources.retrieval import complete, download, require
 from fedweave.data.summary import describe, summary
@@ -44,5 +44,6 @@ __all__ = [
     "require",
     "save_dataset",
     "save_partition",
+    "splits",
     "summary",
 ]

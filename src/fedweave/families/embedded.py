@@ -1,17 +1,18 @@
 """Shared code of methods in which a vector describes a client's subgraph to the server."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Grouped
 from fedweave.client.task import NodeClassification
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import ClientState, Method, Update
+from fedweave.federation.protocol import ClientState, Enrolment, Method, Update
 from fedweave.models.gcn import gcn_norm
 from fedweave.settings import Epochs, Rounds
 from fedweave.tensors import trees
@@ -56,28 +57,49 @@ class EmbeddedClient(Method):
     It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer:
     first on joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier
     and BatchNorm buffers, "moments": the classifier's optimiser}; moments of received tensors are reset, as their
-    values changed.
+    values changed, unless clients keep their optimisers.
     """
 
     task: NodeClassification
     enrol_epochs: Annotated[Epochs, "epochs before the first embedding"] = 10
+    continued: Annotated[bool, "rounds go on with classifier and kept moments of the epochs before them"] = False
     refresh: Annotated[Rounds, "rounds between embeddings, 0 for the first one only"] = 5
+    generated: Annotated[Literal["body", "biases"], "what is generated; biases: of the body, never trained"] = "body"
 
     needs = frozenset({"subgraphs"})
     embeds = True
 
     @property
     def local_names(self) -> tuple[str, ...]:
-        return (*self.task.head, *self.task.buffers)
+        if self.generated == "body":
+            return (*self.task.head, *self.task.buffers)
+        return (*self.trained, *self.task.buffers)
+
+    @property
+    def _biases(self) -> tuple[str, ...]:
+        return tuple(n for n, shape in self.task.shapes().items() if len(shape) == 1 and n not in self.task.head)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the parameters that local training moves."""
+        still = () if self.generated == "body" else self._biases
+        return tuple(name for name in self.task.params if name not in still)
+
+    @property
+    def _grouped(self) -> Grouped:
+        """The client's optimiser, in which the classifier has a state of its own."""
+        solvers = {"head": self.solver, "body": self.solver}
+        return Grouped(solvers=solvers, group=lambda name: "head" if name in self.task.head else "body")
 
     @property
     def enrolment_epochs(self) -> int:
         return self.enrol_epochs
 
     def enrol(self, model: Params, data: ClientData) -> Tree:
-        return {
-            "embedding": self.task.embedding(self.descend(model, data, epochs=slice(0, self.enrol_epochs)).model, data)
-        }
+        names, solver = (self.trained, self._grouped) if self.continued else (None, None)
+        fit = self.descend(model, data, names, epochs=slice(0, self.enrol_epochs), solver=solver)
+        upload = {"embedding": self.task.embedding(fit.model, data)}
+        return Enrolment(upload, self._private(fit)) if self.continued else upload
 
     def join(self, model: Params) -> ClientState:
         return {
@@ -86,23 +108,17 @@ class EmbeddedClient(Method):
         }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        model = self.personalize(shared, own, client, data)
-        solver = Grouped(
-            solvers={"head": self.solver, "body": self.solver},
-            group=lambda n: "head" if n in self.task.head else "body",
-        )
-        moments = {**solver.init(trees.only(model, self.task.params)), "head": client["moments"]}
-        fit = self.descend(model, data, solver=solver, state=moments)
+        model, solver = self.personalize(shared, own, client, data), self._grouped
+        moments = {**solver.init(trees.only(model, self.trained)), "head": client["moments"]}
+        fit = self.descend(model, data, self.trained, solver=solver, state=moments)
         upload = {"model": trees.without(fit.model, self.local_names), **self._news(fit.model, data)}
-        return Update(
-            upload,
-            {"model": trees.only(fit.model, self.local_names), "moments": fit.state["head"]},
-            fit.model,
-            fit.loss,
-        )
+        return Update(upload, self._private(fit), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own, **client["model"]}
+
+    def _private(self, fit: Fit) -> ClientState:
+        return {"model": trees.only(fit.model, self.local_names), "moments": fit.state["head"]}
 
     def _news(self, model: Params, data: ClientData) -> dict[str, Tensor]:
         due = self.refresh and data.round and data.round % self.refresh == 0

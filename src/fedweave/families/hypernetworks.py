@@ -65,7 +65,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, summed over parameters; one step a round of one
     optimiser over all of φ, so momentum and weight decay also move the vectors of absent clients, as in
-    AvivSham/pFedHN.
+    AvivSham/pFedHN. `sequential` takes a step per participant instead, in their order, each on its own loss.
     """
 
     server_optimizer: Annotated[Literal["sgd", "adam"], "optimiser of φ"] = "adam"
@@ -73,6 +73,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
     server_momentum: Annotated[Share, "momentum of φ under sgd"] = 0.0
     server_decay: Annotated[Rate, "weight decay of φ"] = 5e-5
     server_clip: Annotated[NonNegative, "largest norm of the gradient of φ; 0 is none"] = 50.0
+    sequential: Annotated[bool, "a step of φ per participant and round, instead of one on their mean"] = False
     width: Annotated[Size, "hidden width of the hypernetwork"] = 100
     hidden: Annotated[Count, "hidden layers of the hypernetwork"] = 3
     embedding: Annotated[Literal["table", "mlp"], "clients' vectors; mlp: behind ReLU and a linear layer"] = "table"
@@ -95,6 +96,20 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         return trees.tree_map(lambda a, b: (a - b).div_(len(a)), start, uploads["model"])
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        if not self.sequential:
+            return super().aggregate(server, ids, uploads, weights)
+        moved = trees.sub(uploads["model"], self._models(server, ids))
+        for place in torch.arange(len(ids), device=ids.device).split(1):
+            # What a client learnt, θ_i − θ̄_i, counts from the model that φ generates by now.
+            target = trees.tree_map(torch.add, self._models(server, ids[place]), trees.take(moved, place))
+            server = super().aggregate(server, ids[place], {"model": target}, weights[place])
+        return server
+
+    def _models(self, server: Server, ids: Tensor) -> Params:
+        with torch.no_grad():
+            return self.generate(server["phi"], server["fixed"], ids)
 
     def portrait(self, server: Server) -> Tensor:
         with torch.no_grad():
@@ -155,13 +170,15 @@ class GraphHypernetwork(Weaving, Hypernetwork):
     """Vectors X from a first stage, a graph between clients, and an encoder that mixes X along it into codes.
 
     Stage 1 trains a plain hypernetwork and X. Then the graph is made (or taken as given), X freezes, and encoder and
-    hypernetwork start anew; the budget of rounds is the sum of both stages.
+    hypernetwork start anew; the budget of rounds is the sum of both stages. `single_stage` leaves stage 1 out, for
+    graphs that are given: one that is made from vectors as drawn says nothing.
     """
 
     graph: Annotated[str, words(*GRAPHS), Choices(("knn", "cosine")), GRAPH] = "auto"
     k: Annotated[Count, IntegerSpace(1, 5), "neighbours of knn; 0 leaves every client alone"] = 3
     tau: Annotated[float, Between(-1, 1), Choices((0.2, 0.4, 0.8, 0.9, 0.95, 1.0)), "τ, threshold of cosine"] = 0.95
     stage1_rounds: Annotated[Rounds, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
+    single_stage: Annotated[bool, "no stage 1: X is as drawn when stage 2 begins"] = False
     train_x: Annotated[bool, "train X in stage 2 too"] = False
     warm_start: Annotated[bool, "stage 2 takes over the hypernetwork of stage 1"] = False
     depth: Annotated[Size, Choices((1, 2, 3, 4)), "layers of the encoder"] = 3
@@ -211,6 +228,8 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         return {**fixed, "key": dropout_keys.fold(fixed["key"], 1)}
 
     def stages(self, rounds: int) -> list[Stage]:
+        if self.single_stage:
+            return [Stage(self, rounds)]
         first = WarmUp(**{f.name: getattr(self, f.name) for f in fields(WarmUp)})
         return [Stage(first, self.stage1_rounds or rounds), Stage(self, rounds, self.take_over)]
 

@@ -48,6 +48,11 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         return phi
 
     @property
+    def learns_from_retained(self) -> bool:
+        """Whether φ also learns from layers that clients retained; by default not."""
+        return False
+
+    @property
     def server_solver(self) -> Solver:
         return SGD(lr=self.server_lr)
 
@@ -72,6 +77,8 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
             name: column for column, names in zip(retained.T, self.task.layers.values(), strict=True) for name in names
         }
         held = trees.take(fixed["models"], ids)
+        if self.learns_from_retained:  # the value is what is held, the derivative that of the mixture
+            held = {name: value + (woven[name] - woven[name].detach()) for name, value in held.items()}
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:

@@ -52,9 +52,9 @@ def tied(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:
     return penalised
 
 
-def aligned(loss: Loss, direction: Params, weight: Tensor | float) -> Loss:
-    """loss + weight · cos(w, direction) over the parameters in `direction`."""
-    size = length(direction.values())
+def aligned(loss: Loss, direction: Params, weight: Tensor | float, scaled: bool = False) -> Loss:
+    """loss + weight · cos(w, direction) over the parameters in `direction`; `scaled` by the length of `direction`."""
+    size = 1.0 if scaled else length(direction.values())
 
     def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)

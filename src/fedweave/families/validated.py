@@ -12,6 +12,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
 from fedweave.client.solvers import SGD, Adam
 from fedweave.client.task import CHUNK
+from fedweave.errors import BadInput
 from fedweave.families.mixtures import LearnedMixtures
 from fedweave.federation.protocol import Server, Start
 from fedweave.settings import LogSpace, Positive, Size
@@ -27,7 +28,8 @@ class ValidatedMixtures(LearnedMixtures):
 
     `gat_grad` says what is uploaded in addition to the model. "client_grad": the loss and its gradient, which give the
     exact gradient of φ. "simulated": the same number, counted as the one scalar that is possible only in a single
-    process. "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps). "spsa": scalars only,
+    process. "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps), where momentum lets a
+    step count for more (`_plain_steps`). "spsa": scalars only,
     the losses at the models of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
     State: fixed gains {"key": of this round's probes}.
     """
@@ -41,9 +43,19 @@ class ValidatedMixtures(LearnedMixtures):
 
     public = ("steps",)
 
+    def __post_init__(self) -> None:
+        if self.gat_grad == "delta" and isinstance(self.solver, Adam):
+            raise BadInput("gat_grad: 'delta' reads gradients off steps of SGD, not of adam; use client_grad, or sgd")
+        if self.gat_grad == "delta" and isinstance(self.solver, SGD) and self.solver.momentum >= 1:
+            raise BadInput(f"gat_grad: 'delta' needs a momentum below 1, not {self.solver.momentum}; use client_grad")
+
     @property
     def leaks(self) -> bool:
         return self.gat_split == "test"
+
+    @property
+    def needs_validation(self) -> str:
+        return "" if self.leaks or self.gat_grad == "delta" else "from which the server learns; use gat_grad: delta"
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         phi, fixed = super().begin(start)
@@ -87,7 +99,8 @@ class ValidatedMixtures(LearnedMixtures):
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         if self.gat_grad != "delta":
             return uploads["gradient"]
-        scale = self.solver.lr * uploads["steps"].clamp(min=1)
+        momentum = self.solver.momentum if isinstance(self.solver, SGD) else 0.0
+        scale = self.solver.lr * _plain_steps(uploads["steps"].clamp(min=1), momentum)
         return {name: (value - uploads["model"][name]) / trees.column(scale, value) for name, value in start.items()}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
@@ -127,6 +140,14 @@ class ValidatedMixtures(LearnedMixtures):
         if not self.leaks or "test_weight" not in data.arrays:
             return real
         return real * data.arrays["test_weight"][self.task.targets(data, rows.clamp(min=0))]
+
+
+def _plain_steps(steps: Tensor, momentum: float) -> Tensor:
+    """How many steps without momentum move as far as `steps` under it, on a constant gradient.
+
+    Σ_{k ≤ K} (1 + μ + … + μ^{k−1}) = (K − μ (1 − μ^K) / (1 − μ)) / (1 − μ).
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum) if momentum else steps
 
 
 def _parts(rows: Tensor) -> tuple[Tensor, ...]:

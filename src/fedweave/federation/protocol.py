@@ -48,6 +48,19 @@ class Start(NamedTuple):
     ids: Tensor
 
 
+class Enrolment(NamedTuple):
+    """What a client's enrolment gives where its private state begins with it.
+
+    Attributes:
+        upload: what is sent to the server.
+        client: entries of the client's private state, in place of those of `Method.join`; optimisers that clients keep
+            go on too.
+    """
+
+    upload: Tree
+    client: ClientState
+
+
 class Update(NamedTuple):
     """What one client's round gives.
 
@@ -173,8 +186,8 @@ class Method(ABC):
         """How many epochs of minibatches a round draws."""
         return self.training.epochs
 
-    def enrol(self, model: Params, data: ClientData) -> Tree:
-        """What a client uploads about itself on joining; by default nothing."""
+    def enrol(self, model: Params, data: ClientData) -> Tree | Enrolment:
+        """What a client uploads about itself on joining, alone or with what it keeps; by default nothing."""
         return {}
 
     @property
@@ -224,6 +237,11 @@ class Method(ABC):
         By default none.
         """
         return {}
+
+    @property
+    def needs_validation(self) -> str:
+        """What every client's validation rows are needed for, and the way out; by default they are not."""
+        return ""
 
     @property
     def leaks(self) -> bool:

@@ -1,12 +1,15 @@
 """How clients and servers start: the common initial model, enrolment, the state before round 0, and newcomers."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from fedweave.client import optimizers
+from fedweave.client.data import ClientData
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method, Stage, Start
+from fedweave.federation.protocol import Enrolment, Method, Stage, Start
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import INITIAL, SERVER, cohort
 from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
@@ -14,6 +17,14 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 ENROLMENT = 2**31 - 1  # stands for "round −1", as streams of randomness are non-negative
+
+
+class Enrolled(NamedTuple):
+    """Enrolments, stacked [P, ...]: uploads as delivered, entries of private states, states of kept optimisers."""
+
+    upload: Tree
+    client: Tree
+    optimizers: Tree
 
 
 def initial_model(method: Method, federation: Federation, seed: int) -> Params:
@@ -26,18 +37,29 @@ def describe(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> Start:
     """What the server knows before round 0: the common initial model and the clients' enrolment."""
+    return _described(method, federation, seed, executor, upload_path)[0]
+
+
+def _described(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath
+) -> tuple[Start, Enrolled]:
     model, everybody = initial_model(method, federation, seed), torch.arange(federation.clients)
     enrolled = _enrol(method, model, federation, everybody, seed, executor, upload_path)
-    return Start(model, enrolled, federation.clients, seed * 1000 + SERVER, federation.relation, federation.ids)
+    return _start(model, enrolled, federation, seed), enrolled
+
+
+def _start(model: Params, enrolled: Enrolled, federation: Federation, seed: int) -> Start:
+    n = federation.clients
+    return Start(model, enrolled.upload, n, seed * 1000 + SERVER, federation.relation, federation.ids)
 
 
 def begin(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> State:
     """The state before round 0."""
-    start = describe(method, federation, seed, executor, upload_path)
+    start, enrolled = _described(method, federation, seed, executor, upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
-    return State(0, server, trees.broadcast(method.join(start.model), federation.clients))
+    return State(0, server, _joined(method, start.model, enrolled, federation.clients), enrolled.optimizers)
 
 
 def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
@@ -62,14 +84,21 @@ def onboard(
     n = federation.clients
     model = initial_model(method, federation, seed)
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
-    start = Start(model, enrolled, n, seed * 1000 + SERVER, federation.relation, federation.ids)
-    joined = trees.broadcast(method.join(model), newcomers)
+    start = _start(model, enrolled, federation, seed)
+    joined = _joined(method, model, enrolled, newcomers)
+    moments = optimizers.grown(state.optimizers, newcomers)
     return State(
         state.round,
-        method.admit(state.server, enrolled, newcomers, start),
+        method.admit(state.server, enrolled.upload, newcomers, start),
         trees.concat([state.clients, joined]),
-        optimizers.grown(state.optimizers, newcomers),
+        optimizers.put(moments, torch.arange(n - newcomers, n, device=federation.ids.device), enrolled.optimizers, n),
     )
+
+
+def _joined(method: Method, model: Params, enrolled: Enrolled, clients: int) -> Tree:
+    """Private states [clients, ...] on joining."""
+    joined = trees.broadcast(method.join(model), clients)
+    return {**joined, **enrolled.client} if enrolled.client else joined
 
 
 def _enrol(
@@ -80,6 +109,15 @@ def _enrol(
     seed: int,
     executor: Executor,
     upload_path: UploadPath,
-) -> Tree:
+) -> Enrolled:
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
-    return deliver_enrolment(executor.each(lambda data: method.enrol(model, data), (), who), who, seed, upload_path)
+
+    def one(data: ClientData) -> Tree:
+        with optimizers.remembering({} if method.training.keep_optimizer else None) as memory:
+            told = method.enrol(model, data)
+        if not isinstance(told, Enrolment):
+            return told, {}, {}
+        return told.upload, told.client, memory.states if memory else {}
+
+    upload, client, states = executor.each(one, (), who)
+    return Enrolled(deliver_enrolment(upload, who, seed, upload_path), client, states)

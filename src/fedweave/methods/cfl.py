@@ -7,13 +7,11 @@ every member's model gains the unweighted mean of Δ over its (new) cluster.
 
 Deviations:
 1. In the paper all clients take part. Under partial participation splits use every member's latest update, members
-   without
-any
-   update stay with the larger part, and a cluster moves by the mean over its participants.
+   without any update stay with the larger part, and a cluster moves by the mean over its participants.
 2. Newcomers join the largest cluster; later splits may move them. The paper walks them down its tree of past splits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -22,9 +20,9 @@ from torch import Tensor
 from fedweave.families import SplitClient
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import cosines, row_shares
-from fedweave.federation.protocol import Server, Start
+from fedweave.federation.protocol import Server, Stage, Start
 from fedweave.federation.registry import method
-from fedweave.settings import LogSpace, NonNegative, Rounds, Size
+from fedweave.settings import AtLeast, AtMost, LogSpace, NonNegative, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
@@ -37,9 +35,13 @@ class CFL(Weaving, SplitClient):
     eps1: Annotated[NonNegative, LogSpace(0.1, 4), "ε1, a cluster is stationary below this norm of its mean"] = 0.5
     eps2: Annotated[NonNegative, LogSpace(0.1, 4), "ε2, a client is not stationary above this norm of its update"] = 0.5
     min_size: Annotated[Size, "clusters of this size or smaller never split"] = 2
-    first_split: Annotated[Rounds, "t0, rounds without splits"] = 20
+    first_split: Annotated[int, AtLeast(-1), AtMost(1_000_000), "t0, rounds without splits; -1: a tenth of all"] = -1
 
     label = "CFL"
+
+    def stages(self, rounds: int) -> list[Stage]:
+        first_split = rounds // 10 if self.first_split < 0 else self.first_split
+        return [Stage(replace(self, first_split=first_split), rounds)]
 
     def init(self, start: Start) -> Server:
         models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)

@@ -23,21 +23,25 @@ class Ditto(GlobalModel):
     """A personal model in addition to the global one, pulled towards it."""
 
     lam: Annotated[Weight, LogSpace(0.01, 10), "λ, strength of the pull; 0 is local training"] = 1.0
-    personal_epochs: Annotated[Epochs, "s, epochs of the personal model per round"] = 5
+    personal_epochs: Annotated[Epochs, "s, epochs of the personal model per round; 0: as many as the task has"] = 0
 
     label = "Ditto"
     point = "pre"
 
     @property
     def epochs(self) -> int:
-        return max(self.personal_epochs, self.training.epochs)
+        return max(self._personal_epochs, self.training.epochs)
+
+    @property
+    def _personal_epochs(self) -> int:
+        return self.personal_epochs or self.training.epochs
 
     def join(self, model: Params) -> ClientState:
         return {"personal": model, "buffers": trees.only(model, self.local_names)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         pulled = proximal(self.task.objective(data), shared, self.lam)
-        personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self.personal_epochs))
+        personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self._personal_epochs))
         fit = self.descend({**shared, **client["buffers"]}, data)
         state = {"personal": personal.model, "buffers": trees.only(fit.model, self.local_names)}
         return Update({"model": trees.without(fit.model, self.local_names)}, state, personal.model, personal.loss)

@@ -4,10 +4,7 @@ Server and traffic as FedAvg (2P). The client keeps its own θ and weights W for
 the lower layers of g, starts the others from θ + (g − θ) ⊙ W after training W (see `Blending`), then trains and uploads
 everything. It is judged after the blending, before local training.
 
-Deviations from TsingZ0/PFLlib:
-1. The last incomplete batch in the training of W is used; the code drops it, so clients smaller than a batch learn no
-   W.
-2. The first training of W ends after `start_epochs`; the code's loop has no bound.
+Deviation from TsingZ0/PFLlib: the first training of W ends after `start_epochs`; the code's loop has no bound.
 """
 
 from dataclasses import dataclass

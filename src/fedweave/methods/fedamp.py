@@ -4,7 +4,9 @@ Server keeps the last model of every client and sends u_i = Σ_j ξ_ij θ_j with
 ≠ i and ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client continues from its own θ_i with the loss F + (λ / 2α_K) ‖w − u_i‖² and
 uploads θ_i (2P). No penalty in a client's first round, where u_i is undefined.
 
-Deviation: the penalty is squared and differentiated. `detached` reproduces TsingZ0/PFLlib, where it is a constant.
+Deviations:
+1. The penalty is squared and differentiated. `detached` reproduces TsingZ0/PFLlib, where it is a constant.
+2. Weights of others that add up to more than 1 are scaled down to 1: ξ_ii is never negative, and each u_i is a mixture.
 """
 
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ class FedAMP(ClientModels):
         xi = xi * usable(server["seen"])
         rows = torch.arange(len(ids), device=xi.device)
         xi[rows, ids] = 0.0
+        # The step α_K may be too large for many clients; a negative weight of oneself would push away from θ_i.
+        xi = xi / xi.sum(1, keepdim=True).clamp(min=1.0)
         xi[rows, ids] = 1.0 - xi.sum(1)
         return xi.expand(len(self.task.layers), -1, -1)
 

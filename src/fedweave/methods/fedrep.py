@@ -24,7 +24,7 @@ from fedweave.tensors.trees import Params
 class FedRep(SplitClient, GlobalModel):
     """A shared body with private heads, trained in turn."""
 
-    head_epochs: Annotated[Epochs, IntegerSpace(1, 10), "τ, epochs of head training before the body's"] = 5
+    head_epochs: Annotated[Epochs, IntegerSpace(0, 10), "τ, epochs of the head, before the body; 0: the task's"] = 0
 
     label = "FedRep"
 
@@ -34,8 +34,9 @@ class FedRep(SplitClient, GlobalModel):
 
     @property
     def epochs(self) -> int:
-        return self.head_epochs + self.training.epochs
+        return (self.head_epochs or self.training.epochs) + self.training.epochs
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
-        return self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs))
+        first = self.epochs - self.training.epochs
+        headed = self.descend(model, data, self.task.head, epochs=slice(0, first))
+        return self.descend(headed.model, data, body(self.task), epochs=slice(first, self.epochs))

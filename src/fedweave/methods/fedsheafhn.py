@@ -7,9 +7,10 @@ classifier and its Adam moments.
 
 Deviations:
 1. Paper and public code (CarrieWFF/FedSheafHN) print the server's step as +Δω̃, which is ascent; the default descends.
-   In the code trained and generated tensors share memory, so Δω̃ = 0: the control is `server_learning=False`. It
-   selects on test data.
-2. Local training before round 0 yields x_i only: the classifier starts from the common initial model.
+2. Local training before round 0 yields x_i only, and the classifier starts from the common initial model. In the code
+   the rounds go on in that model and with its optimiser: `continued`.
+3. What the code computes in effect is local training (see the page): `generated="biases"` without server learning, with
+   `continued` and optimisers that clients keep. The code also selects on test data.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.families import GeneratedModels
@@ -48,6 +50,7 @@ class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
     width: Annotated[Size, "hidden width of the hypernetwork"] = 128
     dropout: Annotated[Dropout, "dropout of the encoder; a mask lasts one round"] = 0.3
     embedding: Annotated[Literal["graph", "onehot"], "what the server reads; onehot is an ablation"] = "graph"
+    length: Annotated[Literal["free", "fixed"], "of a new embedding; fixed: as long as the first"] = "free"
     server_learning: Annotated[bool, "train θ and φ; without, everything else is as it would be"] = True
 
     label = "FedSheafHN"
@@ -73,11 +76,13 @@ class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
         return self._run(phi, fixed, "forward", ids, key=fixed["key"], **control)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        updated = self.embedding == "graph" and "embedding" in uploads
-        return {
-            "x": trees.put(fixed["x"], ids, uploads["embedding"]) if updated else fixed["x"],
-            "key": dropout_keys.fold(fixed["key"], 3),
-        }
+        key = dropout_keys.fold(fixed["key"], 3)
+        if self.embedding != "graph" or "embedding" not in uploads:
+            return {**fixed, "key": key}
+        new = uploads["embedding"]
+        if self.length == "fixed":
+            new = F.normalize(new, dim=1) * fixed["x"][ids].norm(dim=1, keepdim=True)
+        return {"x": trees.put(fixed["x"], ids, new), "key": key}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}

@@ -4,8 +4,10 @@ Server as pFedLA. Every round the k layers with the largest self weight α_ii^l 
 own, they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down P
 less the retained layers, up P, which reproduces the communication table of the paper.
 
-Deviation: normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and
-linear).
+Deviations:
+1. Normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and linear).
+2. Nothing is learned from retained layers, as nothing of their mixture was used; Algorithm 2 updates all weights:
+   `learn_retained`.
 """
 
 from dataclasses import dataclass
@@ -30,9 +32,14 @@ class HeurpFedLA(LayerwiseHypernetworks):
 
     retain: Annotated[Count, IntegerSpace(1, 3), "k, layers kept per client and round; 0 is pFedLA"] = 1
     rank_bn: Annotated[bool, "normalisation layers may be retained too"] = False
+    learn_retained: Annotated[bool, "their weights learn from retained layers too, as the paper's Algorithm 2"] = False
 
     label = "HeurpFedLA"
     point = "pre"
+
+    @property
+    def learns_from_retained(self) -> bool:
+        return self.learn_retained
 
     def retained(self, alpha: Tensor, ids: Tensor) -> Tensor:
         own = alpha.detach()[:, torch.arange(len(ids), device=ids.device), ids].T

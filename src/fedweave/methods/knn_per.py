@@ -2,7 +2,8 @@
 
 Server and traffic as FedAvg (2P). Personal is a memory of the training rows' penultimate features z_j: the prediction
 is λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the feature
-width. λ is chosen per client on a grid of 0.01 by validation accuracy.
+width. λ is chosen per client on a grid of 0.01 by validation accuracy, on the rows that also choose the reported round;
+a client without such rows is refused.
 
 `rule="pfedgraph"` is the reading of MediaBrain-SJTU/pFedGraph: weights exp(−‖z − z_j‖²) summed per class and passed
 through a softmax over classes, λ fixed (`mix`).
@@ -36,6 +37,10 @@ class KnnPer(GlobalModel):
     label = "kNN-Per"
     point = "pre"
     needs = frozenset({"classes"})
+
+    @property
+    def needs_validation(self) -> str:
+        return "" if self.mix >= 0 else "which choose mix; set mix, such as 0.5"
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend({**shared, **client}, data)

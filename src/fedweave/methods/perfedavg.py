@@ -7,7 +7,7 @@ Hessian-vector product by central differences, d = g − α (∇F(w + δg; D3) �
 (as MediaBrain-SJTU/pFedGraph judges it).
 
 Deviations:
-1. D1 and D3 come from epochs of their own; TsingZ0/PFLlib halves double batches, which would halve the number of steps.
+1. D1 and D3 come from epochs of their own; TsingZ0/PFLlib halves double batches and trains twice a round.
 2. BatchNorm statistics are those of the pass over D2.
 """
 

@@ -5,7 +5,8 @@ simplex, n the shares of training rows and d_ij = −cos(θ_i − θ_0, θ_j −
 the projection of n − d / 2α. Down go θ̄_i = Σ_j a_j θ_j and the direction v_i = Σ_j a_j θ_j / ‖θ_j‖ (2P), up comes θ_i
 (P). The client minimises F − λ cos(w, v_i), which draws w towards its collaborators; no such term in its first round.
 
-`repel` adds λ cos(w, v_i) instead, as the public code (MediaBrain-SJTU/pFedGraph) does.
+The public code (MediaBrain-SJTU/pFedGraph) adds λ cos(w, v_i) instead, `repel`, and takes the sum of the a_j cos(w,
+θ_j), which does not divide by ‖v_i‖: `summed`.
 
 Deviation: under partial participation the graph is over all clients that have been seen.
 """
@@ -35,6 +36,7 @@ class PFedGraph(ClientModels):
     alpha: Annotated[Positive, LogSpace(0.1, 10), "α, how much data shares count against similarity; ∞ is FedAvg"] = 0.8
     lam: Annotated[Weight, LogSpace(0.001, 1), "λ, weight of the cosine in the local loss"] = 0.01
     repel: Annotated[bool, "push away from the collaborators"] = False
+    summed: Annotated[bool, "the term is Σ_j a_j cos(w, θ_j), which is cos(w, v_i) ‖v_i‖"] = False
 
     label = "pFedGraph"
 
@@ -59,7 +61,7 @@ class PFedGraph(ClientModels):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
-        loss = aligned(self.task.objective(data), own["direction"], strength)
+        loss = aligned(self.task.objective(data), own["direction"], strength, self.summed)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
         return self.split_update(fit)
 

@@ -64,6 +64,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "rank_figure": plots.critical_difference(ranked) if ranked else "",
         "sweeps": sweeps(tables.board, tables.cohorts, looks),
         "leak": _leak(tables),
+        "splits": any(run.splits for run in study.runs),
         "unfinished": study.unfinished,
         "stale": stale,
         "searches": list(_searches(study)),

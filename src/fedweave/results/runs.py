@@ -76,6 +76,11 @@ class Run:
         return sorted(int(seed) for seed in self.evaluations["seed"].unique())
 
     @property
+    def splits(self) -> bool:
+        """Whether every repetition has a split of its own."""
+        return bool(self.info.get("splits"))
+
+    @property
     def pools(self) -> bool:
         """Whether it trained on the pooled rows of all clients; such a run is a control and not federated."""
         return bool(self.info.get("pools"))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
+from fedweave.results.repetitions import mixed, over_seeds
 from fedweave.tensors.random_streams import stream
 
 ALPHA = 0.05
@@ -115,23 +116,6 @@ def _signed_places(difference: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the paired t test on each seed's mean over clients, [S, N] each; NaN for one seed, 1 if none
-    differs.
-    """
-    if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
-        return float("nan")
-    from scipy.special import stdtr
-
-    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
-    if not difference.any():
-        return 1.0
-    spread, count = difference.std(ddof=1), len(difference)
-    with np.errstate(divide="ignore"):  # a difference that is the same for every seed is certain to this test
-        t = difference.mean() / (spread / np.sqrt(count))
-    return float(2 * stdtr(count - 1, -abs(t)))
-
-
 def _places(values: np.ndarray) -> np.ndarray:
     """Rank of every entry of `values` [n], from 1; ties share the mean rank."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
@@ -150,7 +134,11 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of `values` [S, N]; seeds and clients are resampled, each on its own axis."""
+    """Percentile interval of the mean of `values` [S, N]; seeds and clients are resampled, each on its own axis.
+
+    This is Owen's "pigeonhole bootstrap" (Annals of Applied Statistics, 2007), which is conservative where cells have
+    noise of their own. Where every seed has a split of its own, the axis of seeds carries the variance of both.
+    """
     values = np.atleast_2d(np.asarray(values, dtype=np.float64))
     if not np.isfinite(values).all():
         return float("nan"), float("nan")
@@ -162,23 +150,30 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float
 
 
 def against(
-    values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool
+    values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool, splits: bool = False
 ) -> list[Comparison]:
     """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
 
     Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p,
     corrected over all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero.
     So clients that agree because of a few lucky seeds are not enough. Otherwise it is empty.
+
+    Args:
+        splits: every seed has a split of its own. Then client 3 of one split is not client 3 of another, and the test
+            is `mixed` over splits, seeds and clients, corrected by Holm's procedure.
     """
     means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
     if len({mean.shape for mean in means.values()}) > 1:
         raise BadInput(
             f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones"
         )
-    raw = np.array([signed_rank(means[a], means[b]) for a, b in pairs])
+    raw = np.array([mixed(values[a], values[b]) if splits else signed_rank(means[a], means[b]) for a, b in pairs])
     seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
     alone = len(pairs) < 2
-    adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
+    if splits:
+        adjusted = holm(raw)
+    else:
+        adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
     comparisons = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
     return [
         _decided(c, *map(float, p))
@@ -215,12 +210,14 @@ def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | No
     return max(finite, key=finite.__getitem__) if finite else None
 
 
-def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool) -> list[Comparison]:
+def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool, splits: bool = False) -> list[Comparison]:
     """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
-    return against(values, list(combinations(values, 2)), higher_is_better)
+    return against(values, list(combinations(values, 2)), higher_is_better, splits)
 
 
-def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool) -> list[Comparison]:
+def to_controls(
+    values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool, splits: bool = False
+) -> list[Comparison]:
     """Every method against each of `controls`, corrected over these tests alone; controls missing in `values` are left
     out.
 
@@ -231,7 +228,7 @@ def to_controls(values: Mapping[str, np.ndarray], controls: Sequence[str], highe
     pairs = [
         (name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]
     ]
-    return against(values, pairs, higher_is_better) if pairs else []
+    return against(values, pairs, higher_is_better, splits) if pairs else []
 
 
 def of_leader(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:

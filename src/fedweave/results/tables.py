@@ -150,11 +150,12 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         scores, higher = values(runs, table), runs[0].higher_is_better
-        pairs = statistics.all_pairs(scores, higher)
+        splits = runs[0].splits
+        pairs = statistics.all_pairs(scores, higher, splits)
         families = {
             "leader": statistics.of_leader(pairs, statistics.leader(scores, higher)),
-            "controls": statistics.to_controls(scores, CONTROLS, higher),
-            "graph": statistics.against(scores, twins, higher) if (twins := graph_twins(runs)) else [],
+            "controls": statistics.to_controls(scores, CONTROLS, higher, splits),
+            "graph": statistics.against(scores, twins, higher, splits) if (twins := graph_twins(runs)) else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]

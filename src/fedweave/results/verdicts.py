@@ -40,7 +40,7 @@ def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) 
     can.
     """
     columns = next(iter(scores.values())).shape[1]
-    if len(runs) < 2 or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
+    if len(runs) < 2 or runs[0].splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     if sharing := runs[0].info.get("sharing"):
         return (

@@ -37,9 +37,11 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
         old.unlink(missing_ok=True)
     sweep(folder)
     for seed, history in histories.items():
-        _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared)
-        _write_portrait(folder / f"portrait-{seed}.npz", history, prepared)
-        if history.snapshot and prepared.run.evaluate.models:
+        _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared.of(seed))
+        _write_portrait(folder / f"portrait-{seed}.npz", history, prepared.of(seed))
+        # Scaling and graphs of what is deployed are those of the first split.
+        deployable = prepared.split is None or seed == prepared.run.seeds[0]
+        if history.snapshot and prepared.run.evaluate.models and deployable:
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
@@ -84,6 +86,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "clients": prepared.federation.clients,
         **_identities(prepared),
         "sharing": _sharing(prepared),
+        **({"splits": prepared.run.task.partition["seeds"]} if prepared.split else {}),
         "cohorts": federations.cohorts(run, prepared.federation),
         "leaks": prepared.method.leaks,
         "pools": prepared.method.pools,
@@ -158,20 +161,20 @@ def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
 
 def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
     """Write what the reported models say; returns how it is stored, pooled metric and controls, for run.json."""
-    facts: dict[str, Any] = {"controls": predictions.control_values(prepared)}
+    facts: dict[str, Any] = {"controls": predictions.control_values([prepared.of(seed) for seed in histories])}
     if predictions.weighted(prepared) or not prepared.run.evaluate.predictions:
         reason = predictions.WEIGHTED if predictions.weighted(prepared) else "none: evaluate.predictions is off"
         return {**facts, "predictions": reason}
     task, pooled, dtype, width = prepared.method.task, {}, "none: no round has a finite score", 0
     for seed, history in histories.items():
-        if (made := predictions.of_models(prepared, history, seed)) is None:
+        if (made := predictions.of_models(prepared.of(seed), history, seed)) is None:
             continue
         table = predictions.stored(made)
         pooled[seed] = predictions.pooled(task.measure, task.targets_are, table)
         dtype, width = predictions.precision(table.outputs.size), table.outputs.shape[-1]
         if not dtype.startswith("none"):
             predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
-    if not dtype.startswith("none"):
+    if not dtype.startswith("none") and prepared.split is None:
         _write_controls(folder / "controls.npz", prepared, width, dtype)
     return {**facts, "pooled": pooled, "predictions": dtype}
 

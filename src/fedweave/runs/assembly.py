@@ -57,11 +57,13 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
         checks.check_task(task, f"{where}: tasks.{name}")
     for key in study.runs:
         check_run(study.run(key), where, inputs)
+        checks.check_splits(study.run(key), study.tune.trials, where)
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
             run = varied(study, block["run"], {}, settings)
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
+            checks.check_splits(run, study.tune.trials, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:
                 raise BadInput(
                     f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; "
@@ -81,7 +83,9 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
     for part, own in parts.items():
         old = getattr(run.task, part)
         if "name" in own:
-            old = {name: value for name, value in old.items() if name in ("clients", "seed")}
+            old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
+        if part == "partition" and not {"seed", "seeds"}.isdisjoint(own):
+            old = {name: value for name, value in old.items() if name not in ("seed", "seeds")}
         merged: dict[str, Any] = {part: {**old, **own}}
         run = replace(run, task=replace(run.task, **merged))
     return run
@@ -189,13 +193,13 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
 
 
 def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
-    """The data set that the earlier stages wrote, partitioned in memory as the run's task says.
+    """The data set that the earlier stages wrote, partitioned in memory as the run's task says: its first split.
 
     Raises:
         BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
     dataset = data.load_dataset(folders(run.task, run.name, root)[0])
-    return dataset, data.partition(dataset, **run.task.partition)
+    return dataset, data.partition(dataset, **data.splits(run.task.partition)[0])
 
 
 def hyperparameters(method: Method) -> Mapping[str, Any]:

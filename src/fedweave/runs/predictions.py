@@ -4,7 +4,7 @@ predictions-SEED.npz: `client`, `row`, `test` [R], `targets` and `outputs` [R, .
 same of rules without a model, of test rows; `names` [K], `outputs` [K, R, ...].
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,8 +104,15 @@ def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers
     return made
 
 
-def control_values(prepared: PreparedRun) -> dict[str, list[float]]:
-    """Rule -> the metric of every client's test rows, as models are scored."""
+def control_values(splits: Sequence[PreparedRun]) -> dict[str, list[float]]:
+    """Rule -> the metric of every client's test rows, as models are scored; the mean over the run's `splits`."""
+    if all(split is splits[0] for split in splits):
+        return _control_values(splits[0])
+    each = [_control_values(split) for split in splits]
+    return {name: np.mean([values[name] for values in each], axis=0).tolist() for name in each[0]}
+
+
+def _control_values(prepared: PreparedRun) -> dict[str, list[float]]:
     task = prepared.method.task
     if task.scoring is not None:
         return {

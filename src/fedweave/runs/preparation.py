@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import torch
 
+from fedweave import data
 from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
@@ -30,6 +34,7 @@ class PreparedRun:
         point: the evaluation point that is reported, "pre" or "post".
         note: what the data set says of itself.
         names, group_names: of clients and of groups, or none.
+        split: where the task has several, seed of a repetition -> the objects of its split; these are of the first.
     """
 
     run: Run
@@ -42,6 +47,11 @@ class PreparedRun:
     note: str = ""
     names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
+    split: Callable[[int], "PreparedRun"] | None = None
+
+    def of(self, seed: int) -> "PreparedRun":
+        """The objects of the repetition `seed`."""
+        return self if self.split is None else self.split(seed)
 
     @property
     def rounds(self) -> int:
@@ -54,12 +64,54 @@ def prepare(
 ) -> PreparedRun:
     """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
 
+    Where the task has several splits, `partition` is the first one, and a repetition's own is dealt when it is needed.
+
     Args:
         model: makes client models, in place of the one that the task names.
 
     Raises:
         BadInput: as the functions of `assembly`.
     """
+    splits = data.splits(run.task.partition)
+    first = _prepared(_on(run, splits[0]), dataset, partition, model)
+    if len(splits) == 1:
+        return replace(first, run=run)
+
+    @cache
+    def split(seed: int) -> PreparedRun:
+        # A seed that is none of the run's, as of a bench, takes the first split.
+        own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
+        if own is splits[0]:
+            return replace(first, run=run)
+        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model), run=run)
+
+    return replace(first, run=run, split=split)
+
+
+def check_validation(run: Run, method: Method, federation: Federation) -> None:
+    """Refuse clients without validation rows where the choice of the round or the method needs them.
+
+    Raises:
+        BadInput: naming a client and the way out.
+    """
+    empty = (~(federation.val >= 0).any(1)).nonzero().flatten().tolist()
+    if empty and method.needs_validation:
+        raise BadInput(
+            f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
+            "or give every client some in partition.split"
+        )
+    if len(empty) == federation.clients and run.evaluate.select != "last":
+        raise BadInput(
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no client has any; "
+            "use last, or give val a share in partition.split"
+        )
+
+
+def _on(run: Run, split: dict[str, Any]) -> Run:
+    return replace(run, task=replace(run.task, partition=split))
+
+
+def _prepared(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None) -> PreparedRun:
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
@@ -67,6 +119,7 @@ def prepare(
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
     method = assembly.build_method(run, task)
+    check_validation(run, method, federation)
     divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
     federation = replace(federation, divergence=divergence)
     if control := graph_controls.build(run, method, federation):

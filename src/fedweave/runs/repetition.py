@@ -29,6 +29,7 @@ def repeat(prepared: PreparedRun, seed: int, resume: State | None = None) -> Ite
     Raises:
         Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
+    prepared = prepared.of(seed)
     settings = replace(prepared.settings, seed=seed)
     for report in rounds_of(prepared.method, prepared.federation, settings, prepared.executor, resume):
         if not math.isfinite(report.loss):
@@ -58,6 +59,7 @@ def perform(
     progress: Callable[[Report], None] = lambda report: None,
 ) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
+    prepared = prepared.of(seed)
     state, history = restore(checkpoints, prepared, seed) if checkpoints else (None, History())
     total = prepared.rounds
     for report in repeat(prepared, seed, state):

@@ -56,13 +56,36 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
     options = {setting.name: setting for setting in partitions.settings(partition["name"])}
     for name, value in partition.items():
-        if name not in ("name", "clients", "seed"):
+        if name not in ("name", "clients", "seed", "seeds"):
             check_numbers(value, f"{where}.{name}")
             check_option(options[choose(name, options, where)], value, f"{where}.{name}")
-    for name, low, high in (("clients", 1, MOST_CLIENTS), ("seed", 0, LARGEST_WHOLE)):
-        value = partition.get(name)
-        if type(value) is not int or not low <= value <= high:
-            _refuse(f"{where}.{name}: {shown(value)} must be a whole number, at least {low} and at most {high}")
+    _check_whole(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
+    for block in data.splits(partition, where):
+        _check_whole(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")
+
+
+def _check_whole(value: object, low: int, high: int, where: str) -> None:
+    if type(value) is not int or not low <= value <= high:
+        _refuse(f"{where}: {shown(value)} must be a whole number, at least {low} and at most {high}")
+
+
+def check_splits(run: Run, trials: int, where: str) -> None:
+    """Refuse several splits of a task where something is decided for all of them, or repetitions do not match them.
+
+    Raises:
+        BadInput: naming the setting and the way out.
+    """
+    seeds = run.task.partition.get("seeds")
+    if seeds is None:
+        return
+    here = f"{where}: tasks.{run.name}.partition.seeds: {shown(seeds)}"
+    if len(seeds) != len(run.seeds):
+        own = shown([*run.seeds])
+        _refuse(f"{here}: {len(seeds)} splits, but {len(run.seeds)} seeds {own}; give one seed per split")
+    if trials:
+        _refuse(f"{here}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
+    if run.task.attack:
+        _refuse(f"{here}: who attacks depends on the seed of the partition; give one seed, or no attack")
 
 
 def check_budget(run: Run, where: str) -> None:

@@ -1,12 +1,12 @@
 """Which client holds which rows: the table of rules, into which a function enters by a decorator at its definition."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions.options import check_option, integer
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
 from fedweave.registry import check_name, register
 from fedweave.settings import REQUIRED, Setting, describe
 
@@ -83,6 +83,26 @@ def partition(
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
     return deal(dataset, clients, seed, **options)
+
+
+def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str, Any], ...]:
+    """The arguments of `partition` of every split that a task's block names: one per entry of `seeds`, or only one.
+
+    Raises:
+        BadInput: `seeds` is no list of different seeds, or `seed` is given too.
+    """
+    if "seeds" not in block:
+        return (dict(block),)
+    rest, seeds = {name: value for name, value in block.items() if name != "seeds"}, block["seeds"]
+    if "seed" in block:
+        raise BadInput(f"{where}: seed {shown(block['seed'])} and seeds {shown(seeds)}: give one of them")
+    if not isinstance(seeds, list | tuple) or not seeds:
+        raise BadInput(f"{where}.seeds: {shown(seeds)} must be a list of seeds, one per split, such as [1, 2, 3]")
+    for seed in seeds:
+        integer("seeds", seed, 0)
+    if len({*seeds}) < len(seeds):
+        raise BadInput(f"{where}.seeds: {shown(seeds)} has a seed twice, which would be the same split")
+    return tuple({**rest, "seed": seed} for seed in seeds)
 
 
 def settings(name: str) -> tuple[Setting, ...]:

@@ -29,7 +29,8 @@ def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
     `tested` says whether the client's own rows must hold a test part.
 
     Raises:
-        BadInput: an unknown part, shares that do not add up to 1, or no train, validation or test part.
+        BadInput: an unknown part, shares that do not add up to 1, or no train or test part. `val: 0` is no validation
+            part, for runs whose reported round is the last.
     """
     if not isinstance(split, Mapping):
         raise BadInput(f"partition.split: {split!r} must map {', '.join(PARTS)} to shares")
@@ -42,7 +43,7 @@ def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
     training = train if "val" in split else train - held
     if abs(training + held + test - 1.0) > 1e-6:
         raise BadInput(f"partition.split: the shares {dict(split)} add up to {training + held + test:g}, not to 1")
-    if training <= 0 or held <= 0 or (test > 0) != tested:
+    if training <= 0 or (held <= 0 and "val" not in split) or (test > 0) != tested:
         parts = "train, val and test" if tested else "train and val, the official test set is used"
         raise BadInput(f"partition.split: {dict(split)} must give a share to {parts}")
     return Split(training, held, test)
@@ -89,8 +90,9 @@ def chronological(count: int, split: Split, who: str, gap: int = 0) -> tuple[sli
     """
     rows = count - 2 * gap
     train, test = (int(np.floor(rows * share + 0.5)) for share in (split.train, split.test))
+    train = train if split.val else rows - test
     held = rows - train - test
-    if min(train, held, test) < 1:
+    if train < 1 or (held < 1 and split.val) or (test < 1 and split.test):
         between = f" and gaps of {gap}" if gap else ""
         raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test{between}")
     return slice(0, train), slice(train + gap, train + gap + held), slice(count - test, count)

@@ -1,0 +1,112 @@
+"""Several splits of one task: every repetition has its own, and tests contain their variance."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave import data, results
+from fedweave.pipelines.stages import partition as stage
+from fedweave.results import statistics
+from fedweave.results.repetitions import mixed, over_seeds
+from fedweave.runs import archive, assembly, repetition
+from fedweave.study import spec
+
+BLOCK = {"name": "dirichlet", "clients": 5, "beta": 0.5}
+TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
+SEEDS, SPLITS = [0, 1], [7, 3]
+
+
+def compared(training: list[int], **splits: object) -> fw.Comparison:
+    """Two methods on the digits."""
+    federation = fw.Federation.from_dataset("digits", {**BLOCK, **splits}, normalize="unit", setting="own")
+    return fw.compare(federation, ["local", "fedavg_ft"], seeds=training, **TRAIN, progress=False)
+
+
+def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
+    """Scores are those of a run with this seed on this split alone, in `compare` and in a study; tests are mixed."""
+    both = compared(SEEDS, seeds=SPLITS)
+    ours = both["fedavg_ft"].run
+    for seed, split in zip(SEEDS, SPLITS, strict=True):
+        alone = compared([seed], seed=split)["fedavg_ft"].run.evaluations
+        mine = ours.evaluations[ours.evaluations["seed"] == seed].reset_index(drop=True)
+        pd.testing.assert_frame_equal(mine, alone, check_exact=True)
+    assert ours.info["splits"] == SPLITS
+    assert [path.name for path in ours.folder.glob("models-*.pt")] == ["models-0.pt"]
+    scores = results.values([both[name].run for name in ("fedavg_ft", "local")], results.clients(both.study))
+    assert both.test("fedavg_ft", "local").p == pytest.approx(mixed(*scores.values()))
+    task = {"dataset": "digits", "setting": "own", "normalize": "unit", "model": {"name": "mlp"}, "train": TRAIN,
+            "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip
+    raw = {"study": "comparison", "seeds": SEEDS, "tasks": {"digits": task}, "methods": {"fedavg_ft": {}},
+           "runs": {"digits-fedavg_ft": {"task": "digits", "method": "fedavg_ft"}}}  # fmt: skip
+    run = assembly.check(spec.parse(raw)).run("digits-fedavg_ft")
+    dataset = assembly.data.load("digits", tmp_path)
+    bench = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(run.task.partition)[0]))
+    histories = repetition.perform_all(bench, tmp_path / "checkpoints")
+    archive.write(tmp_path / run.key, bench, histories)
+    again = pd.read_parquet(tmp_path / run.key / "evaluations.parquet")
+    pd.testing.assert_frame_equal(again, ours.evaluations, check_exact=True)
+
+
+def test_the_stage_notes_what_every_split_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dataset.json, on which training depends, has a sum of each further split."""
+    monkeypatch.chdir(tmp_path)
+    dataset = data.load("digits", tmp_path)
+    data.save_dataset(Path("data/features/digits"), dataset)
+    sums = []
+    for splits in (SPLITS, [7, 4]):
+        block = {**BLOCK, "seeds": splits}
+        task = {"dataset": "digits", "setting": "own", "model": {"name": "mlp"}, "train": TRAIN, "partition": block}
+        raw = {"study": "small", "seeds": SEEDS, "tasks": {"own": task}, "methods": {"local": {}},
+               "runs": {"own-local": {"task": "own", "method": "local"}}}  # fmt: skip
+        Path("params.yaml").write_text(json.dumps(raw))
+        stage.main("own")
+        facts = json.loads(Path("data/partitions/own/dataset.json").read_text())
+        assert [*facts["splits"]] == [str(splits[1])]
+        sums += facts["splits"].values()
+        first = data.load_partition(Path("data/partitions/own/partition.npz"))
+        expected = data.partition(dataset, **BLOCK, seed=splits[0])
+        assert all(np.array_equal(a, b) for a, b in zip(first.train, expected.train, strict=True))
+    assert len({*sums}) == 2
+
+
+def test_what_is_decided_for_all_splits_is_refused() -> None:
+    """Tuning and attacks, one line each; `compare` refuses as a study does."""
+    for change, words in (
+        ({"seeds": 3}, "partition.seeds: 3"),
+        ({"seeds": [1, 1]}, "twice"),
+        ({"seeds": [1, 2, 3]}, "3 splits, but 2 seeds"),
+    ):
+        with pytest.raises(fw.BadInput, match=words.replace("[", r"\[")):
+            compared(SEEDS, **change)
+    federation = fw.Federation.from_dataset("digits", BLOCK, seeds=SPLITS)
+    with pytest.raises(fw.BadInput, match="test rows of the others"):
+        fw.compare(federation, ["local", "ditto"], seeds=2, tune=2, **TRAIN, progress=False)
+
+
+def test_mixed_keeps_its_level_where_the_client_test_does_not() -> None:
+    """With effects of splits and clients and no difference, about one test in twenty is significant."""
+    draws = np.random.default_rng(0)
+    zeros, p_mixed, p_clients = np.zeros((5, 20)), [], []
+    for _ in range(400):
+        values = draws.normal(size=(5, 1)) + 0.5 * draws.normal(size=(1, 20)) + draws.normal(size=(5, 20))
+        p_mixed.append(mixed(values, zeros))
+        p_clients.append(statistics.signed_rank(values.mean(0), zeros[0]))
+    assert 0.02 <= np.mean(np.array(p_mixed) < 0.05) <= 0.08
+    assert np.mean(np.array(p_clients) < 0.05) > 0.3
+    # Without an effect of clients it is the test over splits.
+    values = np.repeat(draws.normal(size=(5, 1)), 20, axis=1)
+    assert mixed(values, zeros) == pytest.approx(over_seeds(values, zeros))
+    assert mixed(zeros, zeros) == 1.0
+
+
+def test_better_needs_the_mixed_test_where_splits_differ() -> None:
+    """Clients that agree within each of three splits decide nothing where the splits do not agree enough."""
+    draws = np.random.default_rng(1)
+    values = {"a": np.array([[2.0], [0.2], [1.0]]) + 0.1 * draws.normal(size=(3, 30)), "b": np.zeros((3, 30))}
+    plain, over_splits = (statistics.against(values, [("a", "b")], True, splits)[0] for splits in (False, True))
+    assert (plain.better, over_splits.better) == ("a", "")
+    assert plain.p < 0.001 < 0.05 < over_splits.p_adjusted

@@ -1,0 +1,42 @@
+"""Gradients inside mapped functions: PyTorch's own bits, without its compiler."""
+
+import sys
+
+import pytest
+import torch
+from torch.func import vmap
+
+from fedweave.tensors.gradients import value_and_grad
+
+
+def loss(params: dict, x: torch.Tensor) -> tuple[torch.Tensor, dict]:
+    """A value on two of three parameters, and an auxiliary."""
+    y = torch.tanh(x @ params["a"]) + params["b"]
+    return y.square().sum(), {"mean": y.mean()}
+
+
+def test_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under vmap, also inside a gradient; a parameter without influence has gradient 0, and no compiler is imported."""
+    g = torch.Generator().manual_seed(0)
+    x, a, b = (torch.randn(*shape, generator=g) for shape in ((3, 5, 4), (3, 4, 2), (3, 2)))
+    params = {"a": a, "b": b, "unused": torch.ones(3, 2)}
+
+    def theirs(p: dict, row: torch.Tensor) -> tuple:
+        grads, (value, aux) = torch.func.grad_and_value(lambda q: loss(q, row), has_aux=True)(p)
+        return value, aux, grads
+
+    expected = vmap(theirs)(params, x)
+    for name in ("torch._dynamo", "sympy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delattr(torch, "_dynamo", raising=False)
+    with pytest.raises(ImportError):
+        vmap(theirs)(params, x)
+    ours = vmap(lambda p, row: value_and_grad(lambda q: loss(q, row), p))(params, x)
+    for left, right in zip(
+        torch.utils._pytree.tree_leaves(ours), torch.utils._pytree.tree_leaves(expected), strict=True
+    ):
+        assert torch.equal(left, right)
+    tracked = {name: value.requires_grad_() for name, value in params.items()}
+    values = vmap(lambda p, row: value_and_grad(lambda q: loss(q, row), p)[0])(tracked, x)
+    slopes = torch.autograd.grad(values.sum(), [tracked["a"], tracked["b"]])
+    assert all(torch.equal(slope, expected[2][name]) for slope, name in zip(slopes, "ab", strict=True))
