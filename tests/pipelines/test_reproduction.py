@@ -19,7 +19,8 @@ UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
 FILES = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
 STORED = [path for path in FILES if "." not in path.stem]  # scores; the others have further numbers
 NAMES = re.compile(
-    r"(\d+(, | and | to ))*\d+ (clients|layers|neighbours|overlapping|epochs?)|layers \d+ to \d+|CIFAR100|TPT-48|10⁻[³⁶]"
+    r"(\d+(, | and | to ))*\d+ (clients|layers|neighbours|overlapping|epochs?)|layers \d+ to \d+"
+    r"|CIFAR100|TPT-48|10⁻[³⁶]"
 )  # with which words a claim may name a thing
 
 
