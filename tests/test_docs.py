@@ -97,5 +97,5 @@ def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
     page = "<!-- studies: own -->\n<!-- end -->\n"
     for about in ("First.", "Second."):
         (tmp_path / "mine.yaml").write_text(study.format(about=about))
-        row = f"| `mine` | {about} | `digits` | `fedavg`, `local` | 2 | 7 rounds, 1 seed |\n"
+        row = f"| `mine` | {about} | `digits` | `fedavg`, `fedavg_ft`, `local` | 3 | 7 rounds, 1 seed |\n"
         assert study_gallery.filled(page).endswith(row + "<!-- end -->\n")

@@ -7,6 +7,7 @@ the pages
 python -m fedweave.pipelines.commands.reproduction             rewrite the pages
 """
 
+import gzip
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedweave import results
 from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
+from fedweave.pipelines.commands import claims
 from fedweave.pipelines.processes import stage
 from fedweave.results import published
 from fedweave.study import catalogue
@@ -24,7 +26,7 @@ from fedweave.study import catalogue
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- (study|method): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (study|method|claims|numbers): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN = (
     "dataset",
     "setting",
@@ -60,7 +62,7 @@ def main(*studies: str) -> None:
 
 def filled(page: str) -> str:
     """The text of a page with the tables of today in its blocks."""
-    made = {"study": table, "method": numbers}
+    made = {"study": table, "method": numbers, "claims": lambda name: claims.table(), "numbers": further}
     return BLOCK.sub(lambda match: match[1] + made[match[2]](match[3]) + match[4], page)
 
 
@@ -80,6 +82,29 @@ def take(study: str) -> None:
     rows = rows.sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    _take_clients(study)
+
+
+def _take_clients(study: str) -> None:
+    """Keep the scores of every client and seed, compressed: a later test needs no new run."""
+    if not (paths.RESULTS / study / "runs").is_dir():
+        return
+    target, runs = TABLES / f"{study}{claims.CLIENTS}", results.load_study(paths.RESULTS / study)
+    scores = results.clients(runs)
+    new = claims.client_rows(results.board(runs, scores), scores)
+    if target.is_file():
+        old, names = pd.read_csv(target), ["dataset", "setting", "method"]
+        again = old.merge(new[names].drop_duplicates(), on=names, how="left", indicator=True)["_merge"] == "both"
+        new = pd.concat([old[~again.to_numpy()], new]).sort_values([*names, "seed", "client"], kind="stable")
+    text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes
+
+
+def further(name: str) -> str:
+    """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown; its column `key` stays out."""
+    rows = pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False).drop(columns="key")
+    lines = [rows.columns, ["---", *["--:"] * (len(rows.columns) - 1)], *rows.to_numpy()]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def table(study: str) -> str:
@@ -89,7 +114,8 @@ def table(study: str) -> str:
 
 def numbers(label: str) -> str:
     """The rows of a method and its variants in all studies as Markdown, or a sentence where there is none."""
-    studies = [str(path.relative_to(TABLES).with_suffix("")) for path in sorted(TABLES.rglob("*.csv"))]
+    stored = [path for path in sorted(TABLES.rglob("*.csv")) if "." not in path.stem]
+    studies = [str(path.relative_to(TABLES).with_suffix("")) for path in stored]
     rows = [row for study in studies for row in _rows(study) if row["method"].partition(" [")[0] == label]
     return HEADER + "".join(map(_line, rows)) if rows else "Not run on a paper's data yet.\n"
 

@@ -75,12 +75,20 @@ def has_sensors(dataset: Dataset) -> None:
     assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [23974, 3425, 6850]
 
 
-def has_states(dataset: Dataset) -> None:
-    known = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")  # the authors' series, 2008 to 2019
-    assert np.array_equal(np.stack([known[state] for state in dataset.names]).astype(np.float32), dataset.x[:, 144:])
-    assert dataset.relation.shape[1] + 48 == 258
-    made = data.partition(dataset, "natural", 48, 0, window=6, horizon=6)
-    assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [194, 28, 55]
+def has_states(*windows: tuple[int, ...]) -> Callable[[Dataset], None]:
+    """The authors' series, 2008 to 2019, at the end; sliding windows, and one a year."""
+
+    def check(dataset: Dataset) -> None:
+        known = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")
+        series = np.stack([known[state] for state in dataset.names]).astype(np.float32)
+        assert np.array_equal(series, dataset.x[:, -144:])
+        assert dataset.relation.shape[1] + 48 == 258
+        for stride, expected in zip((1, 12), windows, strict=True):
+            made = data.partition(dataset, "natural", 48, 0, window=6, horizon=6, stride=stride)
+            assert tuple(len(rows[0]) for rows in (made.train, made.val, made.test)) == expected
+            assert {*(made.test[0] % 12)} == ({0} if stride == 12 else {*range(12)})  # in January
+
+    return check
 
 
 CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
@@ -104,7 +112,8 @@ CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
     ],
     "fashion-mnist": [has_labels(*[7000] * 10), has_published_moments],
     "metr-la": [has_sensors],
-    "tpt48": [has_states],
+    "tpt48": [has_states((194, 28, 55), (17, 2, 5))],
+    "tpt48-2008": [has_states((93, 13, 27), (8, 2, 2))],
 }
 
 
@@ -120,7 +129,7 @@ def test_set_is_what_was_published(name: str) -> None:
 
 def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, object], None]) -> None:
     record_property("exercised", ", ".join(LOADED + SLOW))
-    folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 1}
+    folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 2}
     there = [sum(CATALOGUE[name][0].files[0].path.startswith(f + "/") for name in REAL) for f in folders]
     assert there == [count if (mirror() / f).is_dir() else 0 for f, count in folders.items()]
     assert set(data.DATASETS) == set(CATALOGUE)

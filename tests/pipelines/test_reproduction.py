@@ -1,18 +1,27 @@
 """The page that lays our numbers beside the printed ones."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import reproduction
-from fedweave.results import published
+from fedweave.pipelines.commands import claims, reproduction
+from fedweave.results import published, statistics
+from fedweave.study import catalogue
+from tests.fake_results import write_study
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
-STORED = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
+FILES = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
+STORED = [path for path in FILES if "." not in path.stem]  # scores; the others have further numbers
+NAMES = re.compile(
+    r"(\d+(, | and | to ))*\d+ (clients|layers|neighbours|overlapping|epochs?)|layers \d+ to \d+"
+    r"|CIFAR100|TPT-48|10⁻[³⁶]"
+)  # with which words a claim may name a thing
 
 
 def row(method: str, mean: float, std: float, printed: float | None = None, spread: float | None = None) -> dict:
@@ -48,8 +57,13 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in (reproduction.PAGE, *reproduction.METHODS.glob("*.md"))}
     assert {path: reproduction.filled(text) for path, text in pages.items()} == pages
     blocks = {(match[2], match[3]): path for path, text in pages.items() for match in reproduction.BLOCK.finditer(text)}
-    studies = {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in STORED}
+    studies, numbers = (
+        {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in paths}
+        for paths in (STORED, {*FILES} - {*STORED})
+    )
     assert {name for kind, name in blocks if kind == "study"} == studies
+    assert {name for kind, name in blocks if kind == "numbers"} == numbers
+    assert blocks["claims", "all"] == reproduction.PAGE
     own = {name: METHODS[name].label for name in ("fedaghn", "pfedgat", "pfedla", "heurpfedla", "shn", "fedsheafhn")}
     assert {path.stem: name for (kind, name), path in blocks.items() if kind == "method"} == own
 
@@ -57,16 +71,37 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_printed_numbers_are_the_papers(path: Path) -> None:
     rows = pd.read_csv(path)
-    paper, table = rows["study"].iloc[0].split("/")
-    known = {cell(r.dataset, r.setting, r.method): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
-             for r in published.rows(paper) if r.table == table}  # fmt: skip
+    name = rows["study"].iloc[0]
+    tasks = [task for task in catalogue.expand(name, ROOT / "studies")["tasks"].values() if task.get("published")]
+    columns = {(t["dataset"], t["setting"]): published.reference(t["published"], "", "") for t in tasks}
+    known = {(r.table, cell(r.dataset, r.setting, r.method)): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
+             for r in published.rows(name.split("/")[0]) if r.metric in UNIT}  # fmt: skip
     beside = rows[rows["published_mean"].notna()]
     assert (len(beside) == 0) == path.stem.endswith("-reduced")
     for line in beside.to_dict("records"):
-        printed = known[cell(line["dataset"], line["setting"], line["method"])]
+        column = columns[line["dataset"], line["setting"]]
+        printed = known[column.table, cell(column.dataset, column.setting, line["method"])]
         assert (line["published_mean"], line["published_std"]) == pytest.approx(
             printed, rel=1e-5
         )  # six digits are kept
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / reproduction.TABLES).rglob(f"*{claims.CLIENTS}")), ids=lambda p: p.name)
+def test_scores_of_clients_are_those_of_the_table(path: Path) -> None:
+    table = pd.read_csv(str(path).replace(claims.CLIENTS, ".csv")).set_index(["dataset", "setting", "method"])
+    scores = pd.read_csv(path).groupby(["dataset", "setting", "method"])
+    assert scores.ngroups == len(table)
+    assert scores["value"].mean().to_dict() == pytest.approx(table["mean"].to_dict(), rel=1e-4)
+    assert scores["seed"].nunique().to_dict() == table["seeds"].to_dict()
+
+
+def test_claims_have_no_numbers_of_their_own() -> None:
+    """But for those in names: of tables, layers, clients."""
+    for claim in claims.read_yaml(ROOT / claims.WORDS)["claims"]:
+        assert {"paper", "ours", "control"} <= claim.keys() <= claims.COLUMNS.keys()
+        for text in claim.values():
+            words = NAMES.sub("", claims.QUESTION.sub("", " ".join(text.split())))
+            assert not re.search(r"\d", words), words
 
 
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:
@@ -94,3 +129,62 @@ def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
         reproduction.take("paper/other")
     with pytest.raises(BadInput, match="reproduction paper/other"):
         reproduction.table("paper/other")
+
+
+QUESTIONS = {
+    "{mean | one/two | cora, s | B}": "81.0",
+    "{gap | one/two | cora, s | A | C [mine]}": "+10.0",
+    "{gaps | one/two, one/three | A | B}": "-1.0 to +2.5",
+    "{first | one/two, one/three | B}": "1 of 2",
+    "{beyond | one/two | A}": "+1.0 to +1.0",
+    "{value | one/two.more | k | x}": "0.10",
+    "{printed | shn | table1 | tpt-48, natural | Local}": "2.2",
+}
+
+
+def claimed(folder: Path, *texts: str) -> list[str]:
+    """The cells of the column `ours` of a table of claims."""
+    lines = ["claims:"] + [f"  - {{paper: x, ours: '{text}'}}" for text in texts]
+    (folder / claims.WORDS).write_text("\n".join(lines) + "\n")
+    return [line.split(" | ")[1] for line in claims.table().splitlines()[2:]]
+
+
+def test_questions_are_answered_from_rows(folder: Path) -> None:
+    tables = folder / claims.FOLDER
+    (tables / "one").mkdir(parents=True)
+    first = [row("A", 80.0, 0.3, 79.0, 0.4), row("B", 81.0, 0.3), row("C [mine]", 70.0, 1.0)]
+    pd.DataFrame(first).to_csv(tables / "one/two.csv", index=False)
+    second = pd.DataFrame([row("A", 83.0, 0.3), row("B", 80.5, 0.3)]).assign(setting="t")
+    second.to_csv(tables / "one/three.csv", index=False)
+    (tables / "one/two.more.csv").write_text("key,x\nk,0.10\n")
+    assert dict(zip(QUESTIONS, claimed(folder, *QUESTIONS), strict=True)) == QUESTIONS
+    for wrong, words in {
+        "{mean | one/two | cora, s | Z}": "0 rows",
+        "{mean | one/two}": "mean | one/two",
+        "{means | one/two}": "did you mean 'mean'",
+        "{mean | one/four | cora, s | A}": "four.csv is not there",
+        "{value | one/two.more | l | x}": "unknown",
+    }.items():
+        with pytest.raises(BadInput, match=re.escape(words)):
+            claimed(folder, wrong)
+
+
+def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
+    """From the scores of the clients that are taken with a study; a second study is laid over the first."""
+    write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
+    results.write(folder / "results" / "paper" / "table")
+    for _ in range(2):
+        reproduction.take("paper/table")
+        stored = folder / claims.FOLDER / f"paper/table{claims.CLIENTS}"
+        before = stored.read_bytes()
+    reproduction.take("paper/table")
+    assert stored.read_bytes() == before
+    scores = pd.read_csv(stored)
+    assert len(scores) == 6 * 3 * 12
+    means = scores.groupby(["method", "client"])["value"].mean()
+    key = f"{scores['dataset'][0]}, {scores['setting'][0]}"
+    pairs = [("Local", "FedAGHN"), ("FedAvg-FT", "FedAGHN")]
+    raw = [statistics.signed_rank(means[a].to_numpy(), means[b].to_numpy()) for a, b in pairs]
+    cells = claimed(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
+    expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in statistics.holm(raw)]
+    assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(statistics.holm(raw), expected, strict=True)]

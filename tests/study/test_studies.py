@@ -84,6 +84,35 @@ def test_reduced_studies_claim_no_full_budget() -> None:
     assert [name for name in STUDIES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
 
 
+def test_local_training_and_fine_tuning_are_in_every_study() -> None:
+    """On every task, with their own settings; a study without them compares nothing that they could have."""
+    without = {name for name in STUDIES if "without_controls" in catalogue.overlay(name, ROOT / "studies")}
+    for name, study in STUDIES.items():
+        runs = {key: item["method"] for key, item in study["runs"].items()}
+        tasks = study["tasks"].items()
+        if name in without:  # counts and histograms, or an attack on what controls do not send
+            assert all(task["train"]["rounds"] == 1 or "attack" in task for _, task in tasks), name
+        else:
+            lacking = [key for key, _ in tasks for m in ("local", "fedavg_ft") if runs.get(f"{key}-{m}") != m]
+            assert lacking == [], name
+    assert len(without) == 10
+
+
+def test_controls_join_once_and_only_where_base_has_them(tmp_path: Path) -> None:
+    one = "tasks:\n  a: {methods: [fedprox]}\n  b: {methods: [{local: {set: {train.lr: 1}}}]}\n"
+    bad, two = "like: one\nwithout_controls: true\n", "like: one\nwithout_controls: counts only\n"
+    write(tmp_path, one=one, two=two, bad=bad)
+    assert [*catalogue.expand("one", tmp_path)["runs"]] == ["a-fedprox", "b-local"]
+    base = tmp_path / "base.yaml"
+    base.write_text("controls: [local, fedavg_ft]\n" + base.read_text())
+    study = catalogue.expand("one", tmp_path)
+    assert [*study["runs"]] == ["a-local", "a-fedavg_ft", "a-fedprox", "b-fedavg_ft", "b-local"]
+    assert study["runs"]["b-local"]["set"] == {"train.lr": 1}
+    assert [*catalogue.expand("two", tmp_path)["runs"]] == ["a-fedprox", "b-local"]
+    with pytest.raises(BadInput, match=r"bad\.yaml: without_controls: True"):
+        catalogue.expand("bad", tmp_path)
+
+
 def write(folder: Path, **files: str) -> None:
     """A folder of studies over a base of two tasks."""
     base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\n"

@@ -1,8 +1,7 @@
 """The catalogue of studies.
 
 A study file, in `studies/` or elsewhere, is an overlay on `studies/base.yaml` (one task per data set) and on the
-methods'
-settings; a task that names its data set may also be defined in full.
+methods' settings; a task that names its data set may also be defined in full. The base's `controls` join every task.
 Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 
@@ -11,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
 from fedweave.study import plugins
 from fedweave.study.config import read_yaml
 
 STUDIES = Path("studies")
-WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "tune", "ablate")  # of a study file
+WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "without_controls", "tune", "ablate")  # of a study file
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for key, block in own["tasks"].items():
         protocol = _protocol(block, base, f"{file}: tasks.{key}")
         tasks[key] = _task(key, block, base.get("tasks", {}), file, protocol)
-        for suffix, item in map(_variant, block["methods"]):
+        for suffix, item in map(_variant, entries(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used = sorted({item["method"] for item in runs.values()})
@@ -186,6 +185,17 @@ def _task(
     return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], own_settings)
 
 
+def entries(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
+    """The methods of a task: the `controls` of `base` that it does not name, then its own.
+
+    A study whose numbers nobody compares says so: `without_controls: <the reason>`.
+    """
+    own = block["methods"]
+    named = [suffix for suffix, item in map(_variant, own) if item["method"] == suffix]
+    wanted = [] if "without_controls" in study else base.get("controls", [])
+    return [*(control for control in wanted if control not in named), *own]
+
+
 def _variant(entry: Any) -> tuple[str, dict[str, Any]]:
     """An entry of a task's methods as (end of the run's name, what the run is)."""
     suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
@@ -211,6 +221,8 @@ def _check_words(file: str, own: Mapping[str, Any], methods: Collection[str]) ->
     """Refuse what a study file would otherwise leave out without a word."""
     for key in own:
         choose(key, WORDS, file)
+    if not isinstance(reason := own.get("without_controls", "-"), str) or not reason:
+        raise BadInput(f"{file}: without_controls: {shown(reason)} must say in words why nothing is compared")
     named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
     for where, block in named.items():
         for method in block:

@@ -198,6 +198,7 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "metr-la": _traffic("METR-LA", "adj_mx.pkl", "metr-la.h5"),
     "pems-bay": _traffic("PEMS-BAY", "adj_mx_bay.pkl", "pems-bay.h5"),
     "tpt48": (_weather(),),
+    "tpt48-2008": (_weather(),),
 }
 
 # MiB that a file of a data set has at most, its archives and what they hold included: about twice the largest one.
@@ -217,6 +218,7 @@ LIMITS = {
     "metr-la": 256,
     "pems-bay": 512,
     "tpt48": 32,
+    "tpt48-2008": 32,
 }
 
 
