@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
@@ -99,12 +101,10 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
         if not file.exists() or name not in KEPT:
             write_atomic(file, text)
     note_packages(folder)
-    _dvc(folder)
+    _dvc(folder, _git(folder))
     if not (folder / "params.yaml").exists():
         _first(folder)
-    out.print(
-        f"{folder}: a project of fedweave; next: cd {folder} && git init && fedweave study run first", soft_wrap=True
-    )
+    out.print(f"{folder}: a project of fedweave; next: cd {folder} && fedweave study run first", soft_wrap=True)
 
 
 def separate() -> bool:
@@ -142,11 +142,21 @@ def contents() -> dict[str, str]:
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
 
-def _dvc(folder: Path) -> None:
-    """Make the folder one of DVC, which sends no statistics; inside of git where the folder is in a checkout of git."""
+def _git(folder: Path) -> bool:
+    """Make the folder one of git, unless it is inside of one; False where there is no git.
+
+    DVC compares with what git has, and needs it for experiments.
+    """
+    if any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents)):
+        return True
+    git = shutil.which("git")
+    return git is not None and subprocess.run([git, "init", "--quiet", str(folder)], check=False).returncode == 0
+
+
+def _dvc(folder: Path, in_git: bool) -> None:
+    """Make the folder one of DVC, which sends no statistics; a folder below that of git is one of its own."""
     from dvc.repo import Repo
 
-    in_git = any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents))
     if not (folder / ".dvc" / "config").is_file():
         Repo.init(str(folder), no_scm=not in_git, force=True, subdir=in_git and not (folder / ".git").exists()).close()
         with Repo(str(folder)) as repo, repo.config.edit() as config:

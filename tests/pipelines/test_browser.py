@@ -65,7 +65,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     script = f"trap '' INT; exec {sys.executable} -m fedweave.pipelines.ui"
     log = base / "ui.log"
     with process(["/bin/sh", "-c", script], project.folder, env, log) as ui:
-        assert until(lambda: "Ctrl-C ends both" in log.read_text(), 180), log.read_text()
+        assert until(lambda: "Ctrl-C ends both" in log.read_text() or ui.poll() is not None, 600), log.read_text()
+        assert ui.poll() is None, log.read_text()
         api = f"http://127.0.0.1:{prefect}"
         ports = {"MLFLOW_PORT": str(mlflow), "PREFECT_API_URL": f"{api}/api"}
         project.python("fedweave.pipelines.scheduling.flows", "--retries", "0", **ports)
