@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.servers import Project
+from tests.servers import Project, study
 from tests.small_project import params
 
 pytestmark = [
@@ -174,6 +174,20 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
             os.kill(process, signal.SIGKILL)
         make.wait(PATIENCE)
         (project.folder / "params.yaml").write_text(params())
+
+
+def test_after_kills_the_next_run_simply_works(project: Project) -> None:
+    """What the killed ones left behind, such as DVC's locks, needs no hand."""
+    (project.folder / "params.yaml").write_text(study(["digits-fedavg"]))
+    command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
+    try:
+        done = subprocess.run(
+            command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
+        )
+    finally:
+        (project.folder / "params.yaml").write_text(params())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FedAvg" in done.stdout
 
 
 def test_a_second_run_names_the_active_process(project: Project) -> None:
