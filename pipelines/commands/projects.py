@@ -1,6 +1,5 @@
 """`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -20,7 +19,8 @@ from fedweave.study.code import PACKAGE
 LAUNCHER = "python -IS pipelines/launching/launcher.py"
 STAGE = "python -m fedweave.pipelines.launching.launcher"
 CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
-INSTALLED = ".fedweave/installed.yaml"  # where fedweave lies on this machine
+PACKAGES = "packages.yaml"  # the same on every machine, so that git may have it: DVC reads it of other commits too
+LINKS = Path(".fedweave", "packages")  # to where the packages lie on this machine
 COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
 KEPT = ("README.md", ".gitignore", "studies/first.yaml", "params.yaml")  # which the user changes
 
@@ -110,21 +110,32 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
 def separate() -> bool:
     """Whether the current folder is a project outside of a checkout."""
     stages = Path("dvc.yaml")
-    return stages.is_file() and INSTALLED in stages.read_text(encoding="utf-8")
+    return stages.is_file() and STAGE in stages.read_text(encoding="utf-8")
 
 
 def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
-    """Write where fedweave and the packages with plug-ins lie on this machine: DVC's stages depend on their code.
+    """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on this
+    machine.
 
     Args:
         folder: of the project.
         uses: names that params.yaml has itself.
     """
     packages = {"fedweave": PACKAGE, **plugins.installed()}
-    lines = (f"  {name}: {json.dumps(str(place))}\n" for name, place in packages.items() if name not in uses)
-    text, file = "uses:\n" + "".join(lines), folder / INSTALLED
+    named = [name for name in packages if name not in uses]
+    for name in named:
+        _link(folder / LINKS / name, Path(packages[name]))
+    text, file = "uses:\n" + "".join(f"  {name}: {LINKS / name}\n" for name in named), folder / PACKAGES
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomic(file, text)
+
+
+def _link(link: Path, place: Path) -> None:
+    """Let `link` lead to `place`, whatever it was before."""
+    if not link.is_symlink() or link.readlink() != place:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(place)
 
 
 def contents() -> dict[str, str]:
@@ -136,7 +147,9 @@ def contents() -> dict[str, str]:
     stages = template("dvc.yaml").read_text(encoding="utf-8")
     stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
     stages = re.sub(
-        r"vars:\n.*\n", f"vars:\n  - {INSTALLED}  # where fedweave lies; `fedweave init .` writes it\n", stages
+        r"vars:\n.*\n",
+        f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n",
+        stages,
     )
     return {**copied, "dvc.yaml": stages, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip

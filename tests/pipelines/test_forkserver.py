@@ -162,13 +162,13 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
             ["make"], cwd=project.folder, env={**os.environ, **project.env, MARK: mark}, stdout=log, stderr=log
         )
     try:
-        assert until(lambda: sum("forkserver" in line for line in marked(mark).values()) >= 4, 2 * PATIENCE), (
+        assert until(lambda: sum("forkserver" in line for line in marked(mark).values()) >= 4, 5 * PATIENCE), (
             project.folder / "log"
         ).read_text()
         lines = marked(mark)
         words = {"make": "make", "dvc": "dvc repro", "server": "forkserver"}[victim]
         os.kill(min(process for process, line in lines.items() if words in line), signal.SIGKILL)
-        assert until(lambda: not marked(mark), 10.0), marked(mark)
+        assert until(lambda: not marked(mark)), marked(mark)
     finally:
         for process in marked(mark):
             os.kill(process, signal.SIGKILL)
