@@ -84,9 +84,8 @@ comment or another text of an error message changes nothing.
 
 ## On another machine
 
-Clone this folder, install fedweave, and run `fedweave init .` in it: it writes where fedweave lies there, and
-changes none of
-your files.
+Clone this folder, install fedweave, and run `fedweave init .` in it: it links to where fedweave lies there, and changes
+none of your files.
 """
 
 
@@ -114,8 +113,8 @@ def separate() -> bool:
 
 
 def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
-    """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on this
-    machine.
+    """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on
+    this machine.
 
     Args:
         folder: of the project.
@@ -146,11 +145,8 @@ def contents() -> dict[str, str]:
     )
     stages = template("dvc.yaml").read_text(encoding="utf-8")
     stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
-    stages = re.sub(
-        r"vars:\n.*\n",
-        f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n",
-        stages,
-    )
+    lines = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
+    stages = re.sub(r"vars:\n.*\n", lines, stages)
     return {**copied, "dvc.yaml": stages, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
