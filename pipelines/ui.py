@@ -16,7 +16,8 @@ from fedweave.pipelines.addresses import LOOPBACK, check_store, mlflow_address, 
 from fedweave.pipelines.mlflow_records.synchronise import follow
 from fedweave.pipelines.processes import Children, stage
 
-PATIENCE = 90.0  # seconds for a server to answer
+PATIENCE = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
+NEWS = 20.0  # seconds between two lines that say what is waited for
 
 
 class Server(NamedTuple):
@@ -113,11 +114,21 @@ def _drain(process: Popen[str]) -> list[str]:
 
 
 def _await(server: Server, process: Popen[str], words: list[str]) -> None:
-    """Wait until `server` answers on its port."""
-    end = time.monotonic() + PATIENCE
+    """Wait until `server` answers on its port; a line now and then says that it is still awaited.
+
+    Raises:
+        BadInput: it ended, or did not answer in `PATIENCE` seconds.
+    """
+    begun, news = time.monotonic(), NEWS
     while not _answers(server.port):
-        if process.poll() is not None or time.monotonic() > end:
-            raise BadInput(f"{server.name} did not start: {words[-1] if words else 'no word'}")
+        waited, last = time.monotonic() - begun, words[-1] if words else "no word"
+        if process.poll() is not None:
+            raise BadInput(f"{server.name} did not start: {last}")
+        if waited > PATIENCE:
+            raise BadInput(f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {last}")
+        if waited > news:
+            print(f"{server.name:8} is starting ({waited:.0f} s)", flush=True)
+            news += NEWS
         time.sleep(0.2)
 
 

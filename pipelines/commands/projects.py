@@ -1,7 +1,8 @@
 """`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
 
-import json
 import re
+import shutil
+import subprocess
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,8 @@ from fedweave.study.code import PACKAGE
 LAUNCHER = "python -IS pipelines/launching/launcher.py"
 STAGE = "python -m fedweave.pipelines.launching.launcher"
 CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
-INSTALLED = ".fedweave/installed.yaml"  # where fedweave lies on this machine
+PACKAGES = "packages.yaml"  # the same on every machine, so that git may have it: DVC reads it of other commits too
+LINKS = Path(".fedweave", "packages")  # to where the packages lie on this machine
 COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
 KEPT = ("README.md", ".gitignore", "studies/first.yaml", "params.yaml")  # which the user changes
 
@@ -82,9 +84,8 @@ comment or another text of an error message changes nothing.
 
 ## On another machine
 
-Clone this folder, install fedweave, and run `fedweave init .` in it: it writes where fedweave lies there, and
-changes none of
-your files.
+Clone this folder, install fedweave, and run `fedweave init .` in it: it links to where fedweave lies there, and changes
+none of your files.
 """
 
 
@@ -99,32 +100,41 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
         if not file.exists() or name not in KEPT:
             write_atomic(file, text)
     note_packages(folder)
-    _dvc(folder)
+    _dvc(folder, _git(folder))
     if not (folder / "params.yaml").exists():
         _first(folder)
-    out.print(
-        f"{folder}: a project of fedweave; next: cd {folder} && git init && fedweave study run first", soft_wrap=True
-    )
+    out.print(f"{folder}: a project of fedweave; next: cd {folder} && fedweave study run first", soft_wrap=True)
 
 
 def separate() -> bool:
     """Whether the current folder is a project outside of a checkout."""
     stages = Path("dvc.yaml")
-    return stages.is_file() and INSTALLED in stages.read_text(encoding="utf-8")
+    return stages.is_file() and STAGE in stages.read_text(encoding="utf-8")
 
 
 def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
-    """Write where fedweave and the packages with plug-ins lie on this machine: DVC's stages depend on their code.
+    """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on
+    this machine.
 
     Args:
         folder: of the project.
         uses: names that params.yaml has itself.
     """
     packages = {"fedweave": PACKAGE, **plugins.installed()}
-    lines = (f"  {name}: {json.dumps(str(place))}\n" for name, place in packages.items() if name not in uses)
-    text, file = "uses:\n" + "".join(lines), folder / INSTALLED
+    named = [name for name in packages if name not in uses]
+    for name in named:
+        _link(folder / LINKS / name, Path(packages[name]))
+    text, file = "uses:\n" + "".join(f"  {name}: {LINKS / name}\n" for name in named), folder / PACKAGES
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomic(file, text)
+
+
+def _link(link: Path, place: Path) -> None:
+    """Let `link` lead to `place`, whatever it was before."""
+    if not link.is_symlink() or link.readlink() != place:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(place)
 
 
 def contents() -> dict[str, str]:
@@ -135,18 +145,27 @@ def contents() -> dict[str, str]:
     )
     stages = template("dvc.yaml").read_text(encoding="utf-8")
     stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
-    stages = re.sub(
-        r"vars:\n.*\n", f"vars:\n  - {INSTALLED}  # where fedweave lies; `fedweave init .` writes it\n", stages
-    )
+    lines = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
+    stages = re.sub(r"vars:\n.*\n", lines, stages)
     return {**copied, "dvc.yaml": stages, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
 
-def _dvc(folder: Path) -> None:
-    """Make the folder one of DVC, which sends no statistics; inside of git where the folder is in a checkout of git."""
+def _git(folder: Path) -> bool:
+    """Make the folder one of git, unless it is inside of one; False where there is no git.
+
+    DVC compares with what git has, and needs it for experiments.
+    """
+    if any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents)):
+        return True
+    git = shutil.which("git")
+    return git is not None and subprocess.run([git, "init", "--quiet", str(folder)], check=False).returncode == 0
+
+
+def _dvc(folder: Path, in_git: bool) -> None:
+    """Make the folder one of DVC, which sends no statistics; a folder below that of git is one of its own."""
     from dvc.repo import Repo
 
-    in_git = any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents))
     if not (folder / ".dvc" / "config").is_file():
         Repo.init(str(folder), no_scm=not in_git, force=True, subdir=in_git and not (folder / ".git").exists()).close()
         with Repo(str(folder)) as repo, repo.config.edit() as config:

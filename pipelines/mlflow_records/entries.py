@@ -29,8 +29,9 @@ from fedweave.results import Run, Study, Tables, verdicts
 TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
 STEPS = 16  # most pictures that a run's graph steps through
 SQUARE = 240  # smallest width and height of such a picture, in pixels
-HEADLINE = {"std": "std", "worst10": "worst10", "client_std": "client_std", "bytes_up": "bytes_up",
-            "bytes_down": "bytes_down", "seconds": "seconds", "published": "published_mean"}  # fmt: skip
+HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "client_std": "client_std",
+            "bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "seconds",
+            "published": "published_mean"}  # fmt: skip
 
 
 def units(study: Study, tables: Tables) -> Iterator[Unit]:

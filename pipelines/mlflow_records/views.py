@@ -12,13 +12,14 @@ ABOUT = """\
 The methods on each task, best first: {links}.
 
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
+`pre` is the score of the models as received, `post` after local training; a method's score is one of the two.
 `record` says whether it shows the results of now (`current`) or earlier ones (`superseded`, with reason and commit).
 Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
 """
 SAVED = "mlflow.sharedViewState."  # tag of the experiment with a view that its page can open
 KIND = "mlflow.experimentKind"
-COLUMNS = ("std", "worst10", "rank", "p_adjusted", "bytes", "seconds")  # beside score and verdict
+COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # beside score and verdict
 LONGEST = 5000  # characters of a tag of an experiment
 
 
@@ -59,7 +60,7 @@ def saved(runs: list[Run]) -> str:
         "searchFilter": chosen(runs[0]),
         "orderByKey": score,
         "orderByAsc": not runs[0].higher_is_better,
-        "selectedColumns": ["tags.`label`", score, "tags.`verdict`", *others],
+        "selectedColumns": [score, "tags.`verdict`", *others],
         "runsHiddenMode": "SHOW_ALL",
     }
     made = max(int((run.folder / "run.json").stat().st_mtime * 1000) for run in runs)

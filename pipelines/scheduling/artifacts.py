@@ -108,7 +108,8 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
                 "task": str(row["task"]), "rank": text["rank"], "method": text["method"],
                 "mean ± std": f"{score} {row['metric']}", "verdict": VERDICTS[row["mark"]],
                 **{name: f"{SYMBOLS[word]} {AGAINST.get(word, word)}" for name, word in words.items()},
-                "95 % interval": text["interval"], "worst 10 %": text["worst10"], "gain / loss": text["gain"],
+                "95 % interval": text["interval"], "as received": text["pre"], "after training": text["post"],
+                "worst 10 %": text["worst10"], "gain / loss": text["gain"],
                 "MiB": text["mib"], "seconds": text["seconds"],
             }  # fmt: skip
 

@@ -21,6 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import InMemoryStorage, JournalStorage
+from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput
@@ -35,15 +36,30 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
+DECLARED, BEST = "declared score", "best score"  # attributes of a search
 EVERY = 2.0  # seconds between looks at the journals
 IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
+
+
+class Searches(InMemoryStorage):
+    """Searches whose names, in the list of them, have the declared and the best score: a card there shows only a name
+    and a direction.
+    """
+
+    def get_all_studies(self) -> list[FrozenStudy]:
+        """The searches, each with its scores in its name as soon as a trial has finished."""
+        studies = super().get_all_studies()
+        for study in studies:
+            if {DECLARED, BEST} <= {*study.user_attrs}:
+                study.study_name += f": {study.user_attrs[DECLARED]} → {study.user_attrs[BEST]}"
+        return studies
 
 
 class Mirror:
     """The searches of a study as a storage of their own, brought up to date by `follow`."""
 
     def __init__(self, study: Study) -> None:
-        self.storage = InMemoryStorage()
+        self.storage = Searches()
         self._study = study
         self._journals: dict[str, JournalStorage] = {}
         self._shown: dict[str, tuple[optuna.Study, set[str]]] = {}
@@ -91,7 +107,7 @@ class Mirror:
         return copy
 
     def _describe(self, key: str, copy: optuna.Study) -> None:
-        """What the card of a search shows: its method, its trials, and its scores."""
+        """What the page of a search shows: its method, its trials, and its scores."""
         finished = copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         made = len(copy.get_trials(deepcopy=False))
         facts: dict[str, Any] = {
@@ -101,7 +117,7 @@ class Mirror:
         if finished:
             higher = copy.directions[0] == optuna.study.StudyDirection.MAXIMIZE
             scores = [trial.values[0] for trial in finished]
-            facts |= {"declared score": f"{scores[0]:.4g}", "best score": f"{(max if higher else min)(scores):.4g}"}
+            facts |= {DECLARED: f"{scores[0]:.4g}", BEST: f"{(max if higher else min)(scores):.4g}"}
         for fact, value in facts.items():
             if copy.user_attrs.get(fact) != value:
                 copy.set_user_attr(fact, value)

@@ -1,10 +1,12 @@
 """Stage `evaluate`: the tables of a study."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from fedweave import results
+from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
 from fedweave.study import spec
@@ -16,6 +18,8 @@ def main() -> None:
     folder = paths.RESULTS / study.name
     drop_strangers(study)
     tables = results.write(folder, paths.PARTITIONS)
+    # The stage `report` depends on this folder, which DVC must be able to restore where there is no ablation too.
+    write_atomic(folder / "ablations" / "declared.json", json.dumps([*study.ablate]))
     print(f"{folder / 'leaderboard.csv'}: {len(tables.board)} rows")
 
 

@@ -19,26 +19,31 @@ from fedweave.study import spec
 
 COLUMNS = {
     "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pooled": "pooled",
-    "worst10": "worst 10 %",
-    "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT", "gain": "gain / loss", "mib": "MiB", "seconds": "seconds",
+    "pre": "as\nreceived", "post": "after\ntraining", "worst10": "worst\n10 %", "vs_local": "vs\nLocal",
+    "vs_fedavg_ft": "vs\nFedAvg-FT", "gain": "gain /\nloss", "mib": "MiB", "seconds": "seconds",
     "published": "published",
 }  # fmt: skip
-OPTIONAL = ("pooled", "vs_local", "vs_fedavg_ft", "gain", "published")  # columns that are left out where they are empty
+OPTIONAL = ("pooled", "pre", "post", "vs_local", "vs_fedavg_ft", "gain", "published")  # left out where they are empty
+# Left out first on a narrow terminal. Both evaluation points stay longest: they say which scores can be compared.
 LEAST = (
     "seconds",
     "mib",
+    "pooled",
     "gain",
     "published",
-    "pooled",
     "vs_fedavg_ft",
     "vs_local",
     "worst10",
     "interval",
-)  # left out first on a narrow terminal
+    "post",
+    "pre",
+)
 WIDE = 160  # columns of output that is no terminal
 LEGEND = (
     "mean over clients, std over seeds, at the round that validation data select; "
     "interval: bootstrap over seeds and clients",
+    "as received / after training: the means at both evaluation points of that round, before and after local training; "
+    "the mean of a method is that of the point which its paper reports",
     "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
     "? undecided (the interval leaves out zero, the corrected test does not decide)",
     "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
@@ -108,7 +113,7 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), rules: pd.DataFrame |
     filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
     keys = [key for key in COLUMNS if key in filled and key not in without]
     for key in keys:
-        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", no_wrap=True)
+        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
     for rule in () if rules is None else results.control_rows(rules):

@@ -1,6 +1,7 @@
 """The two UIs as a person sees them: real servers on free ports, real runs, pages rendered by headless Chromium."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -8,14 +9,16 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from servers import Project, answers, free_port, process, study, until
 
+from fedweave import report
 from fedweave.pipelines.addresses import page
+from tests.fake_results import ARMS, write_study
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
@@ -31,6 +34,38 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
 ]
+
+
+MEASURE = """<iframe width={width} height=900 style="border: 0" srcdoc="{page}"></iframe><p></p><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {{
+  const page = frame.contentDocument;
+  const drawn = [...page.querySelectorAll("figure svg, .summary, .note, h1, h2")].filter(one => one.checkVisibility());
+  const cut = drawn.filter(one => one.getBoundingClientRect().right > frame.contentWindow.innerWidth);
+  const wide = page.documentElement.scrollWidth;
+  document.querySelector("p").textContent = `wide ${{wide}}, cut ${{cut.length}} of ${{drawn.length}}`;
+}};</script>"""
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_report_fits_its_screen(width: int, tmp_path: Path) -> None:
+    """On a phone too the page does not scroll sideways; tables do, in their frames. No drawing is cut."""
+    folder = write_study(tmp_path / "results" / "toy", {"shoulder": ARMS}, clients=20, rounds=8)
+    page = report.build(folder).read_text(encoding="utf-8")
+    file = tmp_path / "frame.html"
+    file.write_text(MEASURE.format(width=width, page=escape(page)), encoding="utf-8")
+    command = [
+        str(CHROMIUM),
+        *FLAGS,
+        "--window-size=1600,1000",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        file.as_uri(),
+    ]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
+    measured = re.search(r"<p>wide (\d+), cut (\d+) of (\d+)</p>", dom)
+    assert measured, dom[-500:]
+    assert int(measured[1]) <= width
+    assert (int(measured[2]), int(measured[3]) > 10) == (0, True)
 
 
 class Site(NamedTuple):
@@ -65,7 +100,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     script = f"trap '' INT; exec {sys.executable} -m fedweave.pipelines.ui"
     log = base / "ui.log"
     with process(["/bin/sh", "-c", script], project.folder, env, log) as ui:
-        assert until(lambda: "Ctrl-C ends both" in log.read_text(), 180), log.read_text()
+        assert until(lambda: "Ctrl-C ends both" in log.read_text() or ui.poll() is not None, 600), log.read_text()
+        assert ui.poll() is None, log.read_text()
         api = f"http://127.0.0.1:{prefect}"
         ports = {"MLFLOW_PORT": str(mlflow), "PREFECT_API_URL": f"{api}/api"}
         project.python("fedweave.pipelines.scheduling.flows", "--retries", "0", **ports)

@@ -1,6 +1,7 @@
 """Optuna's dashboard shows the searches of the study: those that run, and those whose journal is elsewhere."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -41,7 +42,7 @@ def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pyt
     mirror = dashboard.Mirror(assembly.load())
     assert mirror.follow() == mirror.follow() == 1
     (study,) = mirror.storage.get_all_studies()
-    assert study.study_name == RUN
+    assert mirror.storage.get_study_name_from_id(study._study_id) == RUN
     assert mirror.storage.get_all_trials(study._study_id)[0].params == DECLARED
     searched(tmp_path, monkeypatch, 4)
     mirror.follow()
@@ -55,6 +56,8 @@ def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pyt
         "declared score": f"{scores[0]:.4g}",
         "best score": f"{max(scores):.4g}",
     }
+    (study,) = mirror.storage.get_all_studies()
+    assert study.study_name == f"{RUN}: {scores[0]:.4g} → {max(scores):.4g}"
 
 
 def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +115,8 @@ def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.
                 assert server.poll() is None
                 assert time.monotonic() < end
                 time.sleep(0.1)
-        assert [study["study_name"] for study in content["study_summaries"]] == [RUN]
+        (shown,) = [study["study_name"] for study in content["study_summaries"]]
+        assert re.fullmatch(rf"{RUN}: [\d.]+ → [\d.]+", shown)
         with pytest.raises(BadInput, match=f"--port {port + 1}"):
             dashboard.main(port)
     finally:

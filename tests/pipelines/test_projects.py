@@ -206,7 +206,10 @@ def test_deployments_name_flows_of_the_package(own: Own) -> None:
 def test_init_completes_and_does_not_overwrite(own: Own) -> None:
     """As on another machine: the place of the package is written again, what the user wrote stays."""
     (own.folder / "README.md").write_text("mine")
-    (own.folder / ".fedweave" / "installed.yaml").unlink()
+    shutil.rmtree(own.folder / ".fedweave" / "packages")
+    (own.folder / "packages.yaml").unlink()
     own.python("fedweave.pipelines.commands.main", "init", ".")
     assert (own.folder / "README.md").read_text() == "mine"
-    assert (own.folder / ".fedweave" / "installed.yaml").is_file()
+    names = yaml.safe_load((own.folder / "packages.yaml").read_text())["uses"]
+    assert names == {name: f".fedweave/packages/{name}" for name in ("fedweave", "packed")}
+    assert all((own.folder / place / "__init__.py").is_file() for place in names.values())

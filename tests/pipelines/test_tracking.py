@@ -2,43 +2,19 @@
 
 import json
 import shutil
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import fake_results
-import mlflow
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
-from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking, writer
-from fedweave.runs import parallel
-from tests.mlflow_store import fresh
-from tests.servers import until
+from fedweave.pipelines.mlflow_records import tracking, writer
+from tests.mlflow_store import SKILL, children, current, fresh, logged, small
 
 # One worker for all of it, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
-
-
-SKILL = {"Local": -6.0, "FedAGHN": 0.0}
-
-
-def small(folder: Path, **options: Any) -> Path:
-    """Made-up results of two methods, two seeds, four clients."""
-    return fake_results.write_study(folder, methods=SKILL, seeds=(0, 1), clients=4, rounds=6, extras=False, **options)
-
-
-def logged(uri: str, study: str) -> list[mlflow.entities.Run]:
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(study)
-    return list(client.search_runs([experiment.experiment_id])) if experiment else []
-
-
-def children(runs: list[mlflow.entities.Run], parent: str) -> list[mlflow.entities.Run]:
-    return [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent]
 
 
 def curve(uri: str, run_id: str, name: str) -> dict[int, float]:
@@ -134,91 +110,7 @@ def test_ranks_and_verdicts_follow_the_other_runs(store: str, tmp_path: Path) ->
     table.assign(value=99.0).to_parquet(file, index=False)
     assert tracking.log_study(folder, store).ids[0] == ids[0]
     assert MlflowClient(store).get_run(ids[0]).data.metrics["rank"] == 2
-    for run in results.load_study(folder).runs:
-        agrees(store, folder, run.name)
-
-
-def agrees(uri: str, folder: Path, name: str) -> None:
-    """The one current run of this name has the leaderboard's numbers and verdict, to the last bit."""
-    study = results.load_study(folder)
-    tables = results.tables(study)
-    row = tables.board.set_index("run").loc[name]
-    (mine,) = [
-        run
-        for run in logged(uri, "toy")
-        if run.info.run_name == name and run.data.tags["record"] == "current" and run.data.tags["kind"] == "method"
-    ]
-    for metric, column in {row["metric"]: "mean", "std": "std", "worst10": "worst10", "seconds": "seconds"}.items():
-        assert mine.data.metrics[metric] == row[column]
-    assert mine.data.tags["verdict"] == row["mark"]
-
-
-def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> None:
-    """The file of digests tells when results, settings of the record, or the database have changed."""
-    folder = small(tmp_path / "results" / "toy")
-    tracking.log_study(folder, store)
-    assert stamp.is_current(folder, "toy", store)
-    assert [*stamp.links("toy")] == ["blobs"]
-    for change in (
-        lambda: (folder / "runs" / "blobs-local" / "run.json").touch(),
-        lambda: MlflowClient(store).delete_run(logged(store, "toy")[0].info.run_id),
-        lambda: MlflowClient(store).set_tag(logged(store, "toy")[0].info.run_id, "record", "superseded"),
-    ):
-        change()
-        assert not stamp.is_current(folder, "toy", store)
-        tracking.log_study(folder, store)
-        assert stamp.is_current(folder, "toy", store)
-
-
-@pytest.mark.acceptance
-def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that appear are logged, but not while DVC writes."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    folder = small(Path("results", "toy"))
-    results.write(folder)
-    lock = tmp_path / ".dvc" / "tmp" / "rwlock"
-    lock.parent.mkdir(parents=True)
-    lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
-    end = threading.Event()
-    thread = synchronise.follow(Path("results"), end, 0.2)
-    time.sleep(1)
-    assert synchronise.is_due(folder, "toy")
-    lock.write_text('{"write": {}, "read": {}}')
-    assert until(lambda: not synchronise.is_due(folder, "toy"), 90)
-    end.set()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert len(logged(store, "toy")) == 2 * (1 + 2)
-
-
-def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 2)
-    methods = {f"M{i}": -float(i) for i in range(6)}
-    folder = fake_results.write_study(
-        tmp_path / "results" / "toy", methods=methods, seeds=(0,), clients=4, rounds=3, extras=False
-    )
-    record = tracking.log_study(folder, store)
-    assert record.new == len({*record.ids}) == len(methods)
-    assert [name for name, _ in state(store).values()].count("blobs-m3") == 1
-
-
-def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn"
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(entries, "_log_graphs", killed)
-        with pytest.raises(KeyboardInterrupt):
-            tracking.log_run(folder, store)
-    assert len(logged(store, "toy")) == 1
-    parent = tracking.log_run(folder, store)
-    assert {run.info.run_id for run in logged(store, "toy")} == {
-        parent,
-        *(c.info.run_id for c in children(logged(store, "toy"), parent)),
-    }
-    assert len(logged(store, "toy")) == 3
+    current(store, folder)
 
 
 def test_a_lost_database_is_made_again_from_the_files(store: str, template: Path, tmp_path: Path) -> None:

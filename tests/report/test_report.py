@@ -228,6 +228,19 @@ def test_methods_in_colour_differ_in_every_task() -> None:
         assert len({looks[name][1:] for name in bold}) == 6
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_curves_name_the_methods_in_colour(narrow: bool) -> None:
+    """Two of twenty; a dotted line leads from the end of a shorter run to its name, unless the names stand below."""
+    names = [f"M{i}" for i in range(20)]
+    rows = [(name, round, 50.0 + round) for name in names for round in range(1, 5 if name == "M1" else 9)]
+    curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=1.0)
+    drawn = plots.convergence(curves, plots.looks(names), "accuracy", bold=["M1", "M0"], narrow=narrow)
+    assert [name for name in names if f">{name}<" in drawn] == ["M0", "M1"]
+    assert drawn.count("stroke-dasharray") == (0 if narrow else 1)
+    assert drawn.count("var(--s0)") > 0 < drawn.count("var(--s1)")
+    assert not any(f"var(--s{i})" in drawn for i in range(2, 6))
+
+
 def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     """As files of their own, which need no network."""
     shutil.copytree(folder, tmp_path / "results" / "toy")

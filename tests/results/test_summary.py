@@ -200,7 +200,12 @@ def test_terminal_and_page_say_the_same(
 
 
 @pytest.mark.parametrize(
-    ("width", "present", "absent"), [(160, ["seconds", "vs Local"], []), (60, ["mean ± std"], ["seconds", "MiB"])]
+    ("width", "present", "absent"),
+    [
+        (160, ["seconds", "received", "FedAvg-FT"], []),
+        (100, ["received", "training"], ["seconds"]),
+        (60, ["mean ± std"], ["seconds", "MiB"]),
+    ],
 )
 def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
     made: results.Tables, width: int, present: list[str], absent: list[str]
@@ -211,6 +216,9 @@ def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
     assert "…" not in shown
     assert all(word in shown for word in present)
     assert not any(word in shown for word in absent)
+    for row in made.board.to_dict("records") if "received" in present else ():
+        assert f"{row['pre']:.2f}  " in shown
+        assert f"{row['post']:.2f}  " in shown
 
 
 def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.metrics import title
-from fedweave.plots.style import INK, MUTED, Look, drawing, name_ends, panels
+from fedweave.plots.style import INK, MUTED, Look, drawing, name_below, name_ends, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,27 +26,38 @@ def convergence(
     metric: str,
     against: str = "round",
     bold: Collection[str] | None = None,
+    narrow: bool = False,
 ) -> "Figure":
-    """Mean over clients by round, one line per method with a band of one std over seeds.
+    """Mean over clients by round, one line per method with a band of one std over seeds. The names stand at the ends of
+    the lines; a dotted line leads there from a run that had fewer rounds.
 
     Args:
         curves: columns method, round, mean, std of ONE task, point and split.
         against: another column to draw against, which grows with the rounds.
         bold: methods in colour, the rest is grey (default: all); grey lines are named where there is room for it.
+        narrow: for the screen of a phone, with the names of the methods in colour below.
     """
     methods = list(curves["method"].unique())
     quiet = set() if bold is None else {*methods} - {*bold}
-    named = [method for method in methods if method not in quiet or len(methods) <= ROOM]
-    figure, axes = panels(860, max(360, 50 + ROW * len(named)))
-    axis, ends = axes[0, 0], []
+    named = [method for method in methods if method not in quiet or (len(methods) <= ROOM and not narrow)]
+    figure, axes = panels(340, 300) if narrow else panels(860, max(360, 50 + ROW * len(named)))
+    axis, ends, last = axes[0, 0], [], float(curves[against].max())
     for method, part in curves.groupby("method"):
-        _line(axis, part.sort_values("round"), looks[method], against, method in quiet)
-        ends += [(method, part.sort_values("round")["mean"].iloc[-1], looks[method])] if method in named else []
+        ordered, look = part.sort_values("round"), looks[method]
+        _line(axis, ordered, look, against, method in quiet)
+        if method in named:
+            at, mean = ordered[[against, "mean"]].iloc[-1]
+            ends.append((method, mean, look))
+            if at < last and not narrow:
+                _lead(axis, (at, last), mean, MUTED if method in quiet else look.color, look.series)
     axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylim(*_focus(curves, metric))
     axis.margins(x=0)
-    name_ends(axis, ends, quiet=quiet)
+    if narrow:
+        name_below(axis, [(method, looks[method]) for method in bold or methods if method in named])
+    else:
+        name_ends(axis, ends, quiet=quiet)
     return figure
 
 
@@ -65,6 +76,12 @@ def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: b
         band.set_gid(f"series-{look.series}-band")
     if x[-1] == x[0]:
         axis.plot(x[-1:], mean[-1:], "o", markersize=5, **style)
+
+
+def _lead(axis: "Axes", across: tuple[float, float], height: float, color: str, series: int) -> None:
+    """A dotted line from the end of a curve to the right edge, where its name is."""
+    (line,) = axis.plot(across, [height, height], ":", color=color, linewidth=0.9, alpha=0.6)
+    line.set_gid(f"series-{series}-lead")
 
 
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:

@@ -148,7 +148,7 @@ def _unique_ids(text: str) -> str:
 def _frame(match: re.Match[str]) -> str:
     """The opening tag: as wide as its place, but never so small or so large that text stops reading well."""
     width, height = float(match[1]), float(match[2])
-    limits = f"min-width:{0.85 * width:.0f}px;max-width:{1.25 * width:.0f}px"
+    limits = f"min-width:calc(var(--least,.85)*{width:.0f}px);max-width:{1.25 * width:.0f}px"
     return f'<svg viewBox="0 0 {width:g} {height:g}" style="{limits}" role="img">'
 
 
@@ -229,3 +229,14 @@ def name_ends(
         for part, artist in enumerate((lead, key, text)):
             artist.set_gid(f"series-{look.series}-end{part}")
     axes.set_ylim(low, high)
+
+
+def name_below(axes: "Axes", looks: Sequence[tuple[str, Look]], size: float = 10.5) -> None:
+    """Write each label below the axes, with a line in its colour."""
+    from matplotlib.lines import Line2D
+
+    keys = [Line2D([], [], color=look.color, linestyle=look.dash) for _, look in looks]
+    axes.legend(
+        keys, [label for label, _ in looks], loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2, fontsize=size,
+        frameon=False, labelcolor=INK, borderpad=0, handlelength=1.6, columnspacing=1.2,
+    )  # fmt: skip

@@ -17,11 +17,12 @@ KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "c
 
 
 class Figure(NamedTuple):
-    """A drawing with its caption."""
+    """A drawing with its caption, and the same for a narrow screen, where one was made."""
 
     title: str
     svg: str
     caption: str = ""
+    narrow: str = ""
 
 
 class Grid(NamedTuple):

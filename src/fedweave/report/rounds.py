@@ -18,7 +18,8 @@ COSTS = {
 def rounds(
     curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, Look], metric: str, bold: Collection[str]
 ) -> list[Figure]:  # fmt: skip
-    """Scores as reported (each run at its own point), on validation, at all other points, and against costs.
+    """Scores as reported (each run at its own point), on validation, at all other points, and against costs; the first
+    also for narrow screens.
 
     Args:
         bold: methods that are drawn in colour.
@@ -36,8 +37,12 @@ def rounds(
     series = [(title, part, "round") for title, part in parts.items()] + [
         (title, tests, name) for title, name in COSTS.items()
     ]
+    first = parts["Test, as reported"]
+    narrow = (
+        {"Test, as reported": plots.convergence(first, looks, metric, bold=bold, narrow=True)} if len(first) else {}
+    )
     return [
-        Figure(title, plots.convergence(part, looks, metric, name, bold), caption)
+        Figure(title, plots.convergence(part, looks, metric, name, bold), caption, narrow.get(title, ""))
         for title, part, name in series
         if len(part)
     ]

@@ -288,9 +288,10 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "interval": interval(row["low"], row["high"], row["metric"]),
                 **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
                 "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
-                "pooled": format_score(row.get("pooled", np.nan), np.nan, row["metric"]),
-                "worst10": format_score(row["worst10"], np.nan, row["metric"]),
-                "client_std": format_score(row["client_std"], np.nan, row["metric"]),
+                **{
+                    name: format_score(row.get(name, np.nan), np.nan, row["metric"])
+                    for name in ("pooled", "pre", "post", "worst10", "client_std")
+                },
                 "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",
                 "seconds": f"{row['seconds']:,.1f}",
                 "published": format_score(row["published_mean"], row["published_std"], row["metric"]),

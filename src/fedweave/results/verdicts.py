@@ -14,6 +14,7 @@ from fedweave.results.runs import Run
 __all__ = ["listed", "marked", "reason_without_power", "verdict"]
 
 NAMED = 6  # most names in a sentence
+FEW = 3  # most methods behind the leader that are named
 
 
 def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
@@ -29,7 +30,7 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     }
     if not any(parts.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    phrases = [f"significantly ahead of {_count(len(parts['behind']))}"] if parts["behind"] else []
+    phrases = [f"significantly ahead of {_behind(parts['behind'])}"] if parts["behind"] else []
     phrases += [f"not significantly different from {listed(parts['tied'], 'or')}"] if parts["tied"] else []
     phrases += [f"undecided against {listed(parts['undecided'])}"] if parts["undecided"] else []
     return f"{leader} leads with {score}: {'; '.join(phrases)}."
@@ -50,8 +51,8 @@ def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) 
     return f"With {columns} clients the test cannot call anything significant."
 
 
-def _count(behind: int) -> str:
-    return "the one other method" if behind == 1 else f"{behind} other methods"
+def _behind(methods: Sequence[str]) -> str:
+    return listed(methods) if len(methods) <= FEW else f"{len(methods)} other methods"
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:

@@ -1,0 +1,139 @@
+"""Synchronising MLflow with results/: seen without MLflow, alone or side by side, killed, and while the UI runs."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import fake_results
+import pytest
+from mlflow import MlflowClient
+
+from fedweave import results
+from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking
+from fedweave.runs import parallel
+from tests.mlflow_store import children, current, logged, small
+from tests.servers import ROOT, until
+
+# One worker for all of it, so that the store is made once.
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
+
+
+def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> None:
+    """The file of digests tells when results, settings of the record, or the database have changed."""
+    folder = small(tmp_path / "results" / "toy")
+    tracking.log_study(folder, store)
+    assert stamp.is_current(folder, "toy", store)
+    assert [*stamp.links("toy")] == ["blobs"]
+    for change in (
+        lambda: (folder / "runs" / "blobs-local" / "run.json").touch(),
+        lambda: MlflowClient(store).delete_run(logged(store, "toy")[0].info.run_id),
+        lambda: MlflowClient(store).set_tag(logged(store, "toy")[0].info.run_id, "record", "superseded"),
+    ):
+        change()
+        assert not stamp.is_current(folder, "toy", store)
+        tracking.log_study(folder, store)
+        assert stamp.is_current(folder, "toy", store)
+
+
+@pytest.mark.acceptance
+def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that appear are logged, but not while DVC writes."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder = small(Path("results", "toy"))
+    results.write(folder)
+    lock = tmp_path / ".dvc" / "tmp" / "rwlock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
+    end = threading.Event()
+    thread = synchronise.follow(Path("results"), end, 0.2)
+    time.sleep(1)
+    assert synchronise.is_due(folder, "toy")
+    lock.write_text('{"write": {}, "read": {}}')
+    assert until(lambda: not synchronise.is_due(folder, "toy"), 90)
+    end.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(logged(store, "toy")) == 2 * (1 + 2)
+
+
+def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    methods = {f"M{i}": -float(i) for i in range(6)}
+    folder = fake_results.write_study(
+        tmp_path / "results" / "toy", methods=methods, seeds=(0,), clients=4, rounds=3, extras=False
+    )
+    record = tracking.log_study(folder, store)
+    assert record.new == len({*record.ids}) == len(methods)
+    assert [run.info.run_name for run in logged(store, "toy")].count("blobs-m3") == 1
+
+
+def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(entries, "_log_graphs", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tracking.log_run(folder, store)
+    assert len(logged(store, "toy")) == 1
+    parent = tracking.log_run(folder, store)
+    assert {run.info.run_id for run in logged(store, "toy")} == {
+        parent,
+        *(c.info.run_id for c in children(logged(store, "toy"), parent)),
+    }
+    assert len(logged(store, "toy")) == 3
+
+
+def test_a_killed_synchronisation_is_repaired_by_the_next(store: str, tmp_path: Path) -> None:
+    """SIGKILL while runs are written: afterwards each run is there once, as the files say."""
+    folder = small(tmp_path / "results" / "toy")
+    results.write(folder)
+    env = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", "fedweave.pipelines.mlflow_records.synchronise", str(folder), "toy"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
+        assert until(lambda: process.poll() is not None or len(logged(store, "toy")) > 0, 300)
+        process.kill()
+    assert synchronise.is_due(folder, "toy")
+    tracking.log_study(folder, store)
+    current(store, folder)
+    assert len(logged(store, "toy")) == 2 * (1 + 2)
+
+
+IDLE = """
+import sys
+opened = []
+def note(event, words):
+    if event in ("open", "sqlite3.connect", "subprocess.Popen"):
+        opened.append((event, str(words[0])))
+sys.addaudithook(note)
+from pathlib import Path
+from fedweave.pipelines.mlflow_records import synchronise
+opened.clear()
+synchronise.apart(Path("results/toy"), "toy")
+print(sorted({event for event, _ in opened}), [name for _, name in opened if "results" in name])
+print(sorted({"mlflow", "torch", "pandas", "numpy", "sqlalchemy", "fedweave.results"} & {*sys.modules}))
+"""
+
+
+def test_where_nothing_changed_no_run_is_read_or_written(store: str, tmp_path: Path) -> None:
+    """The end of an idle `make repro` opens no file of results/, writes nothing to the database, starts no process, and
+    imports neither MLflow nor what reads results.
+    """
+    folder = small(tmp_path / "results" / "toy")
+    results.write(folder)
+    tracking.log_study(folder, store)
+    base = Path(store.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(base)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = base.read_bytes()
+    env = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", IDLE], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['open', 'sqlite3.connect'] []", "[]"]
+    assert base.read_bytes() == before
