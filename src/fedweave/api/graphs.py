@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave.api import arrays
 from fedweave.api.columns import column_values, feature_columns, named_columns
-from fedweave.api.options import Arrangement, RowOptions, arrange, structure
+from fedweave.api.options import Arrangement, RowOptions, arrange, partition_fields, structure
 from fedweave.api.reading import read_pairs, read_table
 from fedweave.api.tables import fit_columns
 from fedweave.data import Dataset, Partition
@@ -98,13 +98,4 @@ def _fields(
     partition = Partition(
         parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **structure(arrangement, options)
     )
-    return {
-        "dataset": dataset,
-        "partition": partition,
-        "setting": "own",
-        "dealt": arrays.given_block(dataset, partition),
-        "normalize": options.normalize or "none",
-        "shape": tuple(x.shape[1:]),
-        "classes": arrangement.classes,
-        "notes": notes,
-    }
+    return partition_fields(dataset, partition, arrangement, options, x.shape[1:], notes)

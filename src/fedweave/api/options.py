@@ -94,9 +94,21 @@ def structure(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
 def federation_fields(
     dataset: Dataset, arrangement: Arrangement, options: RowOptions, shape: tuple[int, ...], notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The fields of a federation of rows."""
+    """The fields of a federation of independent rows."""
     rows = arrangement.rows
     partition = Partition(rows["train"], rows["val"], rows["test"], **structure(arrangement, options))
+    return partition_fields(dataset, partition, arrangement, options, shape, notes)
+
+
+def partition_fields(
+    dataset: Dataset,
+    partition: Partition,
+    arrangement: Arrangement,
+    options: RowOptions,
+    shape: tuple[int, ...],
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """The fields of a federation whose partition is given."""
     return {
         "dataset": dataset,
         "partition": partition,
