@@ -44,16 +44,16 @@ Callback = Callable[[Progress], None]
 class Bar:
     """A progress bar over rounds; hands what happens to the callbacks."""
 
-    def __init__(self, shown: bool, total: int, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, visible: bool, total: int, callbacks: Sequence[Callback]) -> None:
         from tqdm import tqdm
 
         self.callbacks = tuple(callbacks)
-        self.bar = tqdm(total=total, unit="round", disable=not shown, dynamic_ncols=True, mininterval=0.5)
-        self.shown = shown
+        self.bar = tqdm(total=total, unit="round", disable=not visible, dynamic_ncols=True, mininterval=0.5)
+        self.visible = visible
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        if self.shown:
+        if self.visible:
             self.bar.write(line)
 
     def begin(self, method: str, extra: int) -> None:
