@@ -47,6 +47,12 @@ def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> Non
     assert {*joined.predict(NEW.head(4), "site 3")} <= {"yes", "no"}
 
 
+def test_newcomers_of_one_class(federation: fw.Federation) -> None:
+    """Training knew the other one, so there is something to learn."""
+    whole = extended(federation, Data(NEW.assign(late="yes"), "who", "late", {}))
+    assert {*whole.dataset.y[len(OLD) :]} == {whole.classes.index("yes")}
+
+
 def graph(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, edges and classes of twelve nodes in a ring."""
     x = np.random.default_rng(seed).normal(size=(12, 3)).astype(np.float32)

@@ -94,7 +94,8 @@ def _grown(federation: Federation, fresh: Federation) -> Partition:
 
 def _fresh_graphs(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
-    options, own = RowOptions(**{"name": federation.name, **given.options}), federation.preprocessing
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **given.options})
+    own = federation.preprocessing
     if (own is None) != (given.edges is None):
         way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
         raise BadInput(f"join: {federation.name} was made from {way}")
@@ -114,7 +115,7 @@ def _fresh(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]
     channels = federation.dataset.channels
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-    options = RowOptions(**{"name": federation.name, **task, **given.options})
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **task, **given.options})
     if federation.preprocessing is None and not hasattr(given.rows, "columns"):
         fresh = Federation(**rows.of_arrays(given.rows, given.label, given.client, options))
         return fresh, fresh.dataset.x

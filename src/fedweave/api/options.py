@@ -32,6 +32,7 @@ class RowOptions:
     stride: int = 1
     name: str = "own-data"
     seed: int = 0
+    least_classes: int = 2  # newcomers may have one, as training had others
 
     @property
     def forecasts(self) -> bool:
@@ -75,7 +76,7 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
-    labels, classes, numbers = as_targets(y, count, options.target)
+    labels, classes, numbers = as_targets(y, count, options.target, options.least_classes)
     owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.of_split(count))
     if labels is not None:
