@@ -73,36 +73,36 @@ def weights(case: str, draws: np.random.Generator) -> np.ndarray:
     return np.asarray(drawn[np.arange(CLIENTS) % many])
 
 
-def right(case: str, found: fw.Recommendation) -> bool:
+def right(case: str, advice: fw.Recommendation) -> bool:
     """Whether the recommendation is the truth of the case."""
     if case == "common":
-        return found.answer == "common"
+        return advice.answer == "common"
     if case == "unrelated":
-        return found.answer == "local"
+        return advice.answer == "local"
     if case == "groups":
         truth = [[name for i, name in enumerate(names()) if i % 2 == group] for group in (0, 1)]
-        return found.answer == "groups" and sorted(map(sorted, found.groups)) == truth
-    return found.answer != "local" and losing_common(found) == [names()[VICTIM]]
+        return advice.answer == "groups" and sorted(map(sorted, advice.groups)) == truth
+    return advice.answer != "local" and losing_common(advice) == [names()[VICTIM]]
 
 
-def losing_common(found: fw.Recommendation) -> list[str]:
+def losing_common(advice: fw.Recommendation) -> list[str]:
     """Clients that lose by the best of the methods with one model for all."""
-    common = found.board[found.board["models"] == 1]["method"]
-    return found.losing(common.iloc[0]) if len(common) else []
+    common = advice.board[advice.board["models"] == 1]["method"]
+    return advice.losing(common.iloc[0]) if len(common) else []
 
 
 def outcome(case: str, seed: int) -> dict[str, Any]:
     """One row of the file."""
     begun = time.process_time()
-    found = fw.recommend(federation(case, seed), **ARGUMENTS)
-    pays = found.facts["pays"]
+    advice = fw.recommend(federation(case, seed), **ARGUMENTS)
+    pays = advice.facts["pays"]
     return {
-        "case": case, "seed": seed, "right": int(right(case, found)), "answer": found.answer, "method": found.method,
-        "leader": found.facts["leader"], "equal": " ".join(found.equal),
-        "pays": "yes" if pays["better"] == found.facts["rival"] else "no" if pays["better"] else "open",
-        "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in found.groups),
-        "own": "|".join(found.own), "losing": "|".join(found.losing()), "losing_common": "|".join(losing_common(found)),
-        "seconds": round(time.process_time() - begun, 1),
+        "case": case, "seed": seed, "right": int(right(case, advice)), "answer": advice.answer, "method": advice.method,
+        "leader": advice.facts["leader"], "equal": " ".join(advice.equal),
+        "pays": "yes" if pays["better"] == advice.facts["rival"] else "no" if pays["better"] else "open",
+        "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in advice.groups),
+        "own": "|".join(advice.own), "losing": "|".join(advice.losing()),
+        "losing_common": "|".join(losing_common(advice)), "seconds": round(time.process_time() - begun, 1),
     }  # fmt: skip
 
 

@@ -1,14 +1,16 @@
 """The guides, as users follow them: their code and their commands, in an empty folder, with public names alone."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import fedweave as fw
-from tools.guides import follow, guide
+from tools.guides import follow, guide, outputs
 
-GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md", "docs/installation.md")
+EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
+GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md", "docs/installation.md", *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
 
@@ -29,8 +31,20 @@ def internal(text: str) -> list[str]:
 @pytest.mark.timeout(600)  # some commands, each of which imports PyTorch
 @pytest.mark.parametrize("page", GUIDES)
 def test_guide(page: str, tmp_path: Path) -> None:
-    """Every block and every command works as it is printed."""
-    follow(page, tmp_path)
+    """Every block and every command works as it is printed; worked examples have the results of their pages."""
+    printed = follow(page, tmp_path)
+    if page in EXAMPLES:
+        new, there = results(printed), results(outputs(page))
+        assert new.keys() == there.keys()
+        for words, numbers in there.items():
+            assert new[words] == pytest.approx(numbers, rel=0.03, abs=0.03), words  # as processors differ
+
+
+def results(text: str) -> dict[str, list[float]]:
+    """Words of each line -> its numbers."""
+    number = re.compile(r"[+-]?\d+(?:\.\d+)?")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return {" ".join(number.sub("#", line).split()): [*map(float, number.findall(line))] for line in lines}
 
 
 @pytest.mark.parametrize("page", GUIDES)
@@ -57,3 +71,6 @@ def test_the_guides_have_what_is_followed() -> None:
     ).commands
     assert "fw.fit" in guide("docs/own-data.md").script
     assert "flights.csv" in guide("README.md").script
+    board = results(outputs("docs/guides/flights.md"))
+    assert board["Majority class #"] == [0.5]
+    assert results("a 1.5\n b -2 c 3\n") == {"a #": [1.5], "b # c #": [-2.0, 3.0]}

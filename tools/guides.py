@@ -48,8 +48,8 @@ def _can_be_typed(words: list[str]) -> bool:
     return words[1] not in SERVERS and not any(map(str.isupper, words))
 
 
-def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> None:
-    """Write the files of a page, run its Python, and type its commands.
+def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> str:
+    """Write the files of a page, run its Python, and type its commands; returns what the Python prints.
 
     Args:
         page: relative to the repository.
@@ -66,6 +66,7 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "script.py").write_text(steps.script, encoding="utf-8")
+    printed = ""
     for command in (["python", "script.py"], *(steps.commands if commands else ())):
         program, *words = command
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
@@ -79,6 +80,14 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         )
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
         assert "Traceback" not in done.stderr
+        printed = printed or done.stdout
+    return printed
+
+
+def outputs(page: str) -> str:
+    """What a page says that its Python prints: the blocks of the language "text"."""
+    blocks = BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
+    return "".join(block["text"] for block in blocks if block["language"] == "text")
 
 
 def _data(folder: Path) -> None:

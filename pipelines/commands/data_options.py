@@ -56,11 +56,11 @@ def _texts(text: str) -> dict[str, Any]:
     """Column of texts -> number of hashes, or the words of a file with one in each line."""
     from fedweave.api.tables import HASHED
 
-    found: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     for part in words(text):
         name, _, how = part.partition("=")
-        found[name] = HASHED if not how else int(how) if how.isdigit() else _vocabulary(Path(how))
-    return found
+        texts[name] = HASHED if not how else int(how) if how.isdigit() else _vocabulary(Path(how))
+    return texts
 
 
 def _vocabulary(path: Path) -> list[str]:

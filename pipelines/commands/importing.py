@@ -96,10 +96,10 @@ def write(file: Path, made: fw.Federation, options: dict[str, Any], force: bool 
     copy = FOLDER / f"{made.name}{''.join(file.suffixes[-2:]).lower()}"
     plugin = FOLDER / f"own_{made.name.replace('-', '_')}.py"
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    shown = pformat(options, width=100, sort_dicts=False)
+    listing = pformat(options, width=100, sort_dicts=False)
     about = f"{file.name}: {options['label']} of {len(made)} clients."
     code = CODE.format(
-        name=made.name, sha256=sha256, options=shown, file=copy.name, about=about, kind=made.dataset.kind
+        name=made.name, sha256=sha256, options=listing, file=copy.name, about=about, kind=made.dataset.kind
     )
     _refuse_change(plugin, code, force)
     FOLDER.mkdir(exist_ok=True)

@@ -53,8 +53,7 @@ def compare(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
         normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options = training(settings or [])
-    train |= {"metric": metric} if metric else {}
+    train, options = training(settings or [], metric)
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
@@ -86,9 +85,7 @@ def predict(
     from fedweave.api import reading
     from fedweave.files import write_atomic
 
-    plugins.load(plugins.paths(uses or [], "--uses").values())
-    done = fw.load(folder)
-    result = done[choose(method, done.methods, "--method")] if method else done.best()
+    result = stored_result(folder, method, uses)
     if file.suffix.lower() == reading.ARRAYS:
         stored = reading.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
@@ -115,10 +112,15 @@ def export(
 
     Example: fedweave export flights/ boston/ --client BOS
     """
+    result = stored_result(folder, method, uses)
+    print(f"{result.name} of {client}: {result.export(target, client, seed=seed)}")
+
+
+def stored_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:
+    """The result of `method` in a folder of `fedweave compare`; of the best one by validation where it is empty."""
     plugins.load(plugins.paths(uses or [], "--uses").values())
     done = fw.load(folder)
-    result = done[choose(method, done.methods, "--method")] if method else done.best()
-    print(f"{result.name} of {client}: {result.export(target, client, seed=seed)}")
+    return done[choose(method, done.methods, "--method")] if method else done.best()
 
 
 def _answers(result: fw.MethodResult, rows: Any, client: str, seed: int | None) -> Any:
@@ -141,22 +143,28 @@ def show(done: fw.Comparison) -> None:
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    console, partitions = Console(markup=False), done.study.folder / "partitions"
-    console.width = console.width if console.is_terminal else WIDE
+    screen, partitions = console(), done.study.folder / "partitions"
     tables = results.current(done.study, partitions)
     for task, part in tables.board.groupby("task", sort=False):
-        console.print(leaderboard.fitting(console, part, tables.controls[tables.controls["task"] == task]), "")
+        screen.print(leaderboard.fitting(screen, part, tables.controls[tables.controls["task"] == task]), "")
     for line in leaderboard.LEGEND:
-        console.print(line, style="dim", soft_wrap=True)
-    leaderboard.in_words(console, summary(done.study, tables))
+        screen.print(line, style="dim", soft_wrap=True)
+    leaderboard.in_words(screen, summary(done.study, tables))
     for line in done.warnings:
-        console.print(f"warning: {line}", soft_wrap=True, highlight=False)
-    console.print(f"{done.report()} shows everything", soft_wrap=True)
+        screen.print(f"warning: {line}", soft_wrap=True, highlight=False)
+    screen.print(f"{done.report()} shows everything", soft_wrap=True)
 
 
-def training(settings: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of the training, options of the model) of --set."""
+def console() -> Console:
+    """A console that is wide enough for tables where the output is no terminal."""
+    screen = Console(markup=False)
+    screen.width = screen.width if screen.is_terminal else WIDE
+    return screen
+
+
+def training(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of the training with the metric, options of the model) of --set and --metric."""
     values = pairs(settings)
     model = {key.removeprefix("model."): value for key, value in values.items() if key.startswith("model.")}
     train = {key.removeprefix("train."): value for key, value in values.items() if not key.startswith("model.")}
-    return train, model
+    return {**train, **({"metric": metric} if metric else {})}, model

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import fedweave as fw
@@ -47,8 +46,7 @@ def recommend(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
         normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options = own_data.training(settings or [])
-    train |= {"metric": metric} if metric else {}
+    train, options = own_data.training(settings or [], metric)
     federation = fw.Federation.from_file(file, client=client, **data)
     advice = fw.recommend(
         federation, own.words(methods) or None, budget=None if budget == "none" else budget, traffic=traffic or None,
@@ -59,8 +57,7 @@ def recommend(
 
 def show(advice: fw.Recommendation) -> None:
     """The methods, the answers in sentences, and where the page is."""
-    console = Console(markup=False)
-    console.width = console.width if console.is_terminal else own_data.WIDE
+    console = own_data.console()
     console.print(board(advice), "")
     for line in advice.lines:
         console.print(f"{line.topic}: {line.text}", style="bold" if line is advice.lines[0] else "", soft_wrap=True,

@@ -29,29 +29,80 @@ QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.2}
 
 
 @pytest.fixture(scope="module")
-def known() -> fw.Federation:
+def federation() -> fw.Federation:
     """Three clients of a table."""
     return fw.Federation.from_pandas(OLD, **NAMES)
 
 
 @pytest.mark.parametrize("method", ["fedavg_ft", "pfedgraph", "pfedhn"])
-def test_the_rounds_after_joining(method: str, known: fw.Federation) -> None:
+def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> None:
     """Bit for bit those of a run that was told from the start who joins when."""
-    run = fw.fit(method, known, rounds=3, **QUIET)
+    run = fw.fit(method, federation, rounds=3, **QUIET)
     joined = run.join(NEW, **NAMES, rounds=2)
-    whole = extended(known, Data(NEW, "who", "late", {}))
-    told = fw.fit(method, whole, rounds=5, newcomers=1, join_round=3, **QUIET)
-    assert joined.clients == (*known.names, "site 3")
-    later = told.history[told.history["round"] > 3].reset_index(drop=True)
+    whole = extended(federation, Data(NEW, "who", "late", {}))
+    planned = fw.fit(method, whole, rounds=5, newcomers=1, join_round=3, **QUIET)
+    assert joined.clients == (*federation.names, "site 3")
+    later = planned.history[planned.history["round"] > 3].reset_index(drop=True)
     pd.testing.assert_frame_equal(joined.history, later, check_exact=True)
     assert {*joined.predict(NEW.head(4), "site 3")} <= {"yes", "no"}
 
 
-def test_what_training_said_stays(known: fw.Federation) -> None:
+def test_newcomers_of_one_class(federation: fw.Federation) -> None:
+    """Training knew the other one, so there is something to learn."""
+    whole = extended(federation, Data(NEW.assign(late="yes"), "who", "late", {}))
+    assert {*whole.dataset.y[len(OLD) :]} == {whole.classes.index("yes")}
+
+
+def graph(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, edges and classes of twelve nodes in a ring."""
+    x = np.random.default_rng(seed).normal(size=(12, 3)).astype(np.float32)
+    ends = np.arange(12)
+    return x, np.stack([ends, (ends + 1) % 12]), np.tile([0, 0, 1, 1], 3)
+
+
+@pytest.mark.parametrize("method", ["fedavg_ft", "fedpub"])
+def test_graphs_join(method: str) -> None:
+    """Bit for bit as planned from the start, and judged on nodes of their own."""
+    names = [f"library {i}" for i in range(4)]
+    made = fw.Federation.from_graphs({name: graph(i) for i, name in enumerate(names[:3])})
+    run = fw.fit(method, made, rounds=2, **QUIET)
+    joined = run.join({names[3]: graph(3)}, rounds=1)
+    whole = joined.comparison.federation
+    assert whole is not None
+    assert whole.names == tuple(names)
+    planned = fw.fit(method, whole, rounds=3, newcomers=1, join_round=2, **QUIET)
+    later = planned.history[planned.history["round"] > 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(joined.history, later, check_exact=True)
+    assert joined.predict(graph(3)[0], names[3]).shape == (12,)
+    with pytest.raises(fw.BadInput, match="made from no tables; leave edges= out"):
+        run.join(TABLE, edges=[("a", "b")])
+
+
+def test_tables_of_nodes_join() -> None:
+    """Columns are encoded as those of training were, whatever newcomers hold."""
+    nodes = pd.DataFrame(
+        {
+            "node": range(48),
+            "client": np.repeat([f"library {i}" for i in range(4)], 12),
+            "year": np.arange(48.0),
+            "label": [0, 0, 1, 1] * 12,
+        }
+    )
+    old, new = nodes[:36], nodes[36:].assign(year=1e6)
+    edges = [(i, i + 1) for i in range(47)]
+    made = fw.Federation.from_graphs(old, edges[:35])
+    whole = extended(made, Data(new, None, None, {}, edges[36:]))
+    np.testing.assert_array_equal(whole.dataset.x[:36], made.dataset.x)
+    assert whole.dataset.x[36:].min() > 1e4
+    assert whole.partition.edges[3].shape == (2, 22)
+    assert whole.dataset.edges.max() == 47
+
+
+def test_what_training_said_stays(federation: fw.Federation) -> None:
     """Scaling and categories are those of the first clients; numbers too, and each client's own where it has them."""
-    whole = extended(known, Data(NEW, "who", "late", {}))
-    np.testing.assert_array_equal(whole.dataset.x[: len(OLD)], known.dataset.x)
-    assert whole.preprocessing == known.preprocessing
+    whole = extended(federation, Data(NEW, "who", "late", {}))
+    np.testing.assert_array_equal(whole.dataset.x[: len(OLD)], federation.dataset.x)
+    assert whole.preprocessing == federation.preprocessing
     assert not whole.dataset.x[len(OLD) :, 1:].any()  # "c" is no value of training
     x, y = DRAWS.normal(size=(120, 3)), DRAWS.normal(size=120) * 9 + 70
     names = np.array(["a", "b", "c"] * 40)
@@ -71,9 +122,9 @@ def test_what_training_said_stays(known: fw.Federation) -> None:
     assert abs(own.dataset.x[train, 0].mean()) < 1e-5
 
 
-def test_refused(known: fw.Federation) -> None:
+def test_refused(federation: fw.Federation) -> None:
     """One line each."""
-    run = fw.fit("fedavg", known, rounds=1, **QUIET)
+    run = fw.fit("fedavg", federation, rounds=1, **QUIET)
     for message, rows, more in (
         ("client 'site 0' is there already", OLD, {}),
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),

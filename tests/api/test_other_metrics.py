@@ -81,10 +81,10 @@ def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytes
     assert "Scores by roc_auc are at the rounds that accuracy chose on validation data." in text
     assert "1 of 4 clients have no roc_auc" in text
     leaderboard.show(results.rescored(results.load_study(folder), "roc_auc"))
-    shown = capsys.readouterr().out
-    assert "people own, roc_auc" in shown
-    assert "Majority class [control]" in shown
-    assert "0.5000" in shown
+    printed = capsys.readouterr().out
+    assert "people own, roc_auc" in printed
+    assert "Majority class [control]" in printed
+    assert "0.5000" in printed
 
 
 def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> None:

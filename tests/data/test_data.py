@@ -30,7 +30,7 @@ def mirror() -> Path:
 
 REAL = tuple(name for name, forms in CATALOGUE.items() if forms and complete(name, mirror()))
 SLOW = tuple(name for name in REAL if name in ("cifar10", "cifar100"))  # one sheet is read, not all
-LOADED = ("digits", "digits-graph", "shoulder", "us-income", *(name for name in REAL if name not in SLOW))
+LOADED = ("digits", "digits-graph", "flights", "shoulder", "us-income", *(name for name in REAL if name not in SLOW))
 
 
 def has_labels(*counts: int) -> Callable[[Dataset], None]:
@@ -96,6 +96,7 @@ CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
     "digits-graph": [has_statistics(1770, 12450, 0.3656, 0.383, [1218, 566, 495, 305])],
     "shoulder": [has_labels(502, 770, 780, 718, 723, 583, 601)],
     "us-income": [],
+    "flights": [has_labels(3879, 1121)],
     "cora": [
         has_labels(351, 217, 418, 818, 426, 298, 180),
         has_statistics(2485, 10138, 0.238, 0.259, [891, 422, 379, 215]),

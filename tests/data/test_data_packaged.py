@@ -5,6 +5,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from fedweave import data
 from fedweave.data.base import Dataset, Partition, symmetric
 from fedweave.data.partitions.splits import PARTS
-from fedweave.data.sources import packaged
+from fedweave.data.sources import flights, packaged
 from fedweave.data.sources.income import DIVISIONS
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.data.sources.shoulder import STEP, WINDOW, contents
@@ -78,15 +79,24 @@ def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
     assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*made.train, *made.val, *made.test))
 
 
+@pytest.fixture(scope="module")
+def departures() -> Dataset:
+    """Read once."""
+    return data.load("flights", "unused")
+
+
 @pytest.mark.parametrize("name", PACKAGED)
-def test_scaling_knows_nothing_of_later_rows(name: str, shoulder: Dataset, income: Dataset) -> None:
+def test_scaling_knows_nothing_of_later_rows(
+    name: str, shoulder: Dataset, income: Dataset, departures: Dataset
+) -> None:
     """Whatever validation and test rows hold, training rows come out the same."""
-    dataset = {"shoulder": shoulder, "us-income": income}[name]
-    rule = {"split": SPLIT} if name == "shoulder" else {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT}
+    dataset = {"shoulder": shoulder, "us-income": income, "flights": departures}[name]
+    series = dataset.kind == "series"
+    rule = {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT} if series else {"split": SPLIT}
     made = data.partition(dataset, "natural", len(dataset.names), 0, **rule)
-    training = np.concatenate(made.train) if name == "shoulder" else slice(None), slice(None)
+    training = slice(None) if series else np.concatenate(made.train), slice(None)
     x = dataset.x.copy()
-    if name == "shoulder":
+    if not series:
         x[np.setdiff1d(np.arange(len(x)), training[0])] *= 100
     else:
         trained = int(max(made.train[0])) + 10
@@ -96,6 +106,23 @@ def test_scaling_knows_nothing_of_later_rows(name: str, shoulder: Dataset, incom
         data.normalise(d, made, "standard")[training] for d in (dataset, Dataset(**{**vars(dataset), "x": x}))
     )
     assert np.array_equal(before, after)
+
+
+def test_flights_are_in_the_order_of_time_with_the_weather_before(departures: Dataset) -> None:
+    """As many of each airport, late where the table says so, and no weather from after the scheduled departure."""
+    table, weather = map(pd.read_csv, packaged.packaged("flights"))
+    rows = flights.selected(table, weather)
+    assert np.bincount(departures.owner).tolist() == [flights.FLIGHTS] * flights.DESTINATIONS
+    assert [departures.names[i] for i in departures.owner] == rows["dest"].tolist()
+    assert departures.y.tolist() == (rows["arr_delay"] > 15).tolist()
+    for _, mine in rows.groupby("dest"):
+        assert mine["time"].is_monotonic_increasing
+    later = weather.assign(precip=np.where(weather["time_hour"] > "2013-07", 99.0, weather["precip"]))
+    changed = flights.selected(table, later)["precip"].ne(rows["precip"])
+    assert changed.any()
+    assert rows[changed]["time"].min() >= pd.Timestamp("2013-07-01", tz="UTC")
+    made = data.partition(departures, "natural", 20, 0, split=SPLIT)
+    assert all(a.max() < b.min() < b.max() < c.min() for a, b, c in zip(made.train, made.val, made.test, strict=True))
 
 
 def test_incomes_borders_and_divisions(income: Dataset) -> None:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -201,6 +202,39 @@ def test_deployments_name_flows_of_the_package(own: Own) -> None:
     module = reproduce.fn.__module__
     assert {entry["entrypoint"] for entry in deployments} == {f"{module}.reproduce", f"{module}.perform"}
     assert "pipelines/" not in (own.folder / "dvc.yaml").read_text()
+
+
+def orders(seed: int) -> pd.DataFrame:
+    """Orders of three shops: late if they are large, more or less."""
+    draws = np.random.default_rng(seed)
+    size = draws.normal(size=120)
+    late = np.where(size + draws.normal(size=120) > 0, "late", "on time")
+    kinds = draws.choice(["a", "b"], 120)
+    return pd.DataFrame({"shop": [f"shop {i % 3}" for i in range(120)], "size": size, "kind": kinds, "late": late})
+
+
+def test_an_imported_file_through_dvc(tmp_path: Path) -> None:
+    """`git init`, `fedweave init .`, `fedweave import` and `dvc repro`; a changed file trains again, nothing else."""
+    subprocess.run(["git", "init", "--quiet", tmp_path / "lab"], check=True)
+    made = Own(tmp_path / "lab", installed(tmp_path / "site"))
+    made.python("fedweave.pipelines.commands.main", "init", ".")
+    file = made.folder / "orders.csv"
+    orders(0).to_csv(file, index=False)
+    words = ["import", "orders.csv", "--client", "shop", "--label", "late", "--methods", "local,fedavg"]
+    command = ["fedweave.pipelines.commands.main", *words, "--rounds", "2", "--seeds", "1", "--force"]
+    assert "next: dvc repro" in made.python(*command)
+    ran = re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro"))
+    assert {"partition@orders", "train@orders-local", "train@orders-fedavg", "report"} <= {*ran}
+    board = pd.read_csv(made.folder / "results" / "orders" / "leaderboard.csv")
+    assert {*board["method"]} == {"Local", "FedAvg"}
+    subprocess.run(["git", "add", "--all"], cwd=made.folder, check=True)
+    names = subprocess.run(["git", "ls-files"], cwd=made.folder, capture_output=True, text=True, check=True).stdout
+    assert {"imports/own_orders.py", "imports/orders.csv", "studies/orders.yaml", "dvc.lock"} <= {*names.split()}
+    made.python(*command)  # the same file
+    assert re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro")) == []
+    orders(1).to_csv(file, index=False)
+    made.python(*command)
+    assert "train@orders-local" in re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro"))
 
 
 def test_init_completes_and_does_not_overwrite(own: Own) -> None:

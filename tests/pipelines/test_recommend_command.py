@@ -21,12 +21,12 @@ def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
         tmp_path / "rows.csv", "site", "sort", tmp_path / "out", methods="ditto", rounds=3, seeds=1, points=2,
         settings=["model.hidden=4"], budget="none",
     )  # fmt: skip
-    shown = capsys.readouterr().out
-    found = fw.Recommendation.load(tmp_path / "out")
-    assert found.lines[0].text in shown
-    assert "recommendation.html shows everything" in shown
+    printed = capsys.readouterr().out
+    advice = fw.Recommendation.load(tmp_path / "out")
+    assert advice.lines[0].text in printed
+    assert "recommendation.html shows everything" in printed
     assert (tmp_path / "out" / "recommendation.html").is_file()
-    first = found.race[found.race["rung"] == 1]
+    first = advice.race[advice.race["rung"] == 1]
     rates = first[first["settings"] != ""].set_index("method")["settings"].str.extract(r"(lr=[\d.]+)")[0]
     assert {*rates.index} == {"local", "fedavg", "fedavg_ft", "ditto"}
     assert rates.nunique() == 1

@@ -139,9 +139,9 @@ def blocks(sizes: list[int], between: float = 0.0) -> tuple[np.ndarray, np.ndarr
 def test_planted_groups_are_found(sizes: list[int], between: float) -> None:
     weights, group = blocks(sizes, between)
     graphs = [weights * (1 + 0.05 * DRAWS.normal(size=weights.shape)) for _ in range(3)]
-    found = groups(graphs)
-    assert found is not None
-    assert agreement(found, group) == 1.0
+    members = groups(graphs)
+    assert members is not None
+    assert agreement(members, group) == 1.0
 
 
 def test_no_groups_are_invented() -> None:

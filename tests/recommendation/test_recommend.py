@@ -41,8 +41,8 @@ def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) 
 @pytest.mark.parametrize("case", ["common", "unrelated", "noise"])
 def test_the_truth_is_told(case: str, tmp_path: Path) -> None:
     """One common model; nobody collaborates; one client loses by the common model."""
-    found = recommended(case, tmp_path / "out")
-    assert truth.right(case, found), str(found)
+    advice = recommended(case, tmp_path / "out")
+    assert truth.right(case, advice), str(advice)
 
 
 def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
@@ -102,11 +102,11 @@ def test_no_test_row_takes_part_in_the_race(grouped: fw.Recommendation, tmp_path
     tested = np.concatenate(federation.partition.test)
     y[tested] = (y[tested] + 1) % truth.CLASSES
     other = replace(federation, dataset=replace(federation.dataset, y=y))
-    found = fw.recommend(other, **SMALL, out=tmp_path / "out")
+    advice = fw.recommend(other, **SMALL, out=tmp_path / "out")
     columns = ["candidate", "validation", "outcome"]
-    pd.testing.assert_frame_equal(found.race[columns], grouped.race[columns], check_exact=True)
-    assert found.board["validation"].tolist() == grouped.board["validation"].tolist()
-    assert found.board["test"].tolist() != grouped.board["test"].tolist()
+    pd.testing.assert_frame_equal(advice.race[columns], grouped.race[columns], check_exact=True)
+    assert advice.board["validation"].tolist() == grouped.board["validation"].tolist()
+    assert advice.board["test"].tolist() != grouped.board["test"].tolist()
 
 
 def test_hidden_and_thinned_federations() -> None:

@@ -74,8 +74,8 @@ def _without_gaps(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
     return times
 
 
-def as_classes(y: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers of the classes [M] and their names, sorted."""
+def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers of the classes [M] and their names, sorted; `least` or more."""
     column = as_column(y, "y", count)
     if np.issubdtype(column.dtype, np.floating):
         if not np.isfinite(column).all() or (column != column.round()).any():
@@ -84,7 +84,7 @@ def as_classes(y: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
         column = column.astype(str)
     names, labels = np.unique(column, return_inverse=True)
-    if len(names) < 2:
+    if len(names) < least:
         raise BadInput(f"y: only one class, {str(names[0])!r}; there is nothing to learn")
     return labels.astype(np.int64), tuple(map(str, names.tolist()))
 

@@ -102,10 +102,10 @@ def compare(
     folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
     study = results.load_study(folder, chosen.study.runs)
     done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)
-    found = (*done.warnings, *findings(done, federation))
-    for line in found:
+    lines = (*done.warnings, *findings(done, federation))
+    for line in lines:
         warnings.warn(line, stacklevel=2)
-    return replace(done, warnings=found)
+    return replace(done, warnings=lines)
 
 
 def fit(

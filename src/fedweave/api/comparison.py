@@ -213,10 +213,10 @@ class Comparison:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
         values = results.values(pair, self._chosen)
         renamed = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
-        found = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
+        test = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
         seeds, clients = renamed[method].shape
-        numbers = (found.difference, found.low, found.high, found.p, found.p_seeds)
-        return Test(method, other, *numbers, found.better, clients, seeds)
+        numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
+        return Test(method, other, *numbers, test.better, clients, seeds)
 
     @property
     def plot(self) -> ComparisonPlots:

@@ -82,9 +82,9 @@ def _cells(column: "pd.Series[Any]", half: int) -> np.ndarray:
     if not types.is_numeric_dtype(column) or len(values) <= BINS:
         return np.asarray(codes) + 1
     numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    known = numbers[:half][np.isfinite(numbers[:half])]
+    finite = numbers[:half][np.isfinite(numbers[:half])]
     bins = min(BINS, half // 2)
-    edges = np.unique(np.quantile(known, np.linspace(0, 1, bins + 1)[1:-1])) if len(known) else known
+    edges = np.unique(np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1])) if len(finite) else finite
     return np.where(np.isnan(numbers), 0, np.searchsorted(edges, numbers) + 1)
 
 

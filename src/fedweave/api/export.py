@@ -174,8 +174,8 @@ def _versions(about: dict[str, Any]) -> dict[str, str]:
     """Of the packages that the folder needs, and of fedweave."""
     texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
     names = ("numpy", "pandas", "safetensors", "torch", *(["scikit-learn"] if texts else []))
-    found = {name: version(name).split("+")[0] for name in names}
-    return {**found, "fedweave": version("fedweave"), "python": platform.python_version()}
+    versions = {name: version(name).split("+")[0] for name in names}
+    return {**versions, "fedweave": version("fedweave"), "python": platform.python_version()}
 
 
 def _write_files(target: Path, about: dict[str, Any]) -> None:

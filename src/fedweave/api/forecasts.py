@@ -122,7 +122,7 @@ def _cut(
 ) -> Windows:
     """Windows of every series in the order of time."""
     window, horizon, stride = options.window or 1, options.horizon or 1, options.stride
-    found = []
+    pieces = []
     order = np.lexsort((time, series))
     for rows in np.split(order, np.flatnonzero(np.diff(series[order])) + 1):
         who, span = names[owner[rows[0]]], window + horizon
@@ -140,8 +140,8 @@ def _cut(
         whole = np.isfinite(cut[:, :, :window]).all((1, 2)) & np.isfinite(cut[:, :width, window:]).all((1, 2))
         cut, start = cut[whole], start[whole]
         x, y = cut[:, :, :window].transpose(0, 2, 1), cut[:, :width, window:].reshape(len(cut), -1)
-        found.append((x, y, rows[start], start, int((~whole).sum())))
-    parts = [*zip(*found, strict=True)]
+        pieces.append((x, y, rows[start], start, int((~whole).sum())))
+    parts = [*zip(*pieces, strict=True)]
     x, y, first, start = (np.concatenate(part) for part in parts[:4])
     return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
 

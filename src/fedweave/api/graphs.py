@@ -8,9 +8,9 @@ import numpy as np
 
 from fedweave.api import arrays
 from fedweave.api.columns import column_values, feature_columns, named_columns
-from fedweave.api.options import Arrangement, RowOptions, arrange, structure
+from fedweave.api.options import Arrangement, RowOptions, arrange, partition_fields, structure
 from fedweave.api.reading import read_pairs, read_table
-from fedweave.api.tables import fit_columns
+from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
 from fedweave.data.partitions.splits import PARTS
@@ -34,9 +34,20 @@ def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
 
 
 def of_tables(
-    nodes: Any, edges: Any, node: str, client: str, label: str, features: Sequence[str] | None, options: RowOptions
+    nodes: Any,
+    edges: Any,
+    node: str,
+    client: str,
+    label: str,
+    features: Sequence[str] | None,
+    options: RowOptions,
+    preprocessing: Preprocessing | None = None,
 ) -> dict[str, Any]:
-    """The fields of a federation of a table of nodes and one of edges."""
+    """The fields of a federation of a table of nodes and one of edges.
+
+    Args:
+        preprocessing: of the columns; default: fitted on the training rows.
+    """
     table = read_table(nodes)
     named = named_columns(table, options)
     chosen = feature_columns(table, client, [label], features, {**named, "node": node})
@@ -44,7 +55,7 @@ def of_tables(
         raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
-    preprocessing = fit_columns(table, chosen, arrangement.rows["train"], embed=False)
+    preprocessing = preprocessing or fit_columns(table, chosen, arrangement.rows["train"], embed=False)
     pairs = _positions(edges, table[node].tolist())
     within = arrangement.owner[pairs[0]] == arrangement.owner[pairs[1]]
     dropped = int((~within).sum())
@@ -98,13 +109,4 @@ def _fields(
     partition = Partition(
         parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **structure(arrangement, options)
     )
-    return {
-        "dataset": dataset,
-        "partition": partition,
-        "setting": "own",
-        "dealt": arrays.given_block(dataset, partition),
-        "normalize": options.normalize or "none",
-        "shape": tuple(x.shape[1:]),
-        "classes": arrangement.classes,
-        "notes": notes,
-    }
+    return partition_fields(dataset, partition, arrangement, options, x.shape[1:], notes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave import data, results
-from fedweave.api import arrays, rows
+from fedweave.api import arrays, graphs, rows
 from fedweave.api.federation import Federation
 from fedweave.api.folder import write as describe
 from fedweave.api.options import RowOptions
@@ -31,19 +31,23 @@ STATE = "state-{}.pt"
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of newcomers, as `Federation.from_pandas` or `from_arrays` takes them.
+    """Rows of newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
 
     Attributes:
-        rows: a table, or features [M, ...].
-        client: name of a column, or the client of each row.
-        label: name of a column, or the target of each row.
+        rows: a table, features [M, ...], or a graph for each newcomer.
+        client: name of a column, or the client of each row; None for graphs without a table.
+        label: name of a column, or the target of each row; None for graphs without a table.
         options: such as time, split and shares.
+        edges: of a table of nodes.
+        node: the column with the names of nodes.
     """
 
     rows: Any
     client: Any
     label: Any
     options: dict[str, Any]
+    edges: Any = None
+    node: str = "node"
 
 
 def store(folder: Path, seed: int, state: State) -> None:
@@ -56,45 +60,71 @@ def store(folder: Path, seed: int, state: State) -> None:
         save_tensors(folder / STATE.format(seed), {"state": content})
 
 
-def extended(known: Federation, given: Data) -> Federation:
-    """`known` with more clients behind the others; what was fitted on its training rows stays as it is.
+def extended(federation: Federation, given: Data) -> Federation:
+    """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
 
     Raises:
         BadInput: rows of another form, a class that training did not have, or the name of a client that is there.
     """
-    if known.dataset.kind != "images" or known.partition.test_weight is not None:
-        raise BadInput(f"join: {known.name} holds {known.dataset.kind}; newcomers need rows of their own")
-    fresh, encoded = _fresh(known, given)
-    twice = [name for name in fresh.names if name in known.names]
+    if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
+        raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
+    graph = federation.dataset.kind == "graph"
+    fresh, encoded = (_fresh_graphs if graph else _fresh)(federation, given)
+    twice = [name for name in fresh.names if name in federation.names]
     if twice:
         raise BadInput(f"join: client {twice[0]!r} is there already; give newcomers other names")
-    count = len(known.dataset.x)
-    both = {part: (getattr(known.partition, part), getattr(fresh.partition, part)) for part in PARTS}
-    parts = {part: old + tuple(mine + count for mine in new) for part, (old, new) in both.items()}
-    partition = Partition(**parts, relation=known.partition.relation, names=known.names + fresh.names)
-    dataset = _joined(known, fresh, encoded)
+    partition = _grown(federation, fresh)
+    dataset = _joined(federation, fresh, encoded)
     return replace(
-        known, dataset=dataset, partition=partition, dealt=arrays.given_block(dataset, partition),
-        normalize=_fixed(known), preprocessing=_preprocessing(dataset), notes=(),
+        federation, dataset=dataset, partition=partition, dealt=arrays.given_block(dataset, partition),
+        normalize=_fixed(federation), preprocessing=_preprocessing(dataset), notes=(),
     )  # fmt: skip
 
 
-def _fresh(known: Federation, given: Data) -> tuple[Federation, np.ndarray]:
+def _grown(federation: Federation, fresh: Federation) -> Partition:
+    """The partition with the newcomers' rows, or nodes, behind the others."""
+    count, old, new = len(federation.dataset.x), federation.partition, fresh.partition
+    if old.nodes is None:
+        parts = {part: getattr(old, part) + tuple(rows + count for rows in getattr(new, part)) for part in PARTS}
+    else:  # parts and edges number the nodes of a client
+        parts = {part: getattr(old, part) + getattr(new, part) for part in (*PARTS, "edges")}
+        parts["nodes"] = old.nodes + tuple(nodes + count for nodes in new.nodes or ())
+    return Partition(**parts, relation=old.relation, names=federation.names + fresh.names)
+
+
+def _fresh_graphs(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]:
+    """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **given.options})
+    own = federation.preprocessing
+    if (own is None) != (given.edges is None):
+        way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
+        raise BadInput(f"join: {federation.name} was made from {way}")
+    if own is None:
+        fresh = Federation(**graphs.of_graphs(given.rows, options))
+        return fresh, fresh.dataset.x
+    used, client, label = [column.name for column in own.columns], given.client or "client", given.label or "label"
+    fresh = Federation(**graphs.of_tables(given.rows, given.edges, given.node, client, label, used, options, own))
+    return fresh, fresh.dataset.x
+
+
+def _fresh(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
-    task: dict[str, Any] = {"target": "numbers"} if known.dataset.targets_are == "numbers" else {}
-    channels = known.dataset.channels
+    if given.client is None or given.label is None:
+        raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
+    task: dict[str, Any] = {"target": "numbers"} if federation.dataset.targets_are == "numbers" else {}
+    channels = federation.dataset.channels
     if channels:
-        task = {"window": known.shape[0], "horizon": known.dataset.outputs // len(channels)}
-    options = RowOptions(**{"name": known.name, **task, **given.options})
-    if known.preprocessing is None and not hasattr(given.rows, "columns"):
+        task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **task, **given.options})
+    if federation.preprocessing is None and not hasattr(given.rows, "columns"):
         fresh = Federation(**rows.of_arrays(given.rows, given.label, given.client, options))
         return fresh, fresh.dataset.x
-    used = [column["name"] for column in known.dataset.columns if column.get("role") != "time"]
-    if known.preprocessing is None:
+    used = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
+    if federation.preprocessing is None:
         others = rows.TableOptions(used[len(channels) :])
         fresh = Federation(**rows.of_table(given.rows, given.client, given.label, others, options))
         return fresh, fresh.dataset.x
-    own = known.preprocessing
+    own = federation.preprocessing
     words = {c.name: list(c.words) or c.buckets for c in own.columns if c.is_text}
     coded = any(column.coded for column in own.columns)
     way = rows.TableOptions(used, coded or None, "client", words)
@@ -104,12 +134,12 @@ def _fresh(known: Federation, given: Data) -> tuple[Federation, np.ndarray]:
     grown = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
     owner = np.zeros(len(given.rows), dtype=np.int64)
     for i in range(len(fresh)):
-        owner[np.concatenate([getattr(fresh.partition, part)[i] for part in PARTS])] = len(known) + i
+        owner[np.concatenate([getattr(fresh.partition, part)[i] for part in PARTS])] = len(federation) + i
     return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(given.rows, owner))
 
 
-def _joined(known: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
-    old, new = known.dataset, fresh.dataset
+def _joined(federation: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
+    old, new = federation.dataset, fresh.dataset
     if encoded.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
         raise BadInput(
             f"join: rows of shape {[*encoded.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
@@ -119,41 +149,42 @@ def _joined(known: Federation, fresh: Federation, encoded: np.ndarray) -> Datase
     columns = old.columns if fresh.preprocessing is None else tuple(fresh.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:
         return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)
-    unknown = [name for name in fresh.classes if name not in known.classes]
+    unknown = [name for name in fresh.classes if name not in federation.classes]
     if unknown:
         raise BadInput(f"join: class {unknown[0]!r} was not in training, so no model knows it; drop its rows")
-    place = np.array([known.classes.index(name) for name in fresh.classes])
-    return replace(old, x=x, y=np.concatenate([old.labels, place[new.labels]]), columns=columns)
+    place = np.array([federation.classes.index(name) for name in fresh.classes])
+    edges = None if old.edges is None else np.concatenate([old.links, new.links + len(old.x)], axis=1)
+    return replace(old, x=x, y=np.concatenate([old.labels, place[new.labels]]), columns=columns, edges=edges)
 
 
 def _preprocessing(dataset: Dataset) -> Preprocessing | None:
     return None if not dataset.columns or "role" in dataset.columns[0] else Preprocessing.from_data(dataset.columns)
 
 
-def _fixed(known: Federation) -> Any:
+def _fixed(federation: Federation) -> Any:
     """The scaling of training with its numbers, so that newcomers change nothing of it."""
-    given = known.normalize
+    given = federation.normalize
     block = dict(given) if hasattr(given, "keys") else {"name": given}
     if block["name"] == "standard":
-        scaling = data.fit_scaling(known.dataset, known.partition, given)
+        scaling = data.fit_scaling(federation.dataset, federation.partition, given)
         pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
         block |= dict(zip(("mean", "std"), pair, strict=True))
-    if known.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
-        offset, unit = data.fit_units(known.dataset, known.partition, given)
+    if federation.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
+        offset, unit = data.fit_units(federation.dataset, federation.partition, given)
         block["targets"] = {"offset": offset[0].astype(float).tolist(), "unit": unit[0].astype(float).tolist()}
     return block if len(block) > 1 else given
 
 
-def join(result: "MethodResult", known: Federation, given: Data, rounds: int, freeze: bool, out: Any) -> Any:
+def join(result: "MethodResult", federation: Federation, given: Data, rounds: int, freeze: bool, out: Any) -> Any:
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
-    _check(result, known, rounds)
-    grown = extended(known, given)
+    _check(result, federation, rounds)
+    grown = extended(federation, given)
     run = serving.run_of(dict(result.run.info))
     task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
     before = result.run.info["spec"]["train"]["rounds"]
-    late = len(grown) - len(known)
+    late = len(grown) - len(federation)
     train = replace(run.train, rounds=before + rounds, newcomers=late, join_round=before, freeze=freeze)
     prepared = repetition.prepare(
         replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
@@ -168,11 +199,13 @@ def join(result: "MethodResult", known: Federation, given: Data, rounds: int, fr
     return done[next(iter(done.methods))]
 
 
-def _check(result: "MethodResult", known: Federation, rounds: int) -> None:
+def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
-    if known.names != result.clients:
-        raise BadInput(f"join: {known.name} has other clients than the run; give known= the federation of the training")
+    if federation.names != result.clients:
+        raise BadInput(
+            f"join: {federation.name} has other clients than the run; give federation= the one of the training"
+        )
     if result.run.info["spec"]["train"].get("newcomers"):
         raise BadInput("join: clients have joined this run already; train all of them from the start")
 

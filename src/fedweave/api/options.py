@@ -32,6 +32,7 @@ class RowOptions:
     stride: int = 1
     name: str = "own-data"
     seed: int = 0
+    least_classes: int = 2  # newcomers may have one, as training had others
 
     @property
     def forecasts(self) -> bool:
@@ -75,7 +76,7 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
-    labels, classes, numbers = as_targets(y, count, options.target)
+    labels, classes, numbers = as_targets(y, count, options.target, options.least_classes)
     owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.of_split(count))
     if labels is not None:
@@ -94,9 +95,21 @@ def structure(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
 def federation_fields(
     dataset: Dataset, arrangement: Arrangement, options: RowOptions, shape: tuple[int, ...], notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The fields of a federation of rows."""
+    """The fields of a federation of independent rows."""
     rows = arrangement.rows
     partition = Partition(rows["train"], rows["val"], rows["test"], **structure(arrangement, options))
+    return partition_fields(dataset, partition, arrangement, options, shape, notes)
+
+
+def partition_fields(
+    dataset: Dataset,
+    partition: Partition,
+    arrangement: Arrangement,
+    options: RowOptions,
+    shape: tuple[int, ...],
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """The fields of a federation whose partition is given."""
     return {
         "dataset": dataset,
         "partition": partition,

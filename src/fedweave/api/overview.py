@@ -51,8 +51,8 @@ def table(made: "Federation") -> "pd.DataFrame":
 def small_clients(made: "Federation") -> list[str]:
     """See `Federation.small_clients`."""
     few = [name for name, held in zip(made.names, made.partition.test, strict=True) if len(held) < SMALL]
-    shown = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
-    text = f"{len(few)} of {len(made)} clients have fewer than {SMALL} test rows ({shown}); their scores say little"
+    examples = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
+    text = f"{len(few)} of {len(made)} clients have fewer than {SMALL} test rows ({examples}); their scores say little"
     return [text] if few else []
 
 

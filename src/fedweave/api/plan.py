@@ -58,10 +58,10 @@ class Plan:
         run = self.study.run(key)
         model, metric = str(run.task.model["name"]), str(run.task.metric)
         parts = (METHODS[run.method], run.task.model.get("code"), MODELS.get(model), METRICS.get(metric))
-        known = (run.method, model, metric, *map(id, parts), *plugins.loaded())
-        if known not in _CODES:
-            _CODES[known] = (_code(run), parts)
-        return _CODES[known][0]
+        entry = (run.method, model, metric, *map(id, parts), *plugins.loaded())
+        if entry not in _CODES:
+            _CODES[entry] = (_code(run), parts)
+        return _CODES[entry][0]
 
 
 # What was asked for -> (hash, the objects of the key, so that no other object gets their ids).
@@ -171,10 +171,10 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
-    found = [(given, *_method(one)) for given, one in pairs]
-    counts = [method for _, method, _ in found]
+    entries = [(given, *_method(one)) for given, one in pairs]
+    counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
-    for given, method, options in found:
+    for given, method, options in entries:
         suffix = ",".join(f"{key}={value}" for key, value in options.items())
         name = given or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
         if name in named:
@@ -204,9 +204,9 @@ def _method(one: Any) -> tuple[str, dict[str, Any]]:
 
 def _registered(cls: type[Method]) -> str:
     """The name of a method's class; a user's own class is registered under its own name."""
-    known = {value: name for name, value in METHODS.items()}
-    if cls in known:
-        return known[cls]
+    names = {value: name for name, value in METHODS.items()}
+    if cls in names:
+        return names[cls]
     name = cls.__name__.lower()
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing or "__dataclass_fields__" not in vars(cls) or not getattr(cls, "label", ""):

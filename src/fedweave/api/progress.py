@@ -1,7 +1,8 @@
 """What a comparison tells while it runs: a bar, an estimate of its duration, and reports for callbacks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,16 +44,16 @@ Callback = Callable[[Progress], None]
 class Bar:
     """A progress bar over rounds; hands what happens to the callbacks."""
 
-    def __init__(self, shown: bool, total: int, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, visible: bool, total: int, callbacks: Sequence[Callback]) -> None:
         from tqdm import tqdm
 
         self.callbacks = tuple(callbacks)
-        self.bar = tqdm(total=total, unit="round", disable=not shown, dynamic_ncols=True, mininterval=0.5)
-        self.shown = shown
+        self.bar = tqdm(total=total, unit="round", disable=not visible, dynamic_ncols=True, mininterval=0.5)
+        self.visible = visible
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        if self.shown:
+        if self.visible:
             self.bar.write(line)
 
     def begin(self, method: str, extra: int) -> None:
@@ -90,28 +91,36 @@ def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
     Methods differ, so this says minutes from hours and not more.
     """
     workers, _ = share(prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients)
+    with one_thread():
+        seconds = round_times(prepared, prepared.run.seeds[0], TIMED)
+    waves = -(-len(study.seeds) // workers)
+    trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
+    last = seconds[-1] if seconds else float("nan")
+    return last * prepared.rounds * len(study.runs) * (waves + trials)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch computes with one thread, as repetitions that run at once do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        seconds = _round_seconds(prepared)
+        yield
     finally:
         torch.set_num_threads(threads)
-    waves = -(-len(study.seeds) // workers)
-    trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
-    return seconds * prepared.rounds * len(study.runs) * (waves + trials)
 
 
-def _round_seconds(prepared: repetition.PreparedRun) -> float:
-    spent = float("nan")
-    reports = repetition.repeat(prepared, prepared.run.seeds[0])
-    for _ in range(min(TIMED, prepared.rounds)):
+def round_times(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:
+    """Seconds of each of the first `count` rounds with their evaluation; fewer where training diverges."""
+    seconds, reports = [], repetition.repeat(prepared, seed)
+    for _ in range(min(count, prepared.rounds)):
         begun = time.perf_counter()
         try:
             next(reports)
         except Diverged:
             break
-        spent = time.perf_counter() - begun
-    return spent
+        seconds.append(time.perf_counter() - begun)
+    return seconds
 
 
 def duration(seconds: float) -> str:

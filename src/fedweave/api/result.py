@@ -89,17 +89,17 @@ class MethodResult:
         Raises:
             BadInput: the method has no graph.
         """
-        kept = results.graphs(self.run, seed)
-        if kept is None:
+        stored = results.graphs(self.run, seed)
+        if stored is None:
             raise BadInput(
                 f"graph: {self.name} keeps no collaboration graph; methods that do: {', '.join(self._others())}"
             )
-        return kept
+        return stored
 
     def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
         """Who learns from whom, averaged over layers: learners (rows) by sources (columns), after the last round."""
-        kept = self.graphs(seed)
-        weights = kept.weights[-1 if round is None else kept.at(round)].mean(0)
+        stored = self.graphs(seed)
+        weights = stored.weights[-1 if round is None else stored.at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 
     def models(self, seed: int | None = None) -> dict[str, Any]:
@@ -167,8 +167,8 @@ class MethodResult:
         return export(self, Path(folder), self._predictor(model), client, seed)
 
     def join(
-        self, rows: Any, *, client: Any, label: Any, rounds: int = 10, freeze: bool = False,
-        known: Any = None, out: Path | str | None = None, **options: Any,
+        self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
+        rounds: int = 10, freeze: bool = False, federation: Any = None, out: Path | str | None = None, **options: Any,
     ) -> "MethodResult":  # fmt: skip
         """Let clients join after training, in the method's own way, and go on for some rounds.
 
@@ -176,11 +176,12 @@ class MethodResult:
         client is chosen by validation from those after the newcomers joined. These are judged by their own test rows.
 
         Args:
-            rows: of the newcomers, as `Federation.from_pandas` or `from_arrays` takes them.
-            client, label: names of columns, or one value for each row.
+            rows: of the newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
+            client, label: names of columns, or one value for each row; graphs without a table need none.
+            edges, node: as in `Federation.from_graphs`, of a table of nodes.
             rounds: after they joined.
             freeze: the server learns nothing more, so newcomers fine-tune what it sends, and the others do not change.
-            known: the federation of the training, where the results were loaded from a folder.
+            federation: that of the training, where the results were loaded from a folder.
             out: folder for the results; default: one that goes with the returned object.
             options: of the newcomers' split: split, shares, time, gap, recording, val and seed.
 
@@ -192,13 +193,11 @@ class MethodResult:
         """
         from fedweave.api import newcomers
 
-        given = newcomers.Data(rows, client, label, options)
-        known = self.comparison.federation if known is None else known
-        if known is None:
-            raise BadInput(
-                "join: the rows of training are not in memory; give known= the federation that was trained on"
-            )
-        made: MethodResult = newcomers.join(self, known, given, rounds, freeze, out)
+        given = newcomers.Data(rows, client, label, options, edges, node)
+        federation = self.comparison.federation if federation is None else federation
+        if federation is None:
+            raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
+        made: MethodResult = newcomers.join(self, federation, given, rounds, freeze, out)
         return made
 
     def _predictor(self, model: Any) -> Predictor:
@@ -220,5 +219,5 @@ class MethodResult:
         return self.comparison.save(folder)
 
     def _others(self) -> list[str]:
-        found = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
-        return found or ["pfedgraph, fedaghn and others"]
+        names = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
+        return names or ["pfedgraph, fedaghn and others"]

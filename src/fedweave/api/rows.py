@@ -145,8 +145,10 @@ def _of_series(
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     if not columns.pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
-    known = [table[name].to_numpy(dtype=object if table[name].dtype == object else None) for name in (*labels, *others)]
-    values, rest = np.stack(known[: len(labels)], 1), np.stack(known[len(labels) :], 1) if others else None
+    channels = [
+        table[name].to_numpy(dtype=object if table[name].dtype == object else None) for name in (*labels, *others)
+    ]
+    values, rest = np.stack(channels[: len(labels)], 1), np.stack(channels[len(labels) :], 1) if others else None
     fields = forecasts.of_steps(values, rest, column_values(table, client), options)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in named:

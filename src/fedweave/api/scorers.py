@@ -26,9 +26,9 @@ def named_metric(metric: Any) -> str | None:
         plugins.look_for(metric, METRICS)
         return metric
     made = metric if isinstance(metric, Metric) else _made(metric)
-    known = METRICS.get(made.name)
-    if known is not None and known != made and definition(known.function) != definition(made.function):
-        where = definition(known.function)[0]
+    registered = METRICS.get(made.name)
+    if registered is not None and registered != made and definition(registered.function) != definition(made.function):
+        where = definition(registered.function)[0]
         raise BadInput(f"metric: {made.name!r} is the name of another metric, in {where}; rename yours")
     METRICS[made.name] = made
     return made.name

@@ -243,11 +243,11 @@ def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None
 
     Where a client has no value, or one value only, its numbers are those of all clients; a constant is divided by 1.
     """
-    known = values[finite]
-    if not len(known) and all_clients:
+    present = values[finite]
+    if not len(present) and all_clients:
         return all_clients
-    median = float(np.median(known))
-    filled = np.concatenate([known, np.full(len(values) - len(known), median)])
+    median = float(np.median(present))
+    filled = np.concatenate([present, np.full(len(values) - len(present), median)])
     mean, std = float(filled.mean()), float(filled.std())
     constant = std <= 1e-12 * abs(mean)
     return median, mean, (all_clients[2] if all_clients else 1.0) if constant else std

@@ -19,13 +19,14 @@ class Targets(NamedTuple):
     numbers: np.ndarray | None
 
 
-def as_targets(y: Any, count: int, target: str | None = None) -> Targets:
+def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) -> Targets:
     """Classes where `y` holds names, truth values or few whole numbers, and numbers where it has fractions.
 
     Args:
         y: the target of each row.
         count: of rows.
         target: "classes" or "numbers"; None decides as above.
+        least: different classes that there must be.
 
     Raises:
         BadInput: a target is missing, no number where numbers are wanted, or it is not clear what is wanted.
@@ -40,7 +41,7 @@ def as_targets(y: Any, count: int, target: str | None = None) -> Targets:
             raise BadInput(f"y: is missing or infinite in {int((~np.isfinite(column)).sum())} rows; drop them first")
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
-    labels, classes = as_classes(column, count)
+    labels, classes = as_classes(column, count, least)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MOST_WHOLE:
         raise BadInput(
             f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"

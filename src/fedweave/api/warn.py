@@ -21,7 +21,7 @@ def findings(done: "Comparison", federation: Federation) -> list[str]:
 
 def _unfinished(done: "Comparison") -> list[str]:
     """Methods whose validation was best in the last round of most repetitions."""
-    found = []
+    names = []
     for name in done.methods:
         run = done[name].run
         if run.info["select"] == "last" or run.trained_rounds < 2:
@@ -30,10 +30,10 @@ def _unfinished(done: "Comparison") -> list[str]:
         rounds = done[name].chosen().groupby("seed")["round"].max()
         late = int((rounds == last).sum())
         if 2 * late > len(rounds):
-            found.append(f"{name} ({late} of {len(rounds)} seeds)")
-    if not found:
+            names.append(f"{name} ({late} of {len(rounds)} seeds)")
+    if not names:
         return []
-    return [f"the best validation round is the last one for {', '.join(found)}; more rounds may change the result"]
+    return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
 
 
 def _controls(done: "Comparison") -> list[str]:

@@ -71,24 +71,24 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
     rival = next(name for name in order if name != alone or len(order) == 1)
     pays = None
     if alone in compared and rival != alone:
-        kept = per_client.losing(done.runs[rival], done.runs[alone])
-        mixed = _values(done, with_own_models(chosen, done.runs[rival].name, done.runs[alone].name, kept))
+        losers = per_client.losing(done.runs[rival], done.runs[alone])
+        mixed = _values(done, with_own_models(chosen, done.runs[rival].name, done.runs[alone].name, losers))
         pays = statistics.against(mixed, [(rival, alone)], higher)[0]
     others = [name for name in order if name not in (rival, alone)]
     tests = {test.other: test for test in statistics.against(values, [(rival, name) for name in others], higher)}
     tests |= {alone: pays} if pays else {}
     board = _board(done, order, rival, tests, values, by_name)
     picked = alone if pays and pays.better != rival else cheapest(board[board["method"] != alone])
-    woven, graph, found = _structure(done, board, chosen)
+    woven, graph, members = _structure(done, board, chosen)
     kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
-    if kind == PERSONAL and picked == woven and found is not None:
+    if kind == PERSONAL and picked == woven and members is not None:
         kind = GROUPS
     empty = pd.DataFrame(columns=per_client.COLUMNS)
     clients = per_client.table(compared, done.runs[alone], chosen) if alone in compared else empty
     own = {name: _names_of(done.runs[name], per_client.losing(done.runs[name], done.runs[alone]))
            for name in dict.fromkeys((picked, rival)) if alone in compared and name != alone}  # fmt: skip
     worth = tuple(_graph_tests(values, woven, higher))
-    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, found, worth, own)
+    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, members, worth, own)
 
 
 def with_own_models(chosen: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
@@ -183,20 +183,20 @@ def _structure(
         run = done.runs[name]
         graphs = finals.seed_graphs(run, chosen)
         if graphs:
-            names, found = run.client_names, groups(graphs)
+            names, members = run.client_names, groups(graphs)
             graph = pd.DataFrame(np.mean(graphs, axis=0), index=names, columns=names)
-            return str(name), graph, None if found is None else tuple(map(int, found))
+            return str(name), graph, None if members is None else tuple(map(int, members))
     return "", None, None
 
 
 def _graph_tests(values: Mapping[str, np.ndarray], woven: str, higher: bool) -> list[dict[str, Any]]:
     """The learned graph against others, where the method could be trained with them."""
     there = [graph for graph in GRAPHS if f"{woven}-{graph}" in values]
-    found = statistics.against(values, [(woven, f"{woven}-{graph}") for graph in there], higher) if there else []
+    tests = statistics.against(values, [(woven, f"{woven}-{graph}") for graph in there], higher) if there else []
     return [
         {
             "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
             "verdict": "better" if test.better == woven else "worse" if test.better else "no difference",
         }
-        for graph, test in zip(there, found, strict=True)
+        for graph, test in zip(there, tests, strict=True)
     ]  # fmt: skip

@@ -106,12 +106,12 @@ def proposed(made: Plan, entered: Sequence[Candidate], count: int) -> list[Candi
     except ImportError as error:
         way = "pip install 'fedweave[pipeline]', or use settings=1"
         raise BadInput(f"settings: {count} for each method need Optuna ({error}); {way}") from error
-    found: list[Candidate] = []
+    proposals: list[Candidate] = []
     for one in entered:
         drawn = points(made.study, f"{made.federation.name}-{one.name}", count - 1)
         others = ({**one.settings, **point} for point in drawn)
-        found += [one, *(replace(one, name=f"{one.name}-s{i}", settings=s) for i, s in enumerate(others, 2))]
-    return found
+        proposals += [one, *(replace(one, name=f"{one.name}-s{i}", settings=s) for i, s in enumerate(others, 2))]
+    return proposals
 
 
 def woven(candidate: Candidate) -> list[Candidate]:

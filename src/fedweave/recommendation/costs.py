@@ -1,14 +1,12 @@
 """What a recommendation will cost, and what fits into its budget of time."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from fedweave.api.plan import Plan
-from fedweave.errors import BadInput, Diverged
+from fedweave.api.progress import one_thread, round_times
+from fedweave.errors import BadInput
 from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
@@ -85,30 +83,15 @@ class Costs:
 
 def measured(made: Plan, entries: Mapping[str, Candidate]) -> Costs:
     """Costs from a few rounds of every entry on one core; `made` has a run for each."""
-    threads, seconds, workers = torch.get_num_threads(), dict[str, float](), 1
-    torch.set_num_threads(1)
-    try:
+    seconds, workers = dict[str, float](), 1
+    with one_thread():
         for name in entries:
             run = made.study.run(f"{made.federation.name}-{name}")
             bench = repetition.prepare(run, *made.inputs)
             workers, _ = share(bench.method.network, len(race.SEEDS), bench.device, bench.federation.clients)
-            seconds[name] = _round(bench) * bench.rounds / run.train.rounds
-    finally:
-        torch.set_num_threads(threads)
+            fastest = min(round_times(bench, race.SEEDS[0], TIMED), default=0.0)
+            seconds[name] = fastest * bench.rounds / run.train.rounds
     return Costs(entries, seconds, workers)
-
-
-def _round(bench: repetition.PreparedRun) -> float:
-    """Seconds of a round with its evaluation."""
-    spent, reports = [], repetition.repeat(bench, race.SEEDS[0])
-    for _ in range(min(TIMED, bench.rounds)):
-        begun = time.perf_counter()
-        try:
-            next(reports)
-        except Diverged:
-            break
-        spent.append(time.perf_counter() - begun)
-    return min(spent, default=0.0)
 
 
 def scheduled(costs: Costs, wanted: Schedule, limit: float) -> Schedule:

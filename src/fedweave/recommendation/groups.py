@@ -31,15 +31,15 @@ def groups(graphs: Sequence[np.ndarray]) -> np.ndarray | None:
     between = mean - np.diag(np.diag(mean))
     if between.sum() < OTHERS * mean.sum():
         return None
-    found, quality = partition(mean)
+    members, quality = partition(mean)
     if quality < DENSER:
         return None
     if len(graphs) > 1:
         from sklearn.metrics import adjusted_rand_score
 
-        if np.mean([adjusted_rand_score(found, partition(graph)[0]) for graph in graphs]) < AGREEMENT:
+        if np.mean([adjusted_rand_score(members, partition(graph)[0]) for graph in graphs]) < AGREEMENT:
             return None
-    return found
+    return members
 
 
 def partition(weights: np.ndarray) -> tuple[np.ndarray, float]:
@@ -68,8 +68,8 @@ def modularity(affinity: np.ndarray, group: np.ndarray) -> float:
     return float(((affinity - expected) * (group[:, None] == group)).sum() / total)
 
 
-def agreement(found: np.ndarray, truth: np.ndarray) -> float:
+def agreement(labels: np.ndarray, truth: np.ndarray) -> float:
     """Adjusted Rand index of two groupings [N]: 1 where they are the same, 0 on average by chance."""
     from sklearn.metrics import adjusted_rand_score
 
-    return float(adjusted_rand_score(truth, found))
+    return float(adjusted_rand_score(truth, labels))

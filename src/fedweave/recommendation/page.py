@@ -41,7 +41,7 @@ class Gains(NamedTuple):
     bars: list[Bar]
 
 
-def build(found: Recommendation) -> Path:
+def build(advice: Recommendation) -> Path:
     """Write the page of a recommendation into its folder and return its path."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -49,45 +49,45 @@ def build(found: Recommendation) -> Path:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    path = found.folder / PAGE
+    path = advice.folder / PAGE
     template = environment.get_template("recommendation.html")
-    write_atomic(path, distinct(plots.together(lambda: template.render(context(found)))))
+    write_atomic(path, distinct(plots.together(lambda: template.render(context(advice)))))
     return path
 
 
-def context(found: Recommendation) -> dict[str, Any]:
+def context(advice: Recommendation) -> dict[str, Any]:
     """Names for the template."""
-    comparison = found.comparison
-    study = results.load_study(found.folder)
-    labels = dict(zip(found.board["method"], found.board["label"], strict=True))
-    metric = str(found.facts["metric"])
+    comparison = advice.comparison
+    study = results.load_study(advice.folder)
+    labels = dict(zip(advice.board["method"], advice.board["label"], strict=True))
+    metric = str(advice.facts["metric"])
     return {
         "name": comparison.study.runs[0].info["dataset"],
-        "lines": found.lines,
-        "notes": found.facts["notes"],
-        "tiles": _tiles(found, len(comparison.clients)),
+        "lines": advice.lines,
+        "notes": advice.facts["notes"],
+        "tiles": _tiles(advice, len(comparison.clients)),
         "metric": metric,
         "unit": unit(metric),
-        "board": [_method(row, metric) for row in found.board.to_dict("records")],
+        "board": [_method(row, metric) for row in advice.board.to_dict("records")],
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
-        "clients": list(_gains(found, labels, metric)),
-        "graph": _graph(found),
-        "woven": labels.get(found.facts["woven"], ""),
-        "tests": [{**test, "text": _signed(test["difference"], metric)} for test in found.facts["graph_tests"]],
-        "rows": [_share(row, metric) for row in found.rows.to_dict("records")],
-        "curve": _curve(found, study, metric),
-        "race": [_candidate(row, metric) for row in found.race.to_dict("records")],
-        "picked": found.method,
-        "facts": found.facts,
+        "clients": list(_gains(advice, labels, metric)),
+        "graph": _graph(advice),
+        "woven": labels.get(advice.facts["woven"], ""),
+        "tests": [{**test, "text": _signed(test["difference"], metric)} for test in advice.facts["graph_tests"]],
+        "rows": [_share(row, metric) for row in advice.rows.to_dict("records")],
+        "curve": _curve(advice, study, metric),
+        "race": [_candidate(row, metric) for row in advice.race.to_dict("records")],
+        "picked": advice.method,
+        "facts": advice.facts,
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
 
 
-def _tiles(found: Recommendation, clients: int) -> list[tuple[str, str]]:
-    methods = found.race["method"].nunique()
-    seconds = float(found.facts["seconds"])
+def _tiles(advice: Recommendation, clients: int) -> list[tuple[str, str]]:
+    methods = advice.race["method"].nunique()
+    seconds = float(advice.facts["seconds"])
     spent = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
-    tiles = [(clients, "clients"), (methods, "methods"), (found.race["candidate"].nunique(), "candidates")]
+    tiles = [(clients, "clients"), (methods, "methods"), (advice.race["candidate"].nunique(), "candidates")]
     return [*((str(number), word) for number, word in tiles), (spent, "in all")]
 
 
@@ -104,16 +104,16 @@ def _method(row: dict[str, Any], metric: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gains(found: Recommendation, labels: dict[str, str], metric: str) -> Iterator[Gains]:
+def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Iterator[Gains]:
     """A figure for every method, the recommended one first."""
-    if found.clients.empty:
+    if advice.clients.empty:
         return
-    ends = found.clients[["low", "high"]].to_numpy(dtype=float)
+    ends = advice.clients[["low", "high"]].to_numpy(dtype=float)
     low, high = min(0.0, float(np.nanmin(ends))), max(0.0, float(np.nanmax(ends)))
     scale = 100 / ((high - low) or 1.0)
-    methods = [name for name in found.board["method"] if (found.clients["method"] == name).any()]
-    for method in sorted(methods, key=lambda name: name != found.method):
-        rows = found.clients[found.clients["method"] == method].sort_values("difference", kind="stable")
+    methods = [name for name in advice.board["method"] if (advice.clients["method"] == name).any()]
+    for method in sorted(methods, key=lambda name: name != advice.method):
+        rows = advice.clients[advice.clients["method"] == method].sort_values("difference", kind="stable")
         bars = [
             Bar(
                 row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
@@ -127,13 +127,13 @@ def _gains(found: Recommendation, labels: dict[str, str], metric: str) -> Iterat
         yield Gains(method, labels[method], bars)
 
 
-def _graph(found: Recommendation) -> str:
-    if found.graph is None:
+def _graph(advice: Recommendation) -> str:
+    if advice.graph is None:
         return ""
-    names, members = [str(name) for name in found.graph.index], found.groups
+    names, members = [str(name) for name in advice.graph.index], advice.groups
     group = np.array([next(k for k, mine in enumerate(members) if name in mine) for name in names]) if members else None
     titles = [f"group {k + 1}" for k in range(len(members))]
-    return plots.graph(found.graph.to_numpy(), names, group, titles)
+    return plots.graph(advice.graph.to_numpy(), names, group, titles)
 
 
 def _share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
@@ -142,16 +142,18 @@ def _share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 
-def _curve(found: Recommendation, study: results.Study, metric: str) -> str:
+def _curve(advice: Recommendation, study: results.Study, metric: str) -> str:
     """Validation score by round of the recommended method and local training."""
     curves = results.curves(study)
     runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-    shown = [
-        runs[name] for name in dict.fromkeys((found.method, found.facts["rival"], found.facts["alone"])) if name in runs
+    selection = [
+        runs[name]
+        for name in dict.fromkeys((advice.method, advice.facts["rival"], advice.facts["alone"]))
+        if name in runs
     ]
-    points = {run.name: run.info["point"] for run in shown}
+    points = {run.name: run.info["point"] for run in selection}
     part = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
-    labels = [run.label for run in shown]
+    labels = [run.label for run in selection]
     return plots.convergence(part, plots.looks(labels, labels), metric, bold=labels)
 
 

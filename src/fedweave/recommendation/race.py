@@ -180,11 +180,11 @@ def _worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher
 def best_of_each(running: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
     """The best candidate of every method, best method first by the `table` of a rung; its name is the method's."""
     by_name = {one.name: one for one in running}
-    found: dict[str, Candidate] = {}
+    entries: dict[str, Candidate] = {}
     for name in table["candidate"]:
         if name in by_name:
-            found.setdefault(by_name[name].entry, by_name[name])
-    return [replace(one, name=entry) for entry, one in found.items()]
+            entries.setdefault(by_name[name].entry, by_name[name])
+    return [replace(one, name=entry) for entry, one in entries.items()]
 
 
 def described(settings: Mapping[str, Any]) -> str:

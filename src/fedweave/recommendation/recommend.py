@@ -167,11 +167,11 @@ class Call:
             entered = [*finalists, *weaver]
             self._say(f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds")
             done = finals.compete(self.federation, entered, options, self.folder, self.progress, self.callbacks)
-            found = answers.answer(done, entered, self._alone)
-            picked = next(one for one in entered if one.name == found.method)
-            self._say(f"learning curve of {found.method}: a half and a quarter of the training rows")
+            answer = answers.answer(done, entered, self._alone)
+            picked = next(one for one in entered if one.name == answer.method)
+            self._say(f"learning curve of {answer.method}: a half and a quarter of the training rows")
             rows = finals.with_fewer_rows(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
-        return self._written(found, done, table, rows, picked, schedule, journal, notes, temporary)
+        return self._written(answer, done, table, rows, picked, schedule, journal, notes, temporary)
 
     @property
     def _alone(self) -> str:
@@ -222,13 +222,13 @@ class Call:
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
             self._say(f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rounds(share)} rounds")
-            known = journal.rung(number)
-            if known is None:
+            outcome = journal.rung(number)
+            if outcome is None:
                 rung = run.rung(number, share, running)
                 journal.ended(number, rung.left, rung.table)
-                known = [one.name for one in rung.left], rung.table
-            running = [one for one in running if one.name in known[0]]
-            tables.append(known[1])
+                outcome = [one.name for one in rung.left], rung.table
+            running = [one for one in running if one.name in outcome[0]]
+            tables.append(outcome[1])
         finalists = race.best_of_each(running, tables[-1])
         rivals = [one for one in finalists if one.method not in CONTROLS][: race.LEAST]
         return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(
@@ -236,20 +236,20 @@ class Call:
         )
 
     def _written(
-        self, found: answers.Answers, done: finals.Finals, table: pd.DataFrame, rows: pd.DataFrame, picked: Candidate,
+        self, answer: answers.Answers, done: finals.Finals, table: pd.DataFrame, rows: pd.DataFrame, picked: Candidate,
         schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
     ) -> Recommendation:  # fmt: skip
         """Write files and page, and read the recommendation from them."""
         run = done.runs[picked.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
-        told = sentences.lines(found, metric, higher, rows, slope)
-        if not found.tests and found.graph is not None:
-            notes.append(f"{found.woven} cannot be trained with another graph, so its graph was compared with none")
+        lines = sentences.lines(answer, metric, higher, rows, slope)
+        if not answer.tests and answer.graph is not None:
+            notes.append(f"{answer.woven} cannot be trained with another graph, so its graph was compared with none")
         facts = {
             "metric": metric, "higher_is_better": higher, "settings": {**picked.settings}, "slope": [*slope],
             "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent, 1), "notes": notes,
         }  # fmt: skip
-        results_of.write(self.folder, found, told, table, rows, facts)
+        results_of.write(self.folder, answer, lines, table, rows, facts)
         return Recommendation.load(self.folder, temporary)
 
     def _say(self, line: str) -> None:

@@ -154,32 +154,34 @@ class Recommendation:
 
 
 def write(
-    folder: Path, found: Answers, lines: list[Line], race: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
+    folder: Path, answer: Answers, lines: list[Line], race: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
 ) -> None:
-    """Write the answers and their tables; the file of answers comes last."""
+    """Write the answer and their tables; the file of answer comes last."""
     place = folder / FOLDER
-    for name, table in {"race": race, "board": found.board, "clients": found.clients, "rows": rows}.items():
+    for name, table in {"race": race, "board": answer.board, "clients": answer.clients, "rows": rows}.items():
         write_atomic(place / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
     (place / "graph.csv").unlink(missing_ok=True)
-    if found.graph is not None:
-        write_atomic(place / "graph.csv", found.graph.to_csv(lineterminator="\n"))
+    if answer.graph is not None:
+        write_atomic(place / "graph.csv", answer.graph.to_csv(lineterminator="\n"))
     same = [
-        name for name, verdict in zip(found.board["method"], found.board["verdict"], strict=True) if verdict != "worse"
+        name
+        for name, verdict in zip(answer.board["method"], answer.board["verdict"], strict=True)
+        if verdict != "worse"
     ]
     about = {
-        "answer": found.kind, "method": found.method, "leader": found.rival, "alone": found.alone, "equal": same,
-        "pays": None if found.pays is None else found.pays._asdict(), "rival": found.rival, "woven": found.woven,
-        "groups": _members(found), "graph_tests": [*found.tests],
-        "own": {**found.own}, **facts, "lines": [[*line] for line in lines],
+        "answer": answer.kind, "method": answer.method, "leader": answer.rival, "alone": answer.alone, "equal": same,
+        "pays": None if answer.pays is None else answer.pays._asdict(), "rival": answer.rival, "woven": answer.woven,
+        "groups": _members(answer), "graph_tests": [*answer.tests],
+        "own": {**answer.own}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip
     write_atomic(place / FACTS, json.dumps(about, indent=1, default=_plain) + "\n")
 
 
-def _members(found: Answers) -> list[list[str]]:
-    if found.groups is None or found.graph is None:
+def _members(answer: Answers) -> list[list[str]]:
+    if answer.groups is None or answer.graph is None:
         return []
-    named = list(zip(found.graph.index, found.groups, strict=True))
-    return [[str(name) for name, group in named if group == k] for k in range(max(found.groups) + 1)]
+    named = list(zip(answer.graph.index, answer.groups, strict=True))
+    return [[str(name) for name, group in named if group == k] for k in range(max(answer.groups) + 1)]
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The answers in sentences that claim no more than the tests do."""
+"""The answer in sentences that claim no more than the tests do."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -23,50 +23,49 @@ class Line(NamedTuple):
     text: str
 
 
-def lines(found: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope: Sequence[float]) -> list[Line]:
+def lines(answer: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope: Sequence[float]) -> list[Line]:
     """The recommendation in words, the deployment first."""
     made = [
-        Line("Deploy", deployment(found)),
-        Line("Does collaboration pay?", pays(found, metric)),
-        Line("For each client", of_clients(found)),
-        Line("As good as the best", equals(found)),
-        Line("Cost", cost(found)),
-        Line("Who learns from whom", structure(found, metric)),
+        Line("Deploy", deployment(answer)),
+        Line("Does collaboration pay?", pays(answer, metric)),
+        Line("For each client", of_clients(answer)),
+        Line("As good as the best", equals(answer)),
+        Line("Cost", cost(answer)),
+        Line("Who learns from whom", structure(answer, metric)),
         Line("More rounds", more_rounds(slope, metric, higher)),
         Line("More data", more_data(rows, metric, higher)),
     ]
     return [line for line in made if line.text]
 
 
-def deployment(found: Answers) -> str:
+def deployment(answer: Answers) -> str:
     """What to deploy, in one sentence."""
-    row = found.board.set_index("method").loc[found.method]
+    row = answer.board.set_index("method").loc[answer.method]
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
-    own = found.own.get(found.method, [])
-    kept = f", except for {_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
-    if found.kind == kinds.LOCAL:
+    own = answer.own.get(answer.method, [])
+    exception = f", except for {_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
+    if answer.kind == kinds.LOCAL:
         return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
-    if found.kind == kinds.COMMON:
-        return f"One common model for all clients, trained with {label}{kept}."
-    if found.kind == kinds.GROUPS and found.groups is not None:
-        return (
-            f"A model for each client, trained with {label}, which learns within {max(found.groups) + 1} groups{kept}."
-        )
-    return f"A personal model for each client, trained with {label}{kept}."
+    if answer.kind == kinds.COMMON:
+        return f"One common model for all clients, trained with {label}{exception}."
+    if answer.kind == kinds.GROUPS and answer.groups is not None:
+        count = max(answer.groups) + 1
+        return f"A model for each client, trained with {label}, which learns within {count} groups{exception}."
+    return f"A personal model for each client, trained with {label}{exception}."
 
 
-def pays(found: Answers, metric: str) -> str:
+def pays(answer: Answers, metric: str) -> str:
     """Whether the best collaborating method is better than local training."""
-    test = found.pays
+    test = answer.pays
     if test is None:
         return ""
-    own = found.own.get(found.rival, [])
-    kept = f", with {_names(own)} on local training as validation rows say," if own else ""
+    own = answer.own.get(answer.rival, [])
+    exception = f", with {_names(own)} on local training as validation rows say," if own else ""
     numbers = (
-        f"{_label(found, found.rival)}{kept} against Local: {_signed(test.difference, metric)} "
+        f"{_label(answer, answer.rival)}{exception} against Local: {_signed(test.difference, metric)} "
         f"(95 % interval {_signed(test.low, metric)} to {_signed(test.high, metric)}, p = {test.p:.2g})"
     )
-    if test.better == found.rival:
+    if test.better == answer.rival:
         return f"Yes. {numbers}."
     if test.better:
         return f"No, it does harm. {numbers}."
@@ -74,68 +73,69 @@ def pays(found: Answers, metric: str) -> str:
     return f"It is not shown ({word}). {numbers}."
 
 
-def _clients(found: Answers, method: str, verdict: str) -> list[str]:
-    rows = found.clients[(found.clients["method"] == method) & (found.clients["verdict"] == verdict)]
+def _clients(answer: Answers, method: str, verdict: str) -> list[str]:
+    rows = answer.clients[(answer.clients["method"] == method) & (answer.clients["verdict"] == verdict)]
     return [str(name) for name in rows["client"]]
 
 
-def of_clients(found: Answers) -> str:
+def of_clients(answer: Answers) -> str:
     """How many clients gain and who loses: by what is deployed, and by one common model if that differs."""
-    shown = [found.method if found.kind != kinds.LOCAL else found.rival]
-    common = [name for name in found.board["method"] if _models(found, name) == 1]
-    shown += [name for name in common[:1] if name not in shown]
-    return " ".join(_counts(found, name) for name in shown if (found.clients["method"] == name).any())
+    methods = [answer.method if answer.kind != kinds.LOCAL else answer.rival]
+    common = [name for name in answer.board["method"] if _models(answer, name) == 1]
+    methods += [name for name in common[:1] if name not in methods]
+    return " ".join(_counts(answer, name) for name in methods if (answer.clients["method"] == name).any())
 
 
-def _counts(found: Answers, method: str) -> str:
-    total = int((found.clients["method"] == method).sum())
-    gain, lose = (_clients(found, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
+def _counts(answer: Answers, method: str) -> str:
+    total = int((answer.clients["method"] == method).sum())
+    gain, lose = (_clients(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
     losers = (
         f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_names(lose)}" if lose else "none loses significantly"
     )
-    return f"With {_label(found, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
+    return f"With {_label(answer, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
 
 
-def equals(found: Answers) -> str:
+def equals(answer: Answers) -> str:
     """The collaborating methods that are not significantly worse than the best one, and the cheapest of them."""
-    board = found.board[found.board["method"] != found.alone]
-    leader = board[board["method"] == found.rival]
+    board = answer.board[answer.board["method"] != answer.alone]
+    leader = board[board["method"] == answer.rival]
     if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
         return "No collaborating method reached a finite score."
-    same = [str(name) for name in board[board["verdict"] != kinds.WORSE]["method"] if name != found.rival]
-    first = f"Of the methods that collaborate, {_label(found, found.rival)} is best on validation rows"
+    same = [str(name) for name in board[board["verdict"] != kinds.WORSE]["method"] if name != answer.rival]
+    first = f"Of the methods that collaborate, {_label(answer, answer.rival)} is best on validation rows"
     if not same:
         return f"{first}; every other one is significantly worse on test rows."
-    told = f"{first}. Not significantly worse on test rows: {listed([_label(found, name) for name in same])}."
-    return f"{told} The cheapest of them all is {_label(found, kinds.cheapest(board))}."
+    text = f"{first}. Not significantly worse on test rows: {listed([_label(answer, name) for name in same])}."
+    return f"{text} The cheapest of them all is {_label(answer, kinds.cheapest(board))}."
 
 
-def cost(found: Answers) -> str:
+def cost(answer: Answers) -> str:
     """Bytes, seconds and memory of what is recommended."""
-    row = found.board.set_index("method").loc[found.method]
+    row = answer.board.set_index("method").loc[answer.method]
     return (
         f"{row['label']}: {row['mib']:.3g} MiB sent in a training, {row['seconds']:.3g} s of computation, "
         f"{row['server_mib']:.3g} MiB at the server, {row['client_mib']:.3g} MiB at a client."
     )
 
 
-def structure(found: Answers, metric: str) -> str:
+def structure(answer: Answers, metric: str) -> str:
     """The groups of the graph that was learned, and what the graph is worth."""
-    if found.graph is None:
+    if answer.graph is None:
         return ""
-    label = _label(found, found.woven)
-    if found.groups is None:
-        told = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
+    label = _label(answer, answer.woven)
+    if answer.groups is None:
+        text = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
     else:
-        names = [str(name) for name in found.graph.index]
-        parts = [[n for n, g in zip(names, found.groups, strict=True) if g == k] for k in range(max(found.groups) + 1)]
-        told = f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_names(part) for part in parts) + "."
-    return " ".join([told, *_worth(found, metric)])
+        names = [str(name) for name in answer.graph.index]
+        pairs, count = [*zip(names, answer.groups, strict=True)], max(answer.groups) + 1
+        parts = [[name for name, group in pairs if group == k] for k in range(count)]
+        text = f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_names(part) for part in parts) + "."
+    return " ".join([text, *_worth(answer, metric)])
 
 
-def _worth(found: Answers, metric: str) -> Iterable[str]:
+def _worth(answer: Answers, metric: str) -> Iterable[str]:
     words = {"better": "significantly better than", "worse": "significantly worse than"}
-    for test in found.tests:
+    for test in answer.tests:
         word = words.get(str(test["verdict"]), "not significantly different from")
         yield f"It is {word} a {test['graph']} graph ({_signed(float(test['difference']), metric)})."
 
@@ -157,16 +157,16 @@ def more_data(rows: pd.DataFrame, metric: str, higher: bool) -> str:
         return ""
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
     helps = low > 0 if higher else high < 0
-    told = f"all training rows against half of them {_signed(gain, metric)}, 95 % interval {_span(low, high, metric)}"
-    return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {told}."
+    text = f"all training rows against half of them {_signed(gain, metric)}, 95 % interval {_span(low, high, metric)}"
+    return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
 
 
-def _label(found: Answers, method: str) -> str:
-    return str(found.board.set_index("method")["label"].get(method, method))
+def _label(answer: Answers, method: str) -> str:
+    return str(answer.board.set_index("method")["label"].get(method, method))
 
 
-def _models(found: Answers, method: Any) -> int:
-    return int(found.board.set_index("method")["models"][method])
+def _models(answer: Answers, method: Any) -> int:
+    return int(answer.board.set_index("method")["models"][method])
 
 
 def _names(names: Sequence[str]) -> str:

