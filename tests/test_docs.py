@@ -57,6 +57,20 @@ def test_anchors_of_equal_headings():
     assert anchors("# One round\n## A `b`, c\n# One round\n") == {"one-round", "one-round-1", "a-b-c"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_have_at_most_120_columns(page):
+    """Except in tables, and where a single link is longer."""
+    lines = [line for line in prose(page).splitlines() if not line.lstrip().startswith("|")]
+    assert [line for line in lines if len(line) > 120 and len(line.split("](")[0]) > 120] == []
+
+
+def test_comments_of_settings_have_at_most_120_columns():
+    """Except in params.yaml, which a command writes."""
+    files = [file for file in [*ROOT.glob("*.y*ml"), *(ROOT / "studies").rglob("*.yaml")] if file.name != "params.yaml"]
+    lines = [(file.name, line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [row for row in lines if row[1].lstrip().startswith(("#", "about:", "note:")) and len(row[1]) > 120] == []
+
+
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
 def test_paths(page):
     """Every path in backticks exists; capitals stand for any name."""
