@@ -71,6 +71,12 @@ def test_comments_of_settings_have_at_most_120_columns():
     assert [row for row in lines if row[1].lstrip().startswith(("#", "about:", "note:")) and len(row[1]) > 120] == []
 
 
+def test_templates_have_at_most_120_columns():
+    files = [*(ROOT / "src").rglob("*.html"), *(ROOT / "src").rglob("*.css")]
+    lines = [(file.name, line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [row for row in lines if len(row[1]) > 120] == []
+
+
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
 def test_paths(page):
     """Every path in backticks exists; capitals stand for any name."""

@@ -141,7 +141,7 @@ def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
             trial["bytes"] = 2**20 * (8 if number == 0 else 2)
         file.write_text(json.dumps(record))
     assert lines(copy)["Tuning"].endswith("The bytes of a repetition changed by \N{MINUS SIGN}75 % in the median.")
-    page = report.build(copy).read_text(encoding="utf-8")
+    page = " ".join(report.build(copy).read_text(encoding="utf-8").split())
     assert page.count('<td class="n">8.0 → 2.0</td>') == 2
 
 
