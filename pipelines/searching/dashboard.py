@@ -42,16 +42,17 @@ IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
 class Searches(InMemoryStorage):
-    """Searches whose names, in the list of them, have the declared and the best score: a card there shows only a name
-    and a direction.
+    """Searches whose names, in the list of them, have the declared score and a better one: a card there shows only a
+    name and a direction.
     """
 
     def get_all_studies(self) -> list[FrozenStudy]:
         """The searches, each with its scores in its name as soon as a trial has finished."""
         studies = super().get_all_studies()
         for study in studies:
-            if {DECLARED, BEST} <= {*study.user_attrs}:
-                study.study_name += f": {study.user_attrs[DECLARED]} → {study.user_attrs[BEST]}"
+            scores = dict.fromkeys(study.user_attrs[name] for name in (DECLARED, BEST) if name in study.user_attrs)
+            if scores:
+                study.study_name += f": {' → '.join(scores)}"
         return studies
 
 

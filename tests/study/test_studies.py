@@ -66,6 +66,16 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
     assert {column for column in printed - covered if column[2] != "avg"} == set()
 
 
+def test_the_default_study_can_decide() -> None:
+    """Twenty clients with rows of their own in every task, searches of six trials or more, and both controls."""
+    study = STUDIES["quick"]
+    assert all(task["partition"]["clients"] >= 20 for task in study["tasks"].values())
+    assert not any("overlap" in task["partition"]["name"] for task in study["tasks"].values())
+    assert study["tune"]["trials"] >= 6
+    for task in study["tasks"]:
+        assert {"local", "fedavg_ft"} <= {run["method"] for run in study["runs"].values() if run["task"] == task}
+
+
 def test_tables_are_named_as_printed() -> None:
     """A study called after a table lies beside that table, unless it is reduced."""
     for name in STUDIES:
