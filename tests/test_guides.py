@@ -41,10 +41,11 @@ def test_guide(page: str, tmp_path: Path) -> None:
 
 
 def results(text: str) -> dict[str, list[float]]:
-    """Words of each line -> its numbers."""
-    number = re.compile(r"[+-]?\d+(?:\.\d+)?")
-    lines = [line for line in text.splitlines() if line.strip()]
-    return {" ".join(number.sub("#", line).split()): [*map(float, number.findall(line))] for line in lines}
+    """Words of a line -> the numbers of all lines with these words."""
+    number, numbers = re.compile(r"[+-]?\d+(?:\.\d+)?"), dict[str, list[float]]()
+    for line in filter(str.strip, text.splitlines()):
+        numbers.setdefault(" ".join(number.sub("#", line).split()), []).extend(map(float, number.findall(line)))
+    return numbers
 
 
 @pytest.mark.parametrize("page", GUIDES)
@@ -72,5 +73,5 @@ def test_the_guides_have_what_is_followed() -> None:
     assert "fw.fit" in guide("docs/own-data.md").script
     assert "flights.csv" in guide("README.md").script
     board = results(outputs("docs/guides/flights.md"))
-    assert board["Majority class #"] == [0.5]
-    assert results("a 1.5\n b -2 c 3\n") == {"a #": [1.5], "b # c #": [-2.0, 3.0]}
+    assert board["Majority class #"] == [77.2, 0.5]
+    assert results("a 1.5\n b -2 c 3\na 4") == {"a #": [1.5, 4.0], "b # c #": [-2.0, 3.0]}
