@@ -1,6 +1,7 @@
 """Values and gradients inside a mapped function."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,5 +20,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
         value, aux = loss(leaves)
         slopes = torch.autograd.grad(value, [*leaves.values()], create_graph=True, allow_unused=True)
         grads = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(leaves.items(), slopes, strict=True)}
-        result: tuple[Tensor, Tree, Params] = functorch._undo_create_differentiable((value, aux, grads), level)
-    return result
+        value, aux, grads = (
+            functorch._undo_create_differentiable(tree, level) for tree in cast(Any, (value, aux, grads))
+        )
+    return value, aux, grads
