@@ -70,6 +70,8 @@ def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
 def _few(done: "Comparison") -> list[str]:
     """A line where not even agreement of all clients would be significant."""
     clients = len(done.clients)
-    if len(done.methods) < 2 or 2.0 ** (1 - clients) < statistics.ALPHA:
+    # Where repetitions have splits of their own, they are what the test is over.
+    over_splits = any(run.splits for run in done.study.runs)
+    if len(done.methods) < 2 or over_splits or 2.0 ** (1 - clients) < statistics.ALPHA:
         return []
     return [f"with {clients} clients no test can call a difference significant; it takes 6 or more"]
