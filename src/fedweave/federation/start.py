@@ -114,10 +114,10 @@ def _enrol(
 
     def one(data: ClientData) -> Tree:
         with optimizers.remembering({} if method.training.keep_optimizer else None) as memory:
-            told = method.enrol(model, data)
-        if not isinstance(told, Enrolment):
-            return told, {}, {}
-        return told.upload, told.client, memory.states if memory else {}
+            enrolment = method.enrol(model, data)
+        if not isinstance(enrolment, Enrolment):
+            return enrolment, {}, {}
+        return enrolment.upload, enrolment.client, memory.states if memory else {}
 
     upload, client, states = executor.each(one, (), who)
     return Enrolled(deliver_enrolment(upload, who, seed, upload_path), client, states)
