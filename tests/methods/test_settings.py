@@ -225,10 +225,11 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(study))
     content = catalogue.expand("own", tmp_path)
-    assert content["methods"] == {"local": {}, "mine": {"pull": 1.0, "steps": 2}}
+    assert content["methods"] == {"fedavg_ft": {}, "local": {}, "mine": {"pull": 1.0, "steps": 2}}
     rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
     pull = {"low": 0.1, "high": 5.0, "log": True}
-    assert content["tune"]["spaces"] == {"local": rate, "mine": {**rate, "pull": pull, "steps": {"choices": [1, 2]}}}
+    mine = {**rate, "pull": pull, "steps": {"choices": [1, 2]}}
+    assert content["tune"]["spaces"] == {"fedavg_ft": rate, "local": rate, "mine": mine}
     run = assembly.check(spec.parse(content)).run("digits-mine")
     assert assembly.hyperparameters(assembly.check_run(run, "params.yaml")) == {"pull": 1.0, "steps": 2}
 
