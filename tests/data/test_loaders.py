@@ -146,7 +146,7 @@ def test_weather(tmp_path: Path) -> None:
         for year in range(1995, 2020)
     ]
     (tmp_path / "noaa").write_text("\n".join(lines) + "\n")
-    months = weather.temperatures(tmp_path / "noaa")
+    months = weather.temperatures(tmp_path / "noaa", range(1996, 2020))
     assert (list(months), months[1].shape, months[1][0], months[1][-1]) == ([1], (288,), 1996.0, 2020.1)
     (tmp_path / "map").write_text("AL GA\nDC MD\nMD VA\n")
     borders = weather.borders(tmp_path / "map", ["AL", "GA", "MD", "VA"])

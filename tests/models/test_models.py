@@ -48,7 +48,10 @@ SUBGRAPHS = [
 # Small instances of every model, with the shape of one client's batch.
 SMALL = {
     "mlp": ((5,), {"hidden": [6, 4]}),
+    "linear": ((5,), {}),
     "tpt_mlp": ((6, 2), {}),
+    "cnn1d": ((2, 1, 12), {"hidden": 4}),
+    "gru_window": ((2, 1, 6), {"hidden": 5}),
     "aghn_cnn": ((1, 16, 16), {}),
     "lenet16": ((1, 16, 16), {"batch_norm": True}),
     "moon": ((1, 16, 16), {}),

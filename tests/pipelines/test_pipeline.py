@@ -102,7 +102,7 @@ def test_a_methods_code_is_its_own(project: Project) -> None:
     assert repro(project) == ["code@fedweave"]
     file.write_text(
         before.replace("loss=pulled", "loss=pulled, epochs=slice(0, 1)").replace(
-            ", epochs=slice(0, self.personal_epochs)", ""
+            ", epochs=slice(0, self._personal_epochs)", ""
         )
     )
     ran = repro(project)

@@ -278,8 +278,7 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
     assert sorted(by_layers.values(), reverse=True) == [by_layers[count] for count in sorted(by_layers)]
     mirror = dashboard.Mirror(assembly.load())
     mirror.follow()
-    (shown,) = mirror.storage.get_all_studies()
-    assert [*optuna.load_study(study_name=shown.study_name, storage=mirror.storage).metric_names] == [
+    assert [*optuna.load_study(study_name=RUN, storage=mirror.storage).metric_names] == [
         "validation score", "bytes of a repetition",
     ]  # fmt: skip
 

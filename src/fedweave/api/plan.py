@@ -30,6 +30,7 @@ from fedweave.study.spec import Run, Study, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
+ALIASES = {("images", "gru"): "gru_window", ("images", "lenet"): "lenet16"}  # (kind of data, short name) -> model
 CHECKED = 8  # rows that a user's model is checked on
 Methods = Sequence[str | Method | type[Method]] | Mapping[str, str | Method | type[Method]]
 
@@ -271,6 +272,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
     model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
     if isinstance(model, str | Mapping):
         block = {"name": model} if isinstance(model, str) else dict(model)
+        block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
         plugins.look_for(block.get("name"), MODELS)

@@ -1,17 +1,18 @@
-"""What users give as a metric: a name, a metric, a function, or a scorer of scikit-learn."""
+"""What users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
 
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
 from fedweave.registry import definition
 from fedweave.study import plugins
 
-WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or a scorer of scikit-learn"
+WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
 def named_metric(metric: Any) -> str | None:
@@ -42,6 +43,9 @@ def _made(given: Any) -> Metric:
         score = getattr(given, "_score_func", None)
         return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(given))
     name = getattr(given, "__name__", type(given).__name__)
+    if type(given).__module__.startswith("torchmetrics."):
+        higher = getattr(given, "higher_is_better", None)
+        return Metric(f"torchmetrics_{name}", Collected(given), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
     return Metric(name, given, higher_is_better=bool(getattr(given, "higher_is_better", True)))
@@ -69,6 +73,38 @@ class Scored:
 
     def __hash__(self) -> int:
         return hash(repr(self.scorer))
+
+
+class Collected:
+    """A metric of torchmetrics as a function (targets, outputs): one update on all rows, from a new start.
+
+    Binary metrics get the probability of the second class, others all outputs.
+    """
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+        self.__qualname__ = str(self._settings())  # two of other settings are two definitions
+
+    def __call__(self, targets: np.ndarray, outputs: np.ndarray) -> float:
+        """The value."""
+        binary = type(self.metric).__name__.startswith("Binary") and outputs.ndim == 2 and outputs.shape[1] == 2
+        answers = outputs[:, 1] if binary else outputs
+        self.metric.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # rows of one class, at every evaluation of every client
+            self.metric.update(torch.from_numpy(np.array(answers)), torch.from_numpy(np.array(targets)))
+            return float(self.metric.compute())
+
+    def _settings(self) -> tuple[Any, ...]:
+        public = {key: value for key, value in vars(self.metric).items() if not key.startswith("_")}
+        plain = ((key, value) for key, value in public.items() if isinstance(value, int | float | str))
+        return type(self.metric), *sorted(plain)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collected) and self._settings() == other._settings()
+
+    def __hash__(self) -> int:
+        return hash(type(self.metric))
 
 
 def _estimator(classes: bool, width: int) -> Any:

@@ -163,12 +163,13 @@ def standard(
 
 
 def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation of the training part, per channel or overall."""
+    """Mean and standard deviation of the training part, per channel or overall; 1 for a channel that is constant."""
     if dataset.kind == "series":
         values = stored(dataset.x)[_trained(dataset, partition)].astype(np.float64)
         return [values.mean()], [values.std()]
     trained = stored(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
-    return list(trained.mean((0, 2, 3))), list(trained.std((0, 2, 3)))
+    scale = trained.std((0, 2, 3))
+    return list(trained.mean((0, 2, 3))), list(np.where(scale > 0, scale, 1.0))
 
 
 def standard_client(dataset: Dataset, partition: Partition) -> Scaling:

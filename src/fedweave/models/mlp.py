@@ -92,6 +92,21 @@ class MLP(Perceptron):
         return torch.cat([flat[:, list(self.numbers)], *vectors], dim=1)
 
 
+@model("linear")
+class Linear(MLP):
+    """One linear layer on flattened images or vectors: logistic or linear regression, with the vectors of `MLP`."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        categories: Sequence[int] = (),
+        *,
+        embedding: Annotated[Size, "width of the vector of a category's value"] = 8,
+    ) -> None:
+        super().__init__(shape, outputs, categories, hidden=(), embedding=embedding)
+
+
 @model("tpt_mlp")
 class TptMLP(Perceptron):
     """The three-layer perceptron for temperatures, T_in values -> 16 -> 16 -> T_out; 486 parameters for 6, 6.
