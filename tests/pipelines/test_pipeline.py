@@ -93,9 +93,9 @@ def test_second_time_runs_nothing(project: Project) -> None:
 
 
 def test_a_methods_code_is_its_own(project: Project) -> None:
-    """A comment and a reworded message run no training; other code of Ditto trains Ditto again and not FedAvg;
-    going back
-    runs nothing, because DVC remembers."""
+    """A comment and a reworded message run no training; other code of Ditto trains Ditto again and not FedAvg; going
+    back runs nothing, because DVC remembers.
+    """
     file = project.folder / "src" / "fedweave" / "methods" / "ditto.py"
     before = file.read_text()
     file.write_text(before + "# changed\n")
