@@ -73,8 +73,14 @@ def current(uri: str, folder: Path) -> Shown:
         }
         scores = tables.clients[tables.clients["run"] == row["run"]].groupby("seed")["value"].mean()
         assert {int(seed): metrics[row["metric"]] for seed, metrics in seeds.items()} == pytest.approx(scores.to_dict())
-        shown[row["run"]] = (mine.info.run_id, {"": mine.data.metrics, **seeds})
+        metrics = {"": mine.data.metrics, **seeds}
+        shown[row["run"]] = (mine.info.run_id, {key: _numbers(values) for key, values in metrics.items()})
     return shown
+
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that have a value: MLflow cannot forget one, so one that is gone is NaN."""
+    return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
 
 def _board(row: Mapping[str, Any]) -> dict[str, float]:

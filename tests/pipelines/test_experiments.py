@@ -146,6 +146,6 @@ def test_reverted_applied_lost_and_switched_results_are_what_mlflow_shows(
     lab.run("dvc", "checkout", "--quiet")
     assert (lab.repro(), lab.scores()) == before
     lab.fedweave("study", "use", "two")
-    assert lab.repro("two").keys() == {"digits-fedavg"}
+    assert lab.repro("two").keys() == {"digits-fedavg", "digits-fedavg_ft", "digits-local"}
     lab.fedweave("study", "use", "one")
     assert (lab.repro(), lab.scores()) == before

@@ -145,7 +145,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
 def test_a_study_with_a_plug_in_is_run(own: Own) -> None:
     """From anywhere in the project, under the name of its file."""
     board = pd.read_csv(own.folder / "results" / "first-try" / "leaderboard.csv")
-    assert {*board["method"]} == {"Local", "Mine", "Packed"}
+    assert {*board["method"]} == {"Local", "FedAvg-FT", "Mine", "Packed"}
     assert yaml.safe_load((own.folder / "params.yaml").read_text())["uses"] == {"mybench": "mybench"}
     assert "Mine" in (own.folder / "results" / "first-try" / "report.html").read_text()
 
@@ -226,7 +226,7 @@ def test_an_imported_file_through_dvc(tmp_path: Path) -> None:
     ran = re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro"))
     assert {"partition@orders", "train@orders-local", "train@orders-fedavg", "report"} <= {*ran}
     board = pd.read_csv(made.folder / "results" / "orders" / "leaderboard.csv")
-    assert {*board["method"]} == {"Local", "FedAvg"}
+    assert {*board["method"]} == {"Local", "FedAvg", "FedAvg-FT"}
     subprocess.run(["git", "add", "--all"], cwd=made.folder, check=True)
     names = subprocess.run(["git", "ls-files"], cwd=made.folder, capture_output=True, text=True, check=True).stdout
     assert {"imports/own_orders.py", "imports/orders.csv", "studies/orders.yaml", "dvc.lock"} <= {*names.split()}
