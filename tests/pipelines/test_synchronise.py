@@ -91,6 +91,7 @@ def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, mo
     assert len(logged(store, "toy")) == 3
 
 
+@pytest.mark.acceptance
 def test_a_killed_synchronisation_is_repaired_by_the_next(store: str, tmp_path: Path) -> None:
     """SIGKILL while runs are written: afterwards each run is there once, as the files say."""
     folder = small(tmp_path / "results" / "toy")

@@ -127,6 +127,7 @@ STAGE = [sys.executable, "-m", "fedweave.pipelines.stages.tune", "toy"]
 COMMAND = [sys.executable, "-m", "fedweave.pipelines.commands.main", "search", "toy"]
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("command", "number"),
     [(STAGE, signal.SIGINT), (STAGE, signal.SIGTERM), (COMMAND, signal.SIGINT)],
