@@ -123,8 +123,9 @@ def _range(gaps: pd.Series, metric: str) -> str:
 
 
 def _gaps(studies: str, first: str, second: str) -> str:
-    board = rows(studies).pivot(index="key", columns="method", values="mean")
-    return _range((board[first] - board[second]).dropna(), rows(studies)["metric"].iloc[0])
+    board = rows(studies)
+    means = board.pivot(index="key", columns="method", values="mean")
+    return _range((means[first] - means[second]).dropna(), board["metric"].iloc[0])
 
 
 def _beyond(studies: str, method: str) -> str:

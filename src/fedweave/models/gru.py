@@ -39,6 +39,14 @@ class GRUCell(nn.Module):
         new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
         return new + update * (h - new)
 
+    def read(self, x: Tensor) -> Tensor:
+        """The state [B, H] after all steps of [B, T, fan_in], from zero; the inputs are projected at once."""
+        projected = nn.functional.linear(x, self.weight_ih, self.bias_ih)
+        h = torch.zeros_like(projected[:, 0, : self.weight_hh.shape[-1]])
+        for step in projected.unbind(1):
+            h = self.step(step, h)
+        return h
+
 
 class Readout(nn.Linear):
     """A linear map to one number, without the last axis."""
@@ -75,10 +83,7 @@ class GRU(ClientModel):
         """Decoder states [B, T_out, H]; they depend on the head, through which the forecasts are fed back."""
         del key, mask
         past = x[:, : self.history]
-        projected = nn.functional.linear(past, self.encoder.weight_ih, self.encoder.bias_ih)
-        h = torch.zeros_like(projected[:, 0, : self.encoder.weight_hh.shape[-1]])
-        for step in projected.unbind(1):
-            h = self.encoder.step(step, h)
+        h = self.encoder.read(past)
         token, states = past[:, -1], []
         for t in range(self.horizon):
             h = self.decoder(token, h)

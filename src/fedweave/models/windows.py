@@ -5,7 +5,6 @@ A window [T, C] is stored as an image [C, 1, T], its channels first.
 
 from typing import Annotated
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -71,9 +70,4 @@ class WindowGRU(ClientModel):
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Last states [B, H] of windows [B, C, 1, T]."""
         del key, mask
-        steps = x.squeeze(-2).transpose(-1, -2)
-        projected = F.linear(steps, self.encoder.weight_ih, self.encoder.bias_ih)
-        h = torch.zeros_like(projected[:, 0, : self.encoder.weight_hh.shape[-1]])
-        for step in projected.unbind(1):
-            h = self.encoder.step(step, h)
-        return h
+        return self.encoder.read(x.squeeze(-2).transpose(-1, -2))
