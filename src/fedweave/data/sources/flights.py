@@ -37,7 +37,7 @@ def flights(root: Path) -> Dataset:
     rows = selected(*map(pd.read_csv, packaged("flights")))
     numbers = [(rows["hour"] + rows["minute"] / 60), rows["distance"], *(rows[name] for name in WEATHER)]
     weekday = pd.to_datetime(rows[["year", "month", "day"]]).dt.dayofweek
-    x = np.column_stack([*numbers, *map(one_hot, (weekday, rows["origin"], rows["carrier"]))]).astype(np.float32)
+    x = np.column_stack([*numbers, *map(pd.get_dummies, (weekday, rows["origin"], rows["carrier"]))]).astype(np.float32)
     names, owner = np.unique(rows["dest"].to_numpy(dtype=str), return_inverse=True)
     return Dataset(
         "flights",
@@ -70,9 +70,3 @@ def selected(table: "pd.DataFrame", weather: "pd.DataFrame") -> "pd.DataFrame":
     rows = rows.assign(**times, place=np.arange(len(rows))).sort_values("time", kind="stable")
     joined = pd.merge_asof(rows, measured[["time", "origin", *WEATHER]], on="time", by="origin")
     return joined.sort_values("place", ignore_index=True)
-
-
-def one_hot(values: "pd.Series") -> np.ndarray:
-    """One column [M, K] for each different value, in their order."""
-    levels, codes = np.unique(values.to_numpy(), return_inverse=True)
-    return np.eye(len(levels))[codes]
