@@ -14,6 +14,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver, owned, pull_back
+from fedweave.families.servers import ServerOptimizer
 from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
@@ -60,8 +61,11 @@ class SplitClient(Method):
         return {**self.received(shared, own), **client}
 
 
-class GlobalModel(Method):
-    """The server keeps one model (the part that is not private) and averages uploads by training set size."""
+class AveragedModel(Method):
+    """The server keeps one model (the part that is not private) and averages uploads by training set size.
+
+    State: {"model": x}.
+    """
 
     averages = True
 
@@ -73,14 +77,29 @@ class GlobalModel(Method):
         """The new model from the last one and the mean of the uploads; by default the mean."""
         return mean
 
+    def initial(self, model: Params) -> Server:
+        """The state before round 0."""
+        return {"model": model}
+
+    def advance(self, server: Server, mean: Params) -> Server:
+        """The state after a round whose new model is `mean`."""
+        return {"model": mean}
+
     def init(self, start: Start) -> Server:
-        return {"model": {**trees.without(start.model, self.local_names), **self.extras(start)}}
+        return self.initial({**trees.without(start.model, self.local_names), **self.extras(start)})
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        return {"model": self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))}
+        return self.advance(server, self.merge(server["model"], trees.weighted_mean(uploads["model"], weights)))
+
+
+class GlobalModel(ServerOptimizer, AveragedModel):
+    """One model for all clients, averaged, whose server may take a step of an optimiser (`server_optimizer`).
+
+    State: {"model": x}, and {"optimizer": its state} where there is one.
+    """
 
 
 class ClientModels(Weaving):

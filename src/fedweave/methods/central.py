@@ -6,14 +6,14 @@ as many epochs over the pooled rows as clients of the other methods train over t
 
 from dataclasses import dataclass
 
-from fedweave.families import GlobalModel, SplitClient
+from fedweave.families import AveragedModel, SplitClient
 from fedweave.federation.registry import method
 from fedweave.tensors.trees import Tree
 
 
 @method("central")
 @dataclass(frozen=True, kw_only=True)
-class Central(SplitClient, GlobalModel):
+class Central(SplitClient, AveragedModel):
     """One model for all clients, trained where all training rows lie in one place."""
 
     label = "Central"
