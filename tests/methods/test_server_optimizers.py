@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import naive
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.families.servers import READS, Adaptive
+from fedweave.families.servers import Adaptive
 from fedweave.federation.engine import train
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
@@ -20,13 +21,15 @@ from fedweave.federation.records import State
 from fedweave.federation.schedule import Training, cohort
 from fedweave.federation.start import begin
 from fedweave.methods import METHODS
-from fedweave.study.config import construct
+from fedweave.runs import assembly
+from fedweave.study import spec
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
+from tests.study.test_spec import good
 
 ROUNDS = 3
 ROWS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
-AVERAGING = sorted(name for name, cls in METHODS.items() if cls.averages and not cls.pools and name not in ROWS)
+AVERAGING = sorted(name for name, cls in METHODS.items() if cls.server_steps)
 EVERYBODY, TRAINING = torch.arange(tiny.CLIENTS), Training(batch_size=4, epochs=1)
 
 
@@ -99,7 +102,7 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, training=TRAINING)
-    taught = replace(method, server_optimizer="adam")
+    taught = replace(method, training=replace(TRAINING, server=Adaptive(rule="adam", lr=0.05, beta1=0.9)))
     state = begin(method, federation, 1, Loop())
     uploads = uploaded(method, state, federation)
     old, mean = state.server["model"], method.aggregate(state.server, EVERYBODY, uploads, federation.sizes)["model"]
@@ -131,35 +134,47 @@ def test_statistics_take_the_mean() -> None:
     assert {*task.buffers}.isdisjoint(server["optimizer"]["m"])
 
 
-def test_a_method_that_takes_no_mean_refuses_one() -> None:
-    """In one line that names the setting; a generator of models has an optimiser of its own, pooled rows no server."""
-    takers = {name for name, cls in METHODS.items() if "server_optimizer" in cls.__dataclass_fields__}
-    assert {*AVERAGING} <= takers
-    for name in [*sorted({*METHODS} - takers), "central"]:
-        with pytest.raises(BadInput, match=rf"methods\.{name}\.server_optimizer") as caught:
-            construct(METHODS[name], {"server_optimizer": "yogi"}, f"params.yaml: methods.{name}")
-        assert "\n" not in str(caught.value)
+def test_the_settings_of_a_run_make_the_optimizer() -> None:
+    """What is not set has the value of the rows, which are methods of their own; plain averages take the mean."""
+    rules = ("sgd", "adam", "yogi", "adagrad")
+    methods = [checked("fedper", {"server_optimizer": rule}) for rule in rules]
+    assert [method.server_solver for method in methods] == [METHODS[name]().server_solver for name in ROWS]
+    assert methods[0].server_solver == SGD(lr=1.0, momentum=0.9)
+    assert methods[3].server_solver == Adaptive(rule="adagrad", lr=0.1, beta1=0.0)
+    one = checked("ditto", {"server_optimizer": "yogi", "server_lr": 0.5, "server_momentum": 0, "server_tau": 0.1})
+    assert one.server_solver == Adaptive(rule="yogi", lr=0.5, beta1=0.0, beta2=0.99, tau=0.1)
+    assert checked("fedavg", {}).server_solver is None
+    averaging = {name for name, cls in METHODS.items() if cls.averages}
+    assert {*AVERAGING} == averaging - {*ROWS, "central"}
 
 
-def test_settings_without_effect_are_refused() -> None:
-    """A rate beside the mean, β2 beside sgd: one line that names what reads them."""
-    for options, words in (
-        ({"server_lr": 0.5}, "server_lr: 0.5 .*mean; use sgd, adam, yogi, adagrad"),
-        ({"server_optimizer": "sgd", "server_beta2": 0.5}, "server_beta2.*sgd; use adam, yogi, or"),
-        ({"server_optimizer": "adagrad", "server_momentum": 0.5}, "server_momentum.*adagrad; use sgd, adam, yogi, or"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            METHODS["fedper"](**options)
+@pytest.mark.parametrize(
+    ("method", "train", "words"),
+    [
+        (
+            "local",
+            {"server_optimizer": "yogi"},
+            r"runs\.digits-local: train\.server_optimizer yogi replaces a mean.*fedper",
+        ),
+        ("fedadam", {"server_optimizer": "yogi"}, r"fedadam takes none or has an optimiser of its own"),
+        ("pfedhn", {"server_optimizer": "sgd"}, r"train\.server_optimizer sgd replaces a mean, and pfedhn"),
+        ("central", {"server_optimizer": "sgd"}, r"and central takes none"),
+        ("fedper", {"server_lr": 0.5}, r"train\.server_lr: 0\.5 .*sgd, adam, yogi, adagrad, not by the mean"),
+        ("fedper", {"server_optimizer": "sgd", "server_beta2": 0.5}, r"server_beta2: 0\.5 .*adam, yogi, not by sgd"),
+        ("fedper", {"server_optimizer": "adagrad", "server_momentum": 0.5}, r"server_momentum.*not by adagrad"),
+        ("fedper", {"server_optimizer": "adam", "server_momentum": 1.0}, r"server_momentum: 1\.0 is out of range"),
+        ("fedper", {"server_optimizer": "adm"}, r"server_optimizer: 'adm'.*adam"),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused(method: str, train: dict[str, Any], words: str) -> None:
+    """In one line that names the run, the setting and the way out."""
+    with pytest.raises(BadInput, match=words) as caught:
+        checked(method, train)
+    assert "\n" not in str(caught.value)
 
 
-def test_rates_that_are_not_set() -> None:
-    """0 is the rate of the optimiser; the rows have it as their own."""
-    fedavg = METHODS["fedavg"]
-    rates = {rule: fedavg(server_optimizer=rule).server_solver.lr for rule in READS if rule != "mean"}
-    assert rates == {"sgd": 1.0, "adam": 0.01, "yogi": 0.01, "adagrad": 0.1}
-    solvers = [METHODS[name]().server_solver for name in ROWS]
-    assert solvers[0] == SGD(lr=1.0, momentum=0.9)
-    assert solvers[1:] == [
-        Adaptive(rule=rule, lr=rates[rule], beta1=0.0 if rule == "adagrad" else 0.9)
-        for rule in ("adam", "yogi", "adagrad")
-    ]
+def checked(method: str, train: dict[str, Any]) -> Method:
+    """The method of a run with further settings of `train`, checked as a study's."""
+    raw = {**good(), "runs": {f"digits-{method}": {"task": "digits", "method": method, "set": {"train": train}}}}
+    study = spec.parse({**raw, "methods": {method: {}}})
+    return assembly.check_run(study.run(f"digits-{method}"), "params.yaml")

@@ -14,7 +14,6 @@ import tiny
 import yaml
 
 from fedweave.errors import BadInput
-from fedweave.families import GlobalModel
 from fedweave.federation.registry import method, register
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main
@@ -226,15 +225,13 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(study))
     content = catalogue.expand("own", tmp_path)
-    mean = {setting.name: setting.default for setting in describe(GlobalModel) if setting.name.startswith("server_")}
-    own = {**mean, "pull": 1.0, "steps": 2}
-    assert content["methods"] == {"fedavg_ft": mean, "local": {}, "mine": own}  # controls join
+    assert content["methods"] == {"fedavg_ft": {}, "local": {}, "mine": {"pull": 1.0, "steps": 2}}  # controls join
     rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
     pull = {"low": 0.1, "high": 5.0, "log": True}
     mine = {**rate, "pull": pull, "steps": {"choices": [1, 2]}}
     assert content["tune"]["spaces"] == {"fedavg_ft": rate, "local": rate, "mine": mine}
     run = assembly.check(spec.parse(content)).run("digits-mine")
-    assert assembly.hyperparameters(assembly.check_run(run, "params.yaml")) == own
+    assert assembly.hyperparameters(assembly.check_run(run, "params.yaml")) == {"pull": 1.0, "steps": 2}
 
 
 def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

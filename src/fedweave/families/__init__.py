@@ -1,5 +1,5 @@
 """Families of methods: abstract classes that methods combine, one for the server's state, one for the client's."""
 
-from fedweave.families.base import AveragedModel, ClientModels, GeneratedModels, GlobalModel, SplitClient
+from fedweave.families.base import ClientModels, GeneratedModels, GlobalModel, SplitClient
 
-__all__ = ["AveragedModel", "ClientModels", "GeneratedModels", "GlobalModel", "SplitClient"]
+__all__ = ["ClientModels", "GeneratedModels", "GlobalModel", "SplitClient"]

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver, owned, pull_back
-from fedweave.families.servers import ServerOptimizer
 from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
@@ -61,13 +60,21 @@ class SplitClient(Method):
         return {**self.received(shared, own), **client}
 
 
-class AveragedModel(Method):
+class GlobalModel(Method):
     """The server keeps one model (the part that is not private) and averages uploads by training set size.
 
-    State: {"model": x}.
+    Where it has an optimiser (`train.server_optimizer`), the model takes a step of it on the gradient x − x̂, with x the
+    model and x̂ its successor without an optimiser (Reddi et al., ICLR 2021, arXiv:2003.00295).
+    State: {"model": x}, and {"optimizer": its state} if there is one.
     """
 
     averages = True
+    server_steps = True
+
+    @property
+    def server_solver(self) -> Solver | None:
+        """The server's optimiser, or None; by default the run's."""
+        return self.training.server
 
     def extras(self, start: Start) -> Params:
         """What the server averages in addition to the model, before round 0; by default nothing."""
@@ -77,29 +84,26 @@ class AveragedModel(Method):
         """The new model from the last one and the mean of the uploads; by default the mean."""
         return mean
 
-    def initial(self, model: Params) -> Server:
-        """The state before round 0."""
-        return {"model": model}
-
-    def advance(self, server: Server, mean: Params) -> Server:
-        """The state after a round whose new model is `mean`."""
-        return {"model": mean}
-
     def init(self, start: Start) -> Server:
-        return self.initial({**trees.without(start.model, self.local_names), **self.extras(start)})
+        model = {**trees.without(start.model, self.local_names), **self.extras(start)}
+        solver = self.server_solver
+        return {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._trained(model))}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        return self.advance(server, self.merge(server["model"], trees.weighted_mean(uploads["model"], weights)))
+        mean = self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))
+        solver = self.server_solver
+        if solver is None:
+            return {"model": mean}
+        old = self._trained(server["model"])
+        model, state = solver.step(old, trees.sub(old, self._trained(mean)), server["optimizer"])
+        return {"model": {**mean, **model}, "optimizer": state}
 
-
-class GlobalModel(ServerOptimizer, AveragedModel):
-    """One model for all clients, averaged, whose server may take a step of an optimiser (`server_optimizer`).
-
-    State: {"model": x}, and {"optimizer": its state} where there is one.
-    """
+    def _trained(self, model: Params) -> Params:
+        """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean."""
+        return trees.without(model, self.task.buffers)
 
 
 class ClientModels(Weaving):

@@ -1,32 +1,24 @@
-"""Server optimisers (Reddi et al., ICLR 2021, arXiv:2003.00295): the mean update of a round as a gradient.
-
-With x the server's model and x̂ the mean of the uploads, the server takes a step of an optimiser on the gradient x − x̂.
-"""
+"""Optimisers of a server that averages (Reddi et al., ICLR 2021, arXiv:2003.00295)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fedweave.client.solvers import SGD, Solver
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import Method, Server
-from fedweave.settings import Between, Positive, Rate
-from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 Rule = Literal["adam", "yogi", "adagrad"]
-Momentum = Annotated[float, Between(0, 0.9999)]
 
-# What each optimiser reads of the settings besides its own name, and its learning rate where none is set.
-READS = {
-    "mean": (),
-    "sgd": ("server_lr", "server_momentum"),
-    "adam": ("server_lr", "server_momentum", "server_beta2", "server_tau"),
-    "yogi": ("server_lr", "server_momentum", "server_beta2", "server_tau"),
-    "adagrad": ("server_lr", "server_tau"),
+# What each optimiser reads, and its value where none is set: the paper's, and rates from the middle of its best ones.
+SETTINGS: dict[str, dict[str, float]] = {
+    "sgd": {"server_lr": 1.0, "server_momentum": 0.9},
+    "adam": {"server_lr": 0.01, "server_momentum": 0.9, "server_beta2": 0.99, "server_tau": 1e-3},
+    "yogi": {"server_lr": 0.01, "server_momentum": 0.9, "server_beta2": 0.99, "server_tau": 1e-3},
+    "adagrad": {"server_lr": 0.1, "server_tau": 1e-3},
 }
-RATES = {"sgd": 1.0, "adam": 0.01, "yogi": 0.01, "adagrad": 0.1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +31,7 @@ class Adaptive(Solver):
 
     rule: Rule
     lr: float
-    beta1: float = 0.9
+    beta1: float = 0.0
     beta2: float = 0.99
     tau: float = 1e-3
 
@@ -55,7 +47,7 @@ class Adaptive(Solver):
 
     step_ = step
 
-    def _second(self, v: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
+    def _second(self, v: Tensor, squared: Tensor) -> Tensor:
         if self.rule == "adagrad":
             return v + squared
         if self.rule == "adam":
@@ -63,54 +55,30 @@ class Adaptive(Solver):
         return v - (1 - self.beta2) * squared * torch.sign(v - squared)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptimizer(Method):
-    """A choice of what the server does with the mean of the uploads: take it, or take a step of an optimiser."""
+def server_optimizer(rule: str | None, settings: dict[str, float | None], where: str) -> Solver | None:
+    """The optimiser `rule` with `settings`, where None is its default; None for a server that takes the mean.
 
-    server_optimizer: Annotated[
-        Literal["mean", "sgd", "adam", "yogi", "adagrad"], "what the server does with the mean of the uploads"
-    ] = "mean"
-    server_lr: Annotated[Rate, "η of the server's optimiser; 0: 1 of sgd, 0.01 of adam and yogi, 0.1 of adagrad"] = 0.0
-    server_momentum: Annotated[Momentum, "momentum of sgd, β1 of adam and yogi"] = 0.9
-    server_beta2: Annotated[Momentum, "β2 of adam and yogi"] = 0.99
-    server_tau: Annotated[Positive, "τ of adam, yogi and adagrad: how little they adapt"] = 1e-3
+    Raises:
+        BadInput: a setting is given that `rule` does not read.
+    """
+    defaults = SETTINGS.get(str(rule), {})
+    for name, value in settings.items():
+        if value is not None and name not in defaults:
+            readers = ", ".join(other for other, read in SETTINGS.items() if name in read)
+            raise BadInput(
+                f"{where}.{name}: {value:g} is read by server_optimizer: {readers}, not by {rule or 'the mean'}; "
+                "set one of them, or leave it out"
+            )
+    if rule is None:
+        return None
+    chosen = {name: default if settings[name] is None else settings[name] for name, default in defaults.items()}
+    return solver(rule, **chosen)
 
-    def __post_init__(self) -> None:
-        chosen, defaults = self.server_optimizer, type(self).__dataclass_fields__
-        for name in (name for name in READS["adam"] if name not in READS[chosen]):
-            if (value := getattr(self, name)) != defaults[name].default:
-                readers = ", ".join(rule for rule, names in READS.items() if name in names)
-                raise BadInput(
-                    f"{name}: {value:g} has no effect with server_optimizer: {chosen}; use {readers}, or leave it out"
-                )
 
-    @property
-    def server_solver(self) -> Solver | None:
-        """The server's optimiser, or None for the mean."""
-        if self.server_optimizer == "mean":
-            return None
-        rate = self.server_lr or RATES[self.server_optimizer]
-        if self.server_optimizer == "sgd":
-            return SGD(lr=rate, momentum=self.server_momentum)
-        beta1 = 0.0 if self.server_optimizer == "adagrad" else self.server_momentum
-        return Adaptive(rule=self.server_optimizer, lr=rate, beta1=beta1, beta2=self.server_beta2, tau=self.server_tau)
-
-    def initial(self, model: Params) -> Server:
-        """{"model"} before round 0, and the "optimizer" of its parameters if there is one."""
-        solver = self.server_solver
-        return (
-            {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._trainable(model))}
-        )
-
-    def advance(self, server: Server, mean: Params) -> Server:
-        """The same after a round; BatchNorm statistics, where they are sent, take the mean."""
-        solver = self.server_solver
-        if solver is None:
-            return {"model": mean}
-        old = self._trainable(server["model"])
-        gradient = trees.sub(old, self._trainable(mean))
-        moved, state = solver.step(old, gradient, server["optimizer"])
-        return {"model": {**mean, **moved}, "optimizer": state}
-
-    def _trainable(self, model: Params) -> Params:
-        return trees.without(model, self.task.buffers)
+def solver(
+    rule: str, server_lr: float, server_momentum: float = 0.0, server_beta2: float = 0.99, server_tau: float = 1e-3
+) -> Solver:
+    """The optimiser `rule`: "sgd" or a rule of `Adaptive`."""
+    if rule == "sgd":
+        return SGD(lr=server_lr, momentum=server_momentum)
+    return Adaptive(rule=rule, lr=server_lr, beta1=server_momentum, beta2=server_beta2, tau=server_tau)

@@ -6,20 +6,21 @@ as many epochs over the pooled rows as clients of the other methods train over t
 
 from dataclasses import dataclass
 
-from fedweave.families import AveragedModel, SplitClient
+from fedweave.families import GlobalModel, SplitClient
 from fedweave.federation.registry import method
 from fedweave.tensors.trees import Tree
 
 
 @method("central")
 @dataclass(frozen=True, kw_only=True)
-class Central(SplitClient, AveragedModel):
+class Central(SplitClient, GlobalModel):
     """One model for all clients, trained where all training rows lie in one place."""
 
     label = "Central"
     point = "pre"
     needs = frozenset({"pooled_rows"})
     pools = True
+    server_steps = False
 
     @property
     def statistics(self) -> tuple[str, ...]:

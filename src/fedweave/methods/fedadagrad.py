@@ -6,11 +6,13 @@ at τ².
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
+from fedweave.client.solvers import Solver
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.families.servers import solver
 from fedweave.federation.registry import method
-from fedweave.settings import LogSpace
+from fedweave.settings import LogSpace, Positive, Rate
 
 
 @method("fedadagrad")
@@ -18,9 +20,13 @@ from fedweave.settings import LogSpace
 class FedAdagrad(SplitClient, GlobalModel):
     """FedAvg with Adagrad at the server."""
 
-    server_optimizer: Literal["adagrad"] = "adagrad"
-    server_lr: Annotated[float, LogSpace(0.01, 10), "η, learning rate of the server"] = 0.1
-    server_tau: Annotated[float, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
+    server_lr: Annotated[Rate, LogSpace(0.01, 10), "η, learning rate of the server"] = 0.1
+    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
 
     label = "FedAdagrad"
     point = "pre"
+    server_steps = False
+
+    @property
+    def server_solver(self) -> Solver:
+        return solver("adagrad", self.server_lr, server_tau=self.server_tau)

@@ -5,11 +5,13 @@ the share of training rows among the participants, u ← β u + (g − x̂) and 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
+from fedweave.client.solvers import Solver
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.families.servers import solver
 from fedweave.federation.registry import method
-from fedweave.settings import LinearSpace, LogSpace
+from fedweave.settings import LinearSpace, LogSpace, Momentum, Rate
 
 
 @method("fedavgm")
@@ -17,9 +19,13 @@ from fedweave.settings import LinearSpace, LogSpace
 class FedAvgM(SplitClient, GlobalModel):
     """FedAvg with momentum at the server."""
 
-    server_optimizer: Literal["sgd"] = "sgd"
-    server_lr: Annotated[float, LogSpace(0.1, 3), "η, learning rate of the server"] = 1.0
-    server_momentum: Annotated[float, LinearSpace(0, 0.99), "β, momentum of the server"] = 0.9
+    server_lr: Annotated[Rate, LogSpace(0.1, 3), "η, learning rate of the server"] = 1.0
+    server_momentum: Annotated[Momentum, LinearSpace(0, 0.99), "β, momentum of the server"] = 0.9
 
     label = "FedAvgM"
     point = "pre"
+    server_steps = False
+
+    @property
+    def server_solver(self) -> Solver:
+        return solver("sgd", self.server_lr, self.server_momentum)

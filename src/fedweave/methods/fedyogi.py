@@ -6,11 +6,13 @@ the share of training rows among the participants, and Δ = x̂ − g: m ← β1
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
+from fedweave.client.solvers import Solver
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.families.servers import solver
 from fedweave.federation.registry import method
-from fedweave.settings import LogSpace
+from fedweave.settings import LogSpace, Momentum, Positive, Rate
 
 
 @method("fedyogi")
@@ -18,9 +20,15 @@ from fedweave.settings import LogSpace
 class FedYogi(SplitClient, GlobalModel):
     """FedAvg with Yogi at the server."""
 
-    server_optimizer: Literal["yogi"] = "yogi"
-    server_lr: Annotated[float, LogSpace(0.001, 1), "η, learning rate of the server"] = 0.01
-    server_tau: Annotated[float, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
+    server_lr: Annotated[Rate, LogSpace(0.001, 1), "η, learning rate of the server"] = 0.01
+    server_momentum: Annotated[Momentum, "β1, of the mean update"] = 0.9
+    server_beta2: Annotated[Momentum, "β2, of its squares"] = 0.99
+    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
 
     label = "FedYogi"
     point = "pre"
+    server_steps = False
+
+    @property
+    def server_solver(self) -> Solver:
+        return solver("yogi", self.server_lr, self.server_momentum, self.server_beta2, self.server_tau)

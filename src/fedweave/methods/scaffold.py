@@ -9,7 +9,7 @@ their shares of training rows.
 Deviations:
 1. Paper and public code weigh clients alike: `averaging: uniform`. Here both means have the run's weights.
 2. Option II takes the mean of the gradients themselves, so that it also holds under momentum, Adam and weight decay.
-3. The server's step size η_g is that of `server_optimizer: sgd`; the default is the paper's 1.
+3. The server's step size η_g is that of `train.server_optimizer: sgd`; without one it is the paper's 1.
 """
 
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class Scaffold(GlobalModel):
 
         def share(params: Params, batch: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             value, buffers = objective(params, batch, key)
-            return value * ((batch >= 0).sum() / rows).to(value), buffers
+            return value * (batch >= 0).sum().to(value) / rows, buffers
 
         return total_gradient(share, model, batches, data.key, self.task.params)[1]
 
