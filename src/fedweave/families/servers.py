@@ -1,5 +1,6 @@
 """Optimisers of a server that averages (Reddi et al., ICLR 2021, arXiv:2003.00295)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +12,10 @@ from fedweave.errors import BadInput
 from fedweave.tensors.trees import Params, Tree
 
 Rule = Literal["adam", "yogi", "adagrad"]
+Choice = Literal["sgd", "adam", "yogi", "adagrad"]
 
 # What each optimiser reads, and its value where none is set: the paper's, and rates from the middle of its best ones.
-SETTINGS: dict[str, dict[str, float]] = {
+SETTINGS: dict[Choice, dict[str, float]] = {
     "sgd": {"server_lr": 1.0, "server_momentum": 0.9},
     "adam": {"server_lr": 0.01, "server_momentum": 0.9, "server_beta2": 0.99, "server_tau": 1e-3},
     "yogi": {"server_lr": 0.01, "server_momentum": 0.9, "server_beta2": 0.99, "server_tau": 1e-3},
@@ -55,28 +57,25 @@ class Adaptive(Solver):
         return v - (1 - self.beta2) * squared * torch.sign(v - squared)
 
 
-def server_optimizer(rule: str | None, settings: dict[str, float | None], where: str) -> Solver | None:
+def server_optimizer(rule: Choice | None, settings: Mapping[str, float | None], where: str) -> Solver | None:
     """The optimiser `rule` with `settings`, where None is its default; None for a server that takes the mean.
 
     Raises:
         BadInput: a setting is given that `rule` does not read.
     """
-    defaults = SETTINGS.get(str(rule), {})
-    for name, value in settings.items():
-        if value is not None and name not in defaults:
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    for name, value in chosen.items():
+        if rule is None or name not in SETTINGS[rule]:
             readers = ", ".join(other for other, read in SETTINGS.items() if name in read)
             raise BadInput(
                 f"{where}.{name}: {value:g} is read by server_optimizer: {readers}, not by {rule or 'the mean'}; "
                 "set one of them, or leave it out"
             )
-    if rule is None:
-        return None
-    chosen = {name: default if settings[name] is None else settings[name] for name, default in defaults.items()}
-    return solver(rule, **chosen)
+    return None if rule is None else solver(rule, **{**SETTINGS[rule], **chosen})
 
 
 def solver(
-    rule: str, server_lr: float, server_momentum: float = 0.0, server_beta2: float = 0.99, server_tau: float = 1e-3
+    rule: Choice, server_lr: float, server_momentum: float = 0.0, server_beta2: float = 0.99, server_tau: float = 1e-3
 ) -> Solver:
     """The optimiser `rule`: "sgd" or a rule of `Adaptive`."""
     if rule == "sgd":

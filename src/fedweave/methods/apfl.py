@@ -64,7 +64,7 @@ class APFL(GlobalModel):
         return {**v, **{name: alpha * v[name] + (1 - alpha) * w[name] for name in self.task.params}}
 
     def _adapted(self, alpha: Tensor, v: Params, w: Params, objective: Loss, data: ClientData) -> Tensor:
-        mixed, first = self._mixed(alpha, v, w), [data.plan[0][0]]
+        mixed, first = self._mixed(alpha, v, w), [next(iter(data.plan[0]))]
         slope = total_gradient(objective, mixed, first, data.key, self.task.params)[1]
         turn = sum(((v[name] - w[name]) * g).sum() for name, g in slope.items())
         return (alpha - self.solver.lr * turn).clamp(0.0, 1.0)
