@@ -100,8 +100,8 @@ def duplicates(
     """
     if len(dataset.x) < FEWEST:
         return ()
-    said = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
-    hashes = _hashes(dataset.x, np.asarray(said))
+    targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
+    hashes = _hashes(dataset.x, np.asarray(targets))
     chosen = [np.concatenate(rows[part]) for part in ("train", "test")]
     train, test = (hashes[part if whole is None else part[whole[part]]] for part in chosen)
     count = int(np.isin(test, train).sum())

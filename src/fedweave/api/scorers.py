@@ -35,24 +35,24 @@ def named_metric(metric: Any) -> str | None:
     return made.name
 
 
-def _made(given: Any) -> Metric:
+def _made(entry: Any) -> Metric:
     """A metric of a function, or of a scorer, which asks an estimator for its answers."""
-    if isinstance(given, type) or not callable(given):
-        raise BadInput(f"metric: {given!r} is no metric; {WAY}")
-    if _is_scorer(given):
-        score = getattr(given, "_score_func", None)
-        return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(given))
-    name = getattr(given, "__name__", type(given).__name__)
-    if type(given).__module__.startswith("torchmetrics."):
-        higher = getattr(given, "higher_is_better", None)
-        return Metric(f"torchmetrics_{name}", Collected(given), higher_is_better=higher is not False)
+    if isinstance(entry, type) or not callable(entry):
+        raise BadInput(f"metric: {entry!r} is no metric; {WAY}")
+    if _is_scorer(entry):
+        score = getattr(entry, "_score_func", None)
+        return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(entry))
+    name = getattr(entry, "__name__", type(entry).__name__)
+    if type(entry).__module__.startswith("torchmetrics."):
+        higher = getattr(entry, "higher_is_better", None)
+        return Metric(f"torchmetrics_{name}", Collected(entry), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
-    return Metric(name, given, higher_is_better=bool(getattr(given, "higher_is_better", True)))
+    return Metric(name, entry, higher_is_better=bool(getattr(entry, "higher_is_better", True)))
 
 
-def _is_scorer(given: Any) -> bool:
-    return not hasattr(given, "__name__") and type(given).__module__.startswith("sklearn.metrics")
+def _is_scorer(entry: Any) -> bool:
+    return not hasattr(entry, "__name__") and type(entry).__module__.startswith("sklearn.metrics")
 
 
 class Scored:
