@@ -169,6 +169,13 @@ def test_rows_that_train_and_test_are_said() -> None:
     assert made.notes[0].startswith(f"{test.isin(train).sum()} of {len(test)} test rows are training rows too")
     few = pd.DataFrame({"who": table["who"], "open": table["open"], "late": table["late"]})
     assert federation(few).notes == ()  # a table of two different rows
+    codes = np.random.default_rng(3).integers(0, 20, (2, len(few)))
+    many = few.assign(item=codes[0], place=codes[1])
+    made = federation(many)
+    hashes = pd.util.hash_pandas_object(many.drop(columns="who"), index=False)
+    test, train = (hashes.iloc[np.concatenate(getattr(made.partition, part))] for part in ("test", "train"))
+    assert test.isin(train).any()
+    assert made.notes == ()  # as many equal rows as chance makes
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -1,7 +1,9 @@
 """What users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
 
+import inspect
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from fedweave.metrics import METRICS, Metric
 from fedweave.registry import definition
 from fedweave.study import plugins
 
+SIZES = ("num_classes", "num_labels", "num_outputs")  # which the data fix
 WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
@@ -40,15 +43,29 @@ def _made(entry: Any) -> Metric:
     if isinstance(entry, type) or not callable(entry):
         raise BadInput(f"metric: {entry!r} is no metric; {WAY}")
     if _is_scorer(entry):
-        score = getattr(entry, "_score_func", None)
-        return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(entry))
+        score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
+        return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", Scored(entry))
     name = getattr(entry, "__name__", type(entry).__name__)
     if type(entry).__module__.startswith("torchmetrics."):
         higher = getattr(entry, "higher_is_better", None)
-        return Metric(f"torchmetrics_{name}", Collected(entry), higher_is_better=higher is not False)
+        name = f"torchmetrics_{name}{_suffix(_arguments(entry))}"
+        return Metric(name, Collected(entry), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
     return Metric(name, entry, higher_is_better=bool(getattr(entry, "higher_is_better", True)))
+
+
+def _suffix(options: Mapping[str, Any]) -> str:
+    """Options as a part of a name, so that two metrics of one class have two names in every process."""
+    return "".join(re.sub(r"\W", "_", f"_{key}_{value}") for key, value in sorted(options.items()))
+
+
+def _arguments(metric: Any) -> dict[str, Any]:
+    """The arguments of a metric of torchmetrics that are not the defaults of its class."""
+    signature = inspect.signature(type(metric).__init__).parameters
+    values = {name: getattr(metric, name, one.default) for name, one in signature.items() if name not in SIZES}
+    plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    return {name: value for name, value in plain.items() if value != signature[name].default}
 
 
 def _is_scorer(entry: Any) -> bool:

@@ -75,7 +75,7 @@ def one_round(
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates, states = train(method, state, who, executor, downloads)
+    shared, own, updates, memory = train(method, state, who, executor, downloads)
 
     def base() -> Tree:
         return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
@@ -89,10 +89,9 @@ def one_round(
         weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
         server = method.aggregate(server, senders, uploads, weights)
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
-    states = states if whole else trees.take(states, rows)
-    after = State(
-        state.round + 1, server, clients, optimizers.put(state.optimizers, senders, states, federation.clients)
-    )
+    memory = memory if whole else trees.take(memory, rows)
+    memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
+    after = State(state.round + 1, server, clients, memory)
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     traffic = method.traffic(shared, own, updates.upload, len(positions))
