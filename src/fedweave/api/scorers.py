@@ -14,7 +14,7 @@ from fedweave.metrics import METRICS, Metric
 from fedweave.registry import definition
 from fedweave.study import plugins
 
-SIZES = ("num_classes", "num_labels", "num_outputs")  # which the data fix
+UNNAMED = ("num_classes", "num_labels", "num_outputs", "validate_args")  # fixed by the data, or without effect
 WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
@@ -63,7 +63,7 @@ def _suffix(options: Mapping[str, Any]) -> str:
 def _arguments(metric: Any) -> dict[str, Any]:
     """The arguments of a metric of torchmetrics that are not the defaults of its class."""
     signature = inspect.signature(type(metric).__init__).parameters
-    values = {name: getattr(metric, name, one.default) for name, one in signature.items() if name not in SIZES}
+    values = {name: getattr(metric, name, one.default) for name, one in signature.items() if name not in UNNAMED}
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
     return {name: value for name, value in plain.items() if value != signature[name].default}
 
