@@ -247,9 +247,9 @@ def test_warnings() -> None:
         compared = fw.compare(
             federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]}, **QUIET
         )
-    said = " | ".join(str(w.message) for w in caught)
-    assert "with 3 clients no test can call a difference significant" in said
-    assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in said
+    messages = " | ".join(str(w.message) for w in caught)
+    assert "with 3 clients no test can call a difference significant" in messages
+    assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in messages
     assert {*compared.warnings} <= {str(w.message) for w in caught}
     assert 60 < compared.majority() <= 100
 
