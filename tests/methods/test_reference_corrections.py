@@ -9,7 +9,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from fedweave.families.tuning import fine_tuned
+from fedweave.families.tuning import fine_tune
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, Settings
@@ -87,7 +87,7 @@ def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
             seen.extend(data.plan[epochs])
             return method.descend(model, data, names, epochs=epochs)
 
-    fine_tuned(Spy(), method.task.init(1), method.task.params, 3, data)
+    fine_tune(Spy(), method.task.init(1), method.task.params, 3, data)
     orders = [torch.cat(epoch) for epoch in seen]
     assert [len(epoch[0]) for epoch in seen] == [4, 4, 4]
     assert all(torch.equal(order.sort().values, rows_of(1).sort().values) for order in orders)

@@ -179,7 +179,7 @@ class Grouped(Solver):
 
 
 @dataclass(frozen=True)
-class Recorded(Solver):
+class Recorder(Solver):
     """A solver that also adds up the gradients of a round; state {"inner": its own, "sum", "steps"}."""
 
     inner: Solver

@@ -87,7 +87,9 @@ class GlobalModel(Method):
     def init(self, start: Start) -> Server:
         model = {**trees.without(start.model, self.local_names), **self.extras(start)}
         solver = self.server_solver
-        return {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._trained(model))}
+        return (
+            {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._parameters(model))}
+        )
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
@@ -97,11 +99,11 @@ class GlobalModel(Method):
         solver = self.server_solver
         if solver is None:
             return {"model": mean}
-        old = self._trained(server["model"])
-        model, state = solver.step(old, trees.sub(old, self._trained(mean)), server["optimizer"])
+        old = self._parameters(server["model"])
+        model, state = solver.step(old, trees.sub(old, self._parameters(mean)), server["optimizer"])
         return {"model": {**mean, **model}, "optimizer": state}
 
-    def _trained(self, model: Params) -> Params:
+    def _parameters(self, model: Params) -> Params:
         """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean."""
         return trees.without(model, self.task.buffers)
 

@@ -15,7 +15,7 @@ from fedweave.tensors.trees import Params, mapped
 TUNING = 3  # a stream of the client's key of its own
 
 
-def fine_tuned(method: Method, model: Params, names: Iterable[str], epochs: int, data: ClientData) -> Params:
+def fine_tune(method: Method, model: Params, names: Iterable[str], epochs: int, data: ClientData) -> Params:
     """`model` after `epochs` epochs of the method's solver, started anew, on its parameters `names`.
 
     An epoch passes over the client's training rows in batches of the size of training, in an order by its key.

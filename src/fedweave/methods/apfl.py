@@ -47,24 +47,24 @@ class APFL(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         w, v, objective = {**shared, **client["buffers"]}, client["personal"], self.task.objective(data)
-        alpha = self._adapted(client["alpha"], v, w, objective, data) if self.adaptive else client["alpha"]
+        alpha = self._adapt(client["alpha"], v, w, objective, data) if self.adaptive else client["alpha"]
         both = {**w, **{OWN + name: value for name, value in v.items()}}
         names = (*self.task.params, *(OWN + name for name in self.task.params))
         solver = Grouped(solvers={"personal": self.solver, "global": self.solver}, group=owner)
         fit = self.descend(both, data, names, loss=self._loss(objective, alpha), solver=solver)
         w, v = trees.only(fit.model, w), {name: fit.model[OWN + name] for name in v}
         state = {"personal": v, "buffers": trees.only(w, self.local_names), "alpha": alpha}
-        return Update({"model": trees.without(w, self.local_names)}, state, self._mixed(alpha, v, w), fit.loss)
+        return Update({"model": trees.without(w, self.local_names)}, state, self._mixture(alpha, v, w), fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return self._mixed(client["alpha"], client["personal"], shared)
+        return self._mixture(client["alpha"], client["personal"], shared)
 
-    def _mixed(self, alpha: Tensor, v: Params, w: Params) -> Params:
+    def _mixture(self, alpha: Tensor, v: Params, w: Params) -> Params:
         """v̄, with the BatchNorm statistics of v."""
         return {**v, **{name: alpha * v[name] + (1 - alpha) * w[name] for name in self.task.params}}
 
-    def _adapted(self, alpha: Tensor, v: Params, w: Params, objective: Loss, data: ClientData) -> Tensor:
-        mixed, first = self._mixed(alpha, v, w), [next(iter(data.plan[0]))]
+    def _adapt(self, alpha: Tensor, v: Params, w: Params, objective: Loss, data: ClientData) -> Tensor:
+        mixed, first = self._mixture(alpha, v, w), [next(iter(data.plan[0]))]
         slope = total_gradient(objective, mixed, first, data.key, self.task.params)[1]
         turn = sum(((v[name] - w[name]) * g).sum() for name, g in slope.items())
         return (alpha - self.solver.lr * turn).clamp(0.0, 1.0)
@@ -77,7 +77,7 @@ class APFL(GlobalModel):
             v = {name: model[OWN + name] for name in w}
             common, buffers = objective(w, rows, key)
             fixed = {name: value.detach() for name, value in w.items()}
-            value, own = objective(self._mixed(alpha, v, fixed), rows, key)
+            value, own = objective(self._mixture(alpha, v, fixed), rows, key)
             return value + common - common.detach(), {**buffers, **{OWN + name: b for name, b in own.items()}}
 
         return joint

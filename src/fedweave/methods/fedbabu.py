@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedweave.client.data import ClientData
-from fedweave.families import GlobalModel
+from fedweave.families import GlobalModel, tuning
 from fedweave.families.heads import body
-from fedweave.families.tuning import fine_tuned
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
@@ -43,4 +42,4 @@ class FedBABU(GlobalModel):
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         parts = {"all": self.task.params, "head": self.task.head, "body": body(self.task)}
         epochs = self.fine_tune_epochs or self.training.epochs
-        return fine_tuned(self, {**shared, **client}, parts[self.fine_tune], epochs, data)
+        return tuning.fine_tune(self, {**shared, **client}, parts[self.fine_tune], epochs, data)

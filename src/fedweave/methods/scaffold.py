@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
-from fedweave.client.solvers import Loss, Recorded
+from fedweave.client.solvers import Loss, Recorder
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -56,7 +56,7 @@ class Scaffold(GlobalModel):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model, objective = self.personalize(shared, own, client, data), self.task.objective(data)
         correction = trees.sub(shared["control"], client["control"])
-        fit = self.descend(model, data, loss=corrected(objective, correction), solver=Recorded(self.solver))
+        fit = self.descend(model, data, loss=corrected(objective, correction), solver=Recorder(self.solver))
         if self.option == "I":
             control = self._gradient(model, objective, data)
         else:
