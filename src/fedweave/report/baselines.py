@@ -72,12 +72,12 @@ def upper_bound(study: Study, tables: Tables) -> list[str]:
         best, gap = _gap(row, tables.board)
         if np.isfinite(gap):
             metric = str(row["metric"])
-            size, score = (format_score(value, np.nan, metric) + unit(metric) for value in (abs(gap), row["mean"]))
-            place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "equal to"
-            place_of = "it" if gap else f"{row['control']}"
+            size, score = (format_score(value, np.nan, metric) for value in (abs(gap), row["mean"]))
+            size += " points" if unit(metric) else ""
+            place = "equal to it" if not gap else f"{size} {'worse' if gap > 0 else 'better'}"
             lines.append(
                 f"{row['task']}: {row['control']}, one model on the pooled rows of all clients, is not federated and "
-                f"has {score}; the best method, {best}, is {place} {place_of}."
+                f"has {score}{unit(metric)}; the best method, {best}, is {place}."
             )
     return lines
 
