@@ -104,13 +104,13 @@ def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
     """With private uploads, partial participation, newcomers and Adam that clients keep, both executors agree."""
     path = UploadPath(Privacy(clip=1.0, noise=0.01))
     settings = Settings(rounds=3, seed=1, participation=0.6, newcomers=1, join_round=2, upload_path=path)
-    kept = {"solver": Adam(lr=0.02), "training": Training(batch_size=4, epochs=2, keep_optimizer=True)}
-    reports = [[*run(made(name, **kept), FED, settings, executor)][-1] for executor in (Loop(), Batched(2))]
+    memory = {"solver": Adam(lr=0.02), "training": Training(batch_size=4, epochs=2, keep_optimizer=True)}
+    reports = [[*run(made(name, **memory), FED, settings, executor)][-1] for executor in (Loop(), Batched(2))]
     first, second = (trees.tree_leaves((r.state.server, r.state.clients, r.state.optimizers)) for r in reports)
     for x, y in zip(first, second, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-8)
     assert reports[0].scores["pre"]["test"].isfinite().all()
-    silent = [*run(made(name, **kept), FED, replace(settings, upload_path=UploadPath()), Loop())][-1]
+    silent = [*run(made(name, **memory), FED, replace(settings, upload_path=UploadPath()), Loop())][-1]
     pairs = zip(first, trees.tree_leaves((silent.state.server, silent.state.clients)), strict=False)
     assert max(float((x - y).abs().max()) for x, y in pairs if x.is_floating_point()) > 1e-4
 

@@ -158,11 +158,11 @@ def test_fedem_mixes_forecasts() -> None:
     deployed = trees.at(report.models["pre"], client)
     parts = [{name: deployed["components"][prefix + name] for name in task.params} for prefix in ("", "1/")]
     rows = data.train[data.train >= 0]
-    said = torch.stack([task.predict(part, data, rows) for part in parts])
-    density = torch.exp(-(said - task.targets(data, rows)).square().mean(-1))
+    forecasts = torch.stack([task.predict(part, data, rows) for part in parts])
+    density = torch.exp(-(forecasts - task.targets(data, rows)).square().mean(-1))
     pi = (density / density.sum(0)).mean(1)
     torch.testing.assert_close(deployed["weights"], pi, rtol=1e-9, atol=1e-12)
-    mixture = torch.einsum("m,mbh->bh", pi, said)
+    mixture = torch.einsum("m,mbh->bh", pi, forecasts)
     torch.testing.assert_close(report.method.predict(deployed, data, rows), mixture, rtol=1e-9, atol=1e-12)
 
 
@@ -202,8 +202,8 @@ def test_feddbe() -> None:
         assert bias.abs().max() > 1e-3
     rows = FED.test[2][FED.test[2] >= 0]
     with torch.no_grad():
-        said = g.fc(g.features(FED.shared["x"][rows]) + biases[2])
-    torch.testing.assert_close(outputs(report, 2, rows), said, rtol=1e-8, atol=1e-10)
+        logits = g.fc(g.features(FED.shared["x"][rows]) + biases[2])
+    torch.testing.assert_close(outputs(report, 2, rows), logits, rtol=1e-8, atol=1e-10)
     size = sum(p.numel() for p in g.parameters())
     assert (report.bytes_down, report.bytes_up) == (4 * 5 * (size + 5), 4 * 5 * size)
 
@@ -214,7 +214,7 @@ def test_fedproto(weighted: bool, classes: str) -> None:
     lam, nets = 0.7, [net for _, net in copies(network(made("fedproto")))]
     prototypes: dict[int, Tensor] = {}
     for r in range(3):
-        known_before = len(prototypes)
+        defined_before = len(prototypes)
         for i, net in enumerate(nets):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for rows in batches(i, r, 0, 2):
@@ -241,7 +241,7 @@ def test_fedproto(weighted: bool, classes: str) -> None:
         expected = torch.tensor(candidates)[distance.argmin(1)]
         assert torch.equal(outputs(report, i, rows).argmax(1), expected)
     present = sum(len(means) for means in own)
-    assert (report.bytes_down, report.bytes_up) == (5 * (known_before * 5 * 4 + 3), present * 5 * 4 + 5 * 3 * 4)
+    assert (report.bytes_down, report.bytes_up) == (5 * (defined_before * 5 * 4 + 3), present * 5 * 4 + 5 * 3 * 4)
 
 
 def test_fedproto_without_a_prototype() -> None:
@@ -252,7 +252,7 @@ def test_fedproto_without_a_prototype() -> None:
     y = FED.shared["y"].clone()
     y[y == 2] = 0
     report = ran("fedproto", "rows", replace(FED, shared={**FED.shared, "y": y}))
-    assert report.state.server["known"].tolist() == [True, True, False]
+    assert report.state.server["defined"].tolist() == [True, True, False]
     assert all(outputs(report, i, FED.test[i][:1]).argmax() < 2 for i in range(tiny.CLIENTS))
 
 

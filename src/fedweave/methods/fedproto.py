@@ -2,8 +2,9 @@
 
 Server keeps one prototype μ_c [D] per class. It goes down; a client, whose whole model is its own, trains on
 CE + λ mean((z − μ_y)²) and sends the mean features of its classes on its training rows with the numbers of rows; no
-model is ever sent ((K + K_i) D + 2C for K known and K_i own classes). μ_c becomes the mean over the clients that have
-the class, by their rows of it. The prediction is the class with the nearest prototype, argmin_c ‖z − μ_c‖.
+model is ever sent ((K + K_i) D + C, and C flags, for K classes with a prototype and K_i own classes). μ_c becomes the
+mean over the clients that have the class, by their rows of it. The prediction is the class with the nearest prototype,
+argmin_c ‖z − μ_c‖.
 
 Deviations:
 1. The paper divides a prototype once more by the number of clients that have the class, which would shrink it.
@@ -47,7 +48,7 @@ class FedProto(Method):
     def init(self, start: Start) -> Server:
         classes, width = head_shape(self.task)
         like = next(iter(start.model.values()))
-        return {"prototypes": like.new_zeros(classes, width), "known": torch.zeros(classes, dtype=torch.bool)}
+        return {"prototypes": like.new_zeros(classes, width), "defined": torch.zeros(classes, dtype=torch.bool)}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server, {}
@@ -56,7 +57,7 @@ class FedProto(Method):
         return model
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        losses = aligned_losses(self.task, data, shared["prototypes"], shared["known"], self.lam)
+        losses = aligned_losses(self.task, data, shared["prototypes"], shared["defined"], self.lam)
         fit = self.descend(client, data, loss=self.task.objective(data, losses))
         statistics = class_statistics(self.task, fit.model, data)
         upload = {"prototypes": statistics["means"], "counts": statistics["counts"]}
@@ -68,24 +69,24 @@ class FedProto(Method):
         mean = torch.einsum("pc,pcd->cd", counts / counts.sum(0).clamp(min=1e-12), uploads["prototypes"])
         new = present.any(0)
         prototypes = torch.where(new[:, None], mean, server["prototypes"])
-        return {"prototypes": prototypes, "known": server["known"] | new}
+        return {"prototypes": prototypes, "defined": server["defined"] | new}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        known = shared["known"]
+        defined = shared["defined"]
         if self.classes == "own":
-            known = known & one_hot(self.task, data, data.train).any(0)
-        return {"model": client, "prototypes": shared["prototypes"], "known": known}
+            defined = defined & one_hot(self.task, data, data.train).any(0)
+        return {"model": client, "prototypes": shared["prototypes"], "defined": defined}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         logits = self.task.predict(model["model"], data, rows)
         if self.prediction == "head":
             return logits
-        z, known = self.task.features(model["model"], data, rows), model["known"]
+        z, defined = self.task.features(model["model"], data, rows), model["defined"]
         scores = -(z[:, None] - model["prototypes"]).square().mean(-1)
-        return torch.where(known.any(), scores.masked_fill(~known, NEVER), logits)
+        return torch.where(defined.any(), scores.masked_fill(~defined, NEVER), logits)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         """Prototypes of the classes that have one; which classes these are, and their rows, for all classes."""
         one = trees.nbytes(shared["prototypes"][0])
-        down = participants * (int(shared["known"].sum()) * one + trees.nbytes(shared["known"]))
+        down = participants * (int(shared["defined"].sum()) * one + trees.nbytes(shared["defined"]))
         return down, int((uploads["counts"] > 0).sum()) * one + trees.nbytes(uploads["counts"])
