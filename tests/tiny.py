@@ -69,6 +69,8 @@ ARGUMENTS: dict[str, dict] = {
     "ditto": {"personal_epochs": 2},
     "fedrep": {"head_epochs": 2},
     "fedamp": {"sigma": 20.0, "alpha": 2.0},
+    "feddbe": {"kappa": 1.0, "momentum": 0.5},
+    "fedem": {"components": 2},
 }
 # On images and nodes every client keeps its optimiser; on rows and series it is a new one every round.
 TRAINING = {
