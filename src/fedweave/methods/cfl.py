@@ -31,9 +31,14 @@ class CFL(Bisection):
     label = "CFL"
 
     def part(self, server: Server, members: Tensor) -> Tensor:
-        from scipy.cluster.hierarchy import cut_tree, linkage
+        return _bisect(trees.flat(trees.take(server["updates"], members)))
 
-        distance = 1.0 - cosines(trees.flat(trees.take(server["updates"], members))).double().cpu()
-        upper = torch.triu_indices(len(members), len(members), offset=1)
-        parts = cut_tree(linkage(distance[upper[0], upper[1]].numpy(), method="complete"), n_clusters=2)
-        return torch.from_numpy(parts[:, 0] == 1).to(members.device)
+
+def _bisect(updates: Tensor) -> Tensor:
+    """Boolean [n]: one part of the complete-linkage clustering into two under the cosine distance."""
+    from scipy.cluster.hierarchy import cut_tree, linkage
+
+    distance = 1.0 - cosines(updates).double().cpu()
+    upper = torch.triu_indices(len(updates), len(updates), offset=1)
+    parts = cut_tree(linkage(distance[upper[0], upper[1]].numpy(), method="complete"), n_clusters=2)
+    return torch.from_numpy(parts[:, 0] == 1).to(updates.device)
