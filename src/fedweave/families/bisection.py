@@ -68,8 +68,8 @@ class Bisection(Weaving, SplitClient):
         return {}, trees.take(server["models"], ids)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        server = self._heard(server, ids, uploads, weights)
-        server = self._divided(server) if int(server["round"]) >= self.first_split else server
+        server = self._record(server, ids, uploads, weights)
+        server = self._split(server) if int(server["round"]) >= self.first_split else server
         present = torch.zeros_like(server["seen"]).index_fill(0, ids, True)
         own = self._shares(server, present)
         share = self.controlled_row(own, everybody(own), present, ahead=1) * present
@@ -93,12 +93,12 @@ class Bisection(Weaving, SplitClient):
         same = server["labels"][:, None] == server["labels"]
         return row_shares((same & present) * self.counts(server))
 
-    def _heard(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+    def _record(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fresh = trees.sub(uploads["model"], trees.take(server["models"], ids))
         updates, seen = trees.put(server["updates"], ids, fresh), server["seen"].index_fill(0, ids, True)
         return {**server, "updates": updates, "seen": seen, **self.observe(server, ids, fresh, weights)}
 
-    def _divided(self, server: Server) -> Server:
+    def _split(self, server: Server) -> Server:
         """The server after the splits of this round; the smaller part of a cluster gets a new label."""
         labels, updates = server["labels"], trees.flat(server["updates"])
         for label in server["labels"].unique():

@@ -90,7 +90,7 @@ class Describing(Method):
         """
         return _network(size, tuple(self._shapes.items()), self.width, self.hidden)
 
-    def made(self, hyper: Params, vectors: Tensor, scale: Tensor) -> Params:
+    def models(self, hyper: Params, vectors: Tensor, scale: Tensor) -> Params:
         """Models [P, ...] from vectors [P, D]; `scale` is (m, s), or zeros for those of every vector."""
         mean, deviation = torch.where(scale.any(), scale[:, None], moments(vectors.detach()))
         z = (vectors - mean[:, None]) / deviation.clamp(min=1e-6)[:, None]

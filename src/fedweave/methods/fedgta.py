@@ -62,11 +62,11 @@ class FedGTA(ClientModels):
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         alike = cosines(server["fixed"]["moments"]) > self.threshold
-        accepted = (alike | ~server["seen"][:, None] | torch.eye(len(alike), dtype=torch.bool, device=alike.device))[
+        partners = (alike | ~server["seen"][:, None] | torch.eye(len(alike), dtype=torch.bool, device=alike.device))[
             ids
         ]
         # Noise may make a confidence negative, and a subgraph without edges has none: it still counts for itself.
-        shares = row_shares(accepted * usable(server["seen"]) * server["fixed"]["confidence"].clamp(min=1e-9))
+        shares = row_shares(partners * usable(server["seen"]) * server["fixed"]["confidence"].clamp(min=1e-9))
         return shares.expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
@@ -101,8 +101,8 @@ class FedGTA(ClientModels):
         mean = lambda values: (values * real[:, None]).sum(0) / real.sum()  # noqa: E731
         orders = range(1, self.orders + 1)
         raw, central = ([mean(x**p) for p in orders] for x in (labels, labels - mean(labels)))
-        kept = {"raw": raw, "central": central, "hybrid": [*raw, *central]}[self.moments]
-        return torch.cat(kept)
+        selection = {"raw": raw, "central": central, "hybrid": [*raw, *central]}[self.moments]
+        return torch.cat(selection)
 
     def _training_nodes(self, data: ClientData) -> Tensor:
         """Boolean [V, 1]."""

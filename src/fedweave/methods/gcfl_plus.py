@@ -73,7 +73,7 @@ class GCFLPlus(Bisection):
 
 
 def warping_distances(x: Tensor) -> Tensor:
-    """Dynamic time warping distances [n, n] of the rows of `x` [n, S]: the root of the least sum of squared gaps."""
+    """Dynamic time warping distances [n, n] of the rows of `x` [n, T]: the root of the least sum of squared gaps."""
     total = torch.full((len(x), len(x), x.shape[1] + 1), torch.inf, dtype=x.dtype)
     total[..., 0] = 0.0
     for i in range(x.shape[1]):

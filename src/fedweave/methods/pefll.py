@@ -62,10 +62,10 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         """θ̄ [P, ...] from the vectors that clients `ids` sent last."""
-        return self.made(phi["hyper"], fixed["embeddings"][ids], fixed["scale"])
+        return self.models(phi["hyper"], fixed["embeddings"][ids], fixed["scale"])
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        self.hypernetwork(server["fixed"]["embeddings"].shape[1])
+        self.hypernetwork(server["fixed"]["embeddings"].shape[1])  # made here, as clients may be mapped
         return {**server["phi"], "scale": server["fixed"]["scale"]}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
@@ -75,8 +75,8 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
 
         def against(embed: Params) -> tuple[Tensor, Tree]:
             vector = self.describe(embed, data)
-            made = self.made(shared["hyper"], vector[None], shared["scale"])
-            return -sum((made[name][0] * value).sum() for name, value in update.items()), {"embedding": vector}
+            models = self.models(shared["hyper"], vector[None], shared["scale"])
+            return -sum((models[name][0] * value).sum() for name, value in update.items()), {"embedding": vector}
 
         _, sent, gradient = value_and_grad(against, shared["embed"])
         upload = {"update": update, "embedding": sent["embedding"].detach(), "gradient": gradient}
@@ -84,11 +84,11 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         with torch.no_grad():
-            made = self.made(shared["hyper"], self.describe(shared["embed"], data)[None], shared["scale"])
-        return {**trees.at(made, 0), **client}
+            models = self.models(shared["hyper"], self.describe(shared["embed"], data)[None], shared["scale"])
+        return {**trees.at(models, 0), **client}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        through = lambda hyper: self.made(hyper, uploads["embedding"], server["fixed"]["scale"])  # noqa: E731
+        through = lambda hyper: self.models(hyper, uploads["embedding"], server["fixed"]["scale"])  # noqa: E731
         against = trees.tree_map(lambda value: -value / len(ids), uploads["update"])
         hyper, start = pull_back(through, server["phi"]["hyper"], lambda start: against)
         # In the order of φ, in which an optimiser goes through it.
