@@ -104,8 +104,11 @@ class GlobalModel(Method):
         return {"model": {**mean, **model}, "optimizer": state}
 
     def _parameters(self, model: Params) -> Params:
-        """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean."""
-        return trees.without(model, self.task.buffers)
+        """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean.
+
+        A method with several models puts a path before the names of the further ones, as "1/norm.running_mean".
+        """
+        return {name: value for name, value in model.items() if name.rpartition("/")[2] not in self.task.buffers}
 
 
 class ClientModels(Weaving):
