@@ -175,7 +175,7 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
     for label, method, options in entries:
-        suffix = ",".join(f"{key}={value}" for key, value in options.items())
+        suffix = "-".join(re.sub(r"[^\w-]", "_", f"{key}-{value}") for key, value in options.items())
         name = label or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
         if name in named:
             raise BadInput(
