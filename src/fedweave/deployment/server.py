@@ -182,8 +182,8 @@ class Coordinator:
                 losses.append(torch.tensor(reply.config["loss"], dtype=self.spec.task.dtype))  # type: ignore[union-attr]
         shared, own = downloads
         rows = torch.tensor(here, dtype=torch.int64)
-        server, loss, down = session.server, float("nan"), method.traffic(shared, own, {}, len(chosen))[0]
-        up, accepted = 0, []
+        server, loss, accepted = session.server, float("nan"), []
+        down, up = len(chosen) * trees.nbytes(shared) + trees.nbytes(own), 0
         if uploads:
             stacked = trees.stack(uploads)
             delivered = accept(stacked, stacked, torch.stack(losses), len(here))
@@ -191,7 +191,7 @@ class Coordinator:
             content = self._defended(method, delivered.uploads, shared, trees.take(own, rows[delivered.rows]), crowd)
             server = self._stepped(method, session, chosen[rows[delivered.rows]], content)
             loss = float(torch.stack(losses)[delivered.rows].mean()) if accepted else loss
-            up = method.traffic(shared, own, stacked, len(chosen))[1]
+            down, up = method.traffic(shared, own, stacked, len(chosen))
         lost = sorted(session.members[int(chosen[row])] for row in {*range(len(chosen))} - {*accepted})
         return server, {"loss": loss, "bytes_down": down, "bytes_up": up, "dropped": lost}
 
