@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -107,6 +108,7 @@ def _become(
         os.environ.update(variables)
         sys.argv = words
         connection.sendall(os.getpid().to_bytes(8, "big"))
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
         functions[Path(words[0]).name]()
         code = 0
     except SystemExit as error:
@@ -120,6 +122,12 @@ def _become(
             connection.sendall(bytes([code & 255]))
         finally:
             os._exit(code & 255)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this fork when the command that stands for it is killed."""
+    if not connection.recv(1):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedweave.deployment import status
 from fedweave.deployment.flower import keys
 from fedweave.deployment.flower.fork_server import SOCKET
-from fedweave.deployment.flower.server_app import STATUS
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 
@@ -47,19 +47,21 @@ class Host:
         address: of the SuperLink, host:port.
         certificate: of the authority.
         warm: folder of a fork server, or None: every message then imports PyTorch anew.
+        python: the interpreter that has Flower.
     """
 
     folder: Path
     address: str
     certificate: Path
     warm: Path | None = None
+    python: Path = Path(sys.executable)
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the programs."""
         paths = [str(self.warm / "bin")] if self.warm else []
-        paths += [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        paths += [str(self.python.parent), os.environ.get("PATH", "")]
         home = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": os.pathsep.join(paths)}
         return os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"} | home
 
@@ -79,9 +81,11 @@ class Host:
             BadInput: it ended, or does not answer.
         """
         host, port = self.address.rsplit(":", 1)
+        self.folder.mkdir(parents=True, exist_ok=True)
         command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate),
                    "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SECRET),
-                   "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
+                   "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+                   "--database", str(self.folder / "superlink.db")]  # fmt: skip
         self.start("superlink", [*command, *more])
         self.until(lambda: _answers(host, int(port)), "superlink")
         config = CONFIG.format(name=CONNECTION, address=self.address, certificate=self.certificate)
@@ -120,7 +124,7 @@ class Host:
         """Let nodes with these public keys connect."""
         code = "import sys\nfrom flwr.cli.app import app\nfor key in sys.argv[2:]:\n" \
                "    app(['supernode', 'register', key, sys.argv[1]], standalone_mode=False)\n"  # fmt: skip
-        command = [sys.executable, "-c", code, CONNECTION, *map(str, public)]
+        command = [str(self.python), "-c", code, CONNECTION, *map(str, public)]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BadInput(f"flwr supernode register: {done.stderr.strip().splitlines()[-1:]}")
@@ -152,7 +156,7 @@ def node_command(address: str, certificate: Path, key: Path, config: dict[str, s
 
 def fork_server(host: Host, folder: Path) -> None:
     """Start a fork server for the programs of `host`; they find its commands first on their PATH."""
-    host.start("fork-server", [sys.executable, "-m", "fedweave.deployment.flower.fork_server", str(folder)])
+    host.start("fork-server", [str(host.python), "-m", "fedweave.deployment.flower.fork_server", str(folder)])
     host.until((folder / SOCKET).exists, "fork-server")
     host.warm = folder
 
@@ -173,12 +177,15 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 @contextmanager
-def local_federation(out: Path, clients: Sequence[Path], hashes: Sequence[str], data: Path | None = None) -> Iterator[Host]:
-    """A SuperLink and a SuperNode for each of the files `clients` on loopback, with TLS and keys of their own.
+def local_federation(
+    out: Path, data: Sequence[Path], hashes: Sequence[str], python: Path = Path(sys.executable)
+) -> Iterator[Host]:
+    """A SuperLink on loopback and a SuperNode for each entry of `data`, with TLS and keys of their own.
 
     Args:
-        hashes: of the specifications that the nodes agree to.
-        data: folder in place of the files: NODE/<hash>.pt is then read, for nodes of several federations.
+        data: file of each client, or a folder with HASH.pt for every federation that its node agrees to.
+        hashes: of the specifications that the nodes agree to, 16 digits or more.
+        python: the interpreter that has Flower.
     """
     import tempfile
 
@@ -186,39 +193,36 @@ def local_federation(out: Path, clients: Sequence[Path], hashes: Sequence[str], 
     if not (secrets / keys.SERVER).is_file():
         keys.make_server(secrets, ["127.0.0.1", "localhost"])
     address = f"127.0.0.1:{free_port()}"
-    host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve())
+    host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
         try:
             fork_server(host, Path(short))
             host.superlink(secrets)
-            names = [path.stem for path in clients]
-            made = [secrets / name if (secrets / name).exists() else keys.make_node(secrets, name) for name in names]
-            host.register([path.with_name(f"{path.name}.pub") for path in made])
-            for name, key, path in zip(names, made, clients, strict=True):
-                host.supernode(name, key, node_config(path if data is None else data / name, out, hashes))
+            add_nodes(host, out, data, hashes)
             yield host
         finally:
             host.close()
 
 
-def node_config(data: Path, out: Path, hashes: Sequence[str]) -> dict[str, str]:
-    """What a node is told: its data, the folder of its state, and the specifications that it agrees to."""
-    state = out / "nodes" / data.stem
-    return {"data": str(data.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
+def add_nodes(host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str]) -> None:
+    """Register and start a SuperNode for each entry of `data`; its keys are made where there are none."""
+    secrets = out / "keys"
+    made = [
+        secrets / path.stem if (secrets / path.stem).exists() else keys.make_node(secrets, path.stem) for path in data
+    ]
+    host.register([path.with_name(f"{path.name}.pub") for path in made])
+    for path, key in zip(data, made, strict=True):
+        state = out / "nodes" / path.stem
+        config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
+        host.supernode(path.stem, key, config)
 
 
 def launch(host: Host, app: Path, folder: Path, **config: Any) -> None:
     """Start the run of an exported app; its server writes to `folder`."""
-    (folder / STATUS).unlink(missing_ok=True)
+    (folder / status.STATUS).unlink(missing_ok=True)
     values = {"folder": str(folder.resolve()), **config}
     words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     host.flwr("run", str(app.resolve()), CONNECTION, "--run-config", words)
-
-
-def status(folder: Path) -> dict[str, Any]:
-    """How far a federation is; empty before its server has started."""
-    path = folder / STATUS
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def follow(folder: Path, host: Host, progress: bool = True) -> dict[str, Any]:
@@ -229,10 +233,10 @@ def follow(folder: Path, host: Host, progress: bool = True) -> dict[str, Any]:
     """
     from tqdm import tqdm
 
-    bar = tqdm(unit="round", disable=not progress, dynamic_ncols=True)
+    bar = tqdm(total=status.read(folder).get("rounds"), unit=" rounds", disable=not progress, dynamic_ncols=True)
     try:
         while True:
-            now = status(folder)
+            now = status.read(folder)
             if now:
                 bar.total = now["rounds"]
                 bar.update(now["round"] - bar.n)

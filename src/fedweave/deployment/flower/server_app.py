@@ -1,6 +1,5 @@
 """The ServerApp of an exported federation: the rounds of `Coordinator` over Flower's messages."""
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from fedweave.deployment.flower import records
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.registration import Roll
 from fedweave.deployment.server import Coordinator
-from fedweave.files import write_atomic
+from fedweave.deployment.status import Status
 
 POLL = 0.2  # seconds between two looks for replies
-STATUS = "status.json"
 HOME = Path("~/.fedweave/federations")
 
 
@@ -96,33 +94,3 @@ def server_app(path: Path) -> ServerApp:
 
 def _number(config: Mapping[str, Any], key: str) -> float:
     return float(config[key])
-
-
-@dataclass
-class Status:
-    """The file status.json, by which others follow the federation.
-
-    Attributes:
-        folder: of the server.
-        rounds: of the whole run.
-        done: rounds that are done.
-    """
-
-    folder: Path
-    rounds: int
-    done: int = 0
-
-    def round(self, line: str) -> None:
-        """A round is over."""
-        self.done = int(line.split(": round ")[1].split("/")[0])
-        self.say(line)
-        self.write("running", line)
-
-    def say(self, line: str) -> None:
-        """Print a line, which `flwr log` shows."""
-        print(line, flush=True)
-
-    def write(self, state: str, line: str) -> None:
-        """Write the file."""
-        content = {"state": state, "round": self.done, "rounds": self.rounds, "line": line}
-        write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
