@@ -1,4 +1,4 @@
-"""Makes a virtual environment: `python tools/setup.py .venv [--torch cpu]`; of other extras: `--extras`, `--constraints`.
+"""Makes a virtual environment: `python tools/setup.py .venv [--torch cpu] [--extras NAMES --constraints FILE]`.
 
 Standard library only, since nothing is installed yet. uv is several times faster than pip but does not read
 pip's configuration, so an index or a folder of wheels that pip is set up with is handed on; where uv cannot do

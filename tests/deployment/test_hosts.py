@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
 
 import fedweave as fw
 from fedweave import results
-from fedweave.deployment import client_data, spec, support, tensors
+from fedweave.deployment import client_data, own_rows, spec, support, tensors
+from fedweave.deployment.export import export_result
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.store import Store
 from fedweave.errors import BadInput
@@ -71,6 +73,8 @@ def test_settings_of_training_have_the_bits_of_the_simulation(name, train, rows,
 
 def test_which_methods_cannot_run_on_separate_hosts():
     assert {name for name, reason in support.obstacles().items() if reason} == {"central"}
+    page = Path(__file__).resolve().parents[2] / "docs" / "federation.md"
+    assert support.table() in page.read_text(encoding="utf-8")
 
 
 def test_a_server_that_was_killed_goes_on_from_its_checkpoint(rows, tmp_path):
@@ -97,7 +101,10 @@ def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
     assert np.isnan(done.history.scores["pre/test"][0][1])
     assert np.isfinite(done.history.scores["pre/test"][2]).all()
     assert private["clients"]
-    assert sorted(p.name for p in (tmp_path / "nodes" / "1").rglob("state-*")) == ["state-000000001.pt", "state-000000003.pt"]
+    assert sorted(p.name for p in (tmp_path / "nodes" / "1").rglob("state-*")) == [
+        "state-000000001.pt",
+        "state-000000003.pt",
+    ]
 
 
 def test_a_node_goes_on_from_its_own_state(rows, tmp_path):
@@ -136,7 +143,9 @@ def test_only_declared_tensors_leave_a_node(rows, tmp_path):
         allowed = declared if request.kind == "train" and request.config["train"] else set()
         assert {*reply.upload} <= allowed
         assert all(isinstance(value, int | float | bool) for value in reply.config.values())
-        assert {name for name in reply.config if name.split("/")[0] not in ("rows", "pre", "post", "control")} <= numbers
+        assert {
+            name for name in reply.config if name.split("/")[0] not in ("rows", "pre", "post", "control")
+        } <= numbers
 
 
 def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
@@ -147,7 +156,15 @@ def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
     calls = hosts.calls()
     calls.nodes_ = {900: replace(node, spec=blank)}
     download = {name: torch.zeros(shape) for name, shape in node.spec.task.shapes().items()}
-    config = {"round": 1, "train": True, "takes_part": True, "evaluate": False, "apart": False, "checkpoint": 0, "chosen": 0}
+    config = {
+        "round": 1,
+        "train": True,
+        "takes_part": True,
+        "evaluate": False,
+        "apart": False,
+        "checkpoint": 0,
+        "chosen": 0,
+    }
     with pytest.raises(tensors.Undeclared, match="not declared"):
         calls.nodes_[900].answer(Request("train", config, download))
 
@@ -183,13 +200,21 @@ def test_results_are_those_of_a_study(rows, tmp_path):
     hosts.run()
     board = fw.load(tmp_path / "server" / "results" / "hosts")
     alone = fw.compare(rows, ["fedrep"], rounds=3, lr=0.1, seeds=[3], executor="loop", central=False, progress=False)
-    column = "test_mean" if "test_mean" in board.leaderboard() else board.leaderboard().columns[-1]
-    assert board.leaderboard()[column].tolist() == alone.leaderboard()[column].tolist()
+    tables = [comparison.leaderboard().drop(columns="seconds") for comparison in (board, alone)]
+    assert tables[0].equals(tables[1])
     run = results.load_run(tmp_path / "server" / "results" / "hosts" / "runs" / "toy-fedrep")
     assert run.info["controls"]["Majority class"] == alone["fedrep"].run.info["controls"]["Majority class"]
     for client in range(3):
         kept = load_tensors(next((tmp_path / "nodes" / str(client)).rglob("model.pt")))
         assert kept["model"].keys() == hosts.spec.task.init(0).keys()
+
+
+def test_a_result_becomes_an_app(rows, tmp_path):
+    done = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False)
+    made = export_result(done["ditto"], rows, tmp_path / "app", tmp_path / "data")
+    assert made.method.lam == 0.7
+    assert made.run.train.rounds == 2
+    assert len([*(tmp_path / "data").iterdir()]) == 3
 
 
 def test_an_app_holds_no_row(rows, tmp_path):
@@ -209,13 +234,33 @@ def test_a_file_of_a_client_holds_its_rows_alone(rows, tmp_path):
         assert np.array_equal(np.sort(file.arrays["x"].numpy(), 0), np.sort(rows.dataset.x[mine], 0))
 
 
+def test_rows_of_an_owner_become_inputs_as_in_the_run(tmp_path):
+    draws = np.random.default_rng(2)
+    table = pd.DataFrame({"shop": np.repeat(["A", "B"], 30), "hour": draws.integers(24, size=60),
+                          "kind": draws.choice(["x", "y"], 60), "late": draws.choice(["no", "yes"], 60)})  # fmt: skip
+    federation = fw.Federation.from_pandas(table, client="shop", label="late", name="shops")
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    own = own_rows.of_table(hosts.spec, table[table["shop"] == "B"], "late", 1)
+    mine = np.sort(np.concatenate([getattr(federation.partition, part)[1] for part in ("train", "val", "test")]))
+    assert np.array_equal(own.arrays["x"].numpy(), federation.dataset.x[mine])
+    assert own.arrays["y"].tolist() == federation.dataset.labels[mine].tolist()
+    assert [len(own.parts[part]) for part in ("train", "val", "test")] == [18, 6, 6]
+    for client in (1, 5):
+        replace(own, client=client).save(tmp_path / "data" / f"client-{client}.pt")
+    calls = hosts.calls()
+    calls.nodes_[950] = hosts.node(5)
+    assert np.isfinite(hosts.run(calls).history.scores["pre/test"][-1]).all()
+    with pytest.raises(BadInput, match="'maybe' is no class"):
+        own_rows.of_table(hosts.spec, table.assign(late="maybe"), "late", 1)
+
+
 def test_a_federation_that_cannot_be_is_refused(rows, tmp_path):
     with pytest.raises(BadInput, match="central cannot run on separate hosts"):
         Hosts(tmp_path, planned("central", rows))
+    hosts = Hosts(tmp_path / "b", planned("fedavg", rows))
+    calls = hosts.calls()
+    calls.offline = {898, 899, 900}
     with pytest.raises(BadInput, match="only 0 of 3 clients"):
-        hosts = Hosts(tmp_path / "b", planned("fedavg", rows))
-        calls = hosts.calls()
-        calls.offline = {898, 899, 900}
         hosts.run(calls)
 
 

@@ -38,6 +38,14 @@ def _parser() -> argparse.ArgumentParser:
     keys.add_argument("folder", type=Path)
     keys.add_argument("--host", action="append", default=[], help="name or address of the server; again for others")
     keys.add_argument("--node", action="append", default=[], help="name of a node; again for others")
+    rows = add("rows", own_rows)
+    rows.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
+    rows.add_argument("--label", required=True, help="column to predict")
+    rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
+    rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
+    rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
+    rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
     node = add("node", run_node)
     node.add_argument("--superlink", required=True, help="host:port of the server")
     for name, text in (("certificate", "ca.crt of the server"), ("key", "secret key of this node"),
@@ -66,6 +74,25 @@ def make_keys(options: argparse.Namespace) -> None:
     for name in options.node:
         path = keys.make_node(options.folder, name)
         print(f"{path} stays on its node; {path.name}.pub goes to the server")
+
+
+def own_rows(options: argparse.Namespace) -> None:
+    """Write the file of a client from a table of its own."""
+    from fedweave.api.reading import read_table
+    from fedweave.deployment.own_rows import of_table
+
+    try:
+        shares = [float(share) for share in options.shares.split(",")]
+    except ValueError as error:
+        raise BadInput(
+            f"--shares: {options.shares!r} must be three numbers with commas, such as 0.6,0.2,0.2"
+        ) from error
+    table = read_table(options.file)
+    file = of_table(app_spec(options.app), table, options.label, options.client, options.time, shares)
+    file.save(options.out)
+    options.out.chmod(0o600)
+    counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
+    print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
 
 
 def run_node(options: argparse.Namespace) -> None:
@@ -124,6 +151,8 @@ def describe(options: argparse.Namespace) -> None:
     """Show the hash of an exported app, and what leaves a node."""
     spec = app_spec(options.app)
     print(f"{spec.hash}\n{spec.run.method} on {spec.run.name}, {len(spec.clients)} clients, seed {spec.seed}")
+    for identity, name in enumerate(spec.clients):
+        print(f"client {identity}: {name}")
     for stage, form in spec.forms["enrol"].items():
         for name, (shape, kind) in form.items():
             print(f"on joining (stage {stage}): {name} {shape} {kind}")

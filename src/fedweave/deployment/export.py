@@ -1,4 +1,4 @@
-"""Write a run as a Flower app: specification, server and clients; and, apart from it, the file of each client's data."""
+"""Write a run as a Flower app: specification, server and clients; apart from it, the file of each client's data."""
 
 import re
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from fedweave.api import folder as results_folder
+from fedweave.api.federation import Federation as Federations
+from fedweave.api.result import MethodResult
 from fedweave.data import Dataset, Partition
 from fedweave.deployment import client_data, spec, support, tensors
 from fedweave.deployment.spec import WIDTHS, AppSpec
@@ -23,7 +25,7 @@ from fedweave.federation.start import admission
 from fedweave.files import check_writable, write_atomic
 from fedweave.runs import preparation
 from fedweave.runs.preparation import PreparedRun
-from fedweave.study.spec import Run
+from fedweave.study.spec import Run, parse
 from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
@@ -90,6 +92,34 @@ def export(run: Run, dataset: Dataset, partition: Partition, target: Path, seed:
     return made
 
 
+def export_result(result: MethodResult, federation: Federations, target: Path, data: Path | None = None) -> AppSpec:
+    """Write the app of a method of a comparison, or of what `recommend` chose; the settings are those of the result.
+
+    Args:
+        federation: that the result comes from.
+        data: folder for the file of each client's data; default: none are written.
+
+    Raises:
+        BadInput: as `export`.
+    """
+    spec_of, name = result.settings, str(result.run.info["run"])
+    method = {key: value for key, value in spec_of["method"].items() if key != "name"}
+    block = {**spec_of["task"], "train": spec_of["train"], "evaluate": spec_of["evaluate"]}
+    raw = {
+        "study": result.run.info["study"],
+        "seeds": [*result.run.seeds],
+        "tasks": {result.run.task: block},
+        "runs": {name: {"task": result.run.task, "method": spec_of["method"]["name"], "set": method}},
+        "methods": {spec_of["method"]["name"]: {}},
+        "tune": {"seeds": [max(result.run.seeds) + 1]},
+    }
+    run = parse(raw, "export_result").run(name)
+    made = export(run, federation.dataset, federation.partition, target)
+    if data is not None:
+        split(prepare(run, federation.dataset, federation.partition).federation, data)
+    return made
+
+
 def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None = None) -> PreparedRun:
     """The objects of one repetition of `run`, on the CPU.
 
@@ -144,7 +174,8 @@ def forms(blank: AppSpec, federation: Federation) -> dict[str, Any]:
     mine = client_data.federation(client_data.of_client(federation, 0), blank)
     enrolments = [admission(stage.method, mine, blank.seed, Loop()) for stage in blank.timeline.stages]
     described = {
-        str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0))) for i, (start, _, _) in enumerate(enrolments)
+        str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0)))
+        for i, (start, _, _) in enumerate(enrolments)
     }
     train: list[dict[str, Any]] = []
     for round, form in _uploads(blank, mine, enrolments):

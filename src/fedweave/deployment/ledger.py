@@ -19,7 +19,11 @@ class Ledger:
     folder: Path
 
     def note(
-        self, round: int, requests: Mapping[int, Request], replies: Mapping[int, Reply | str], clients: Mapping[int, int]
+        self,
+        round: int,
+        requests: Mapping[int, Request],
+        replies: Mapping[int, Reply | str],
+        clients: Mapping[int, int],
     ) -> None:
         """Append the messages of one exchange; keys are nodes, `clients` has their identities."""
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ class Request:
     """A message to one node.
 
     Attributes:
-        kind: "who": name your client. "enrol": describe yourself. "train": evaluate the last round if `evaluate`, then train round `round`, if
-            `train`. "finish": keep the model of round `chosen` as the one to deploy.
+        kind: "who": name your client. "enrol": describe yourself. "train": evaluate the last round if `evaluate`, then
+            train round `round` if `train`. "finish": keep the model of round `round` as the one to deploy.
         config: numbers and flags; `round` counts rounds done.
         shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
     """

@@ -130,7 +130,13 @@ class Node:
         post = self.store.load(state.round, "post")
         settings = self.spec.settings
         scores, models = engine.evaluate(
-            method, state, self.federation, settings, Loop(), post, lambda *_: (shared, own)  # type: ignore[arg-type]
+            method,
+            state,
+            self.federation,
+            settings,
+            Loop(),
+            post,
+            lambda *_: (shared, own),  # type: ignore[arg-type]
         )
         self.store.save(state.round, models, "evaluated")
         return {f"{point}/{part}": float(v[0]) for point, parts in scores.items() for part, v in parts.items()}
@@ -178,7 +184,9 @@ class Node:
         if task.scoring is not None or not len(rows):
             return {}
         outputs = controls(task, data, rows)
-        return {f"control/{name}": float(task.score(out, data, rows, shared_test=True)) for name, out in outputs.items()}
+        return {
+            f"control/{name}": float(task.score(out, data, rows, shared_test=True)) for name, out in outputs.items()
+        }
 
 
 def open_node(spec: AppSpec, data: Path, state: Path) -> Node:

@@ -110,9 +110,8 @@ def _scores(session: Session, replies: Mapping[int, Reply | str]) -> dict[str, d
     """{"pre" | "post": {"val" | "test": value of each member [N]}}; NaN for those that did not answer."""
     scores: dict[str, dict[str, torch.Tensor]] = {}
     for point, part in SPLITS:
-        values = [
-            float("nan") if isinstance(reply := replies.get(i, ""), str) else reply.config.get(f"{point}/{part}", float("nan"))
-            for i in session.members
-        ]  # fmt: skip
+        answered = [replies.get(identity, "offline") for identity in session.members]
+        name, none = f"{point}/{part}", float("nan")
+        values = [none if isinstance(reply, str) else reply.config.get(name, none) for reply in answered]
         scores.setdefault(point, {})[part] = torch.tensor(values, dtype=torch.float64)
     return scores

@@ -20,7 +20,7 @@ from fedweave.federation.uploads import finite_rows
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
-POLL = 0.3  # seconds between two looks at who is connected
+POLL = 1.0  # seconds between two looks at who is connected
 
 
 @dataclass
@@ -69,9 +69,7 @@ class Roll:
         else:
             self.clients[node] = identity
 
-    def exchange(
-        self, session: Session, requests: Mapping[int, Request], ledger: Ledger
-    ) -> dict[int, Reply | str]:
+    def exchange(self, session: Session, requests: Mapping[int, Request], ledger: Ledger) -> dict[int, Reply | str]:
         """Identity -> its reply, or why there is none; requests go by identity."""
         where = self.refresh(session.round, ledger)
         sent = {where[identity]: request for identity, request in requests.items() if identity in where}
@@ -128,7 +126,9 @@ def describe(roll: Roll, spec: AppSpec, session: Session, ledger: Ledger) -> dic
     roll.until(session.members, len(session.members), session.round, ledger)
     replies = _enrol(roll, spec, session, session.members, stage, False, ledger)
     if lacking := [i for i in session.members if i not in replies]:
-        raise BadInput(f"client {lacking[0]} gave no description of itself, with which this stage begins; start it again")
+        raise BadInput(
+            f"client {lacking[0]} gave no description of itself, with which this stage begins; start it again"
+        )
     return replies
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
@@ -182,9 +181,3 @@ def stand_ins(facts: Mapping[str, Any]) -> tuple[Dataset, Partition]:
     row = (np.zeros(1, dtype=np.int64),)
     weight = np.ones((1, facts["classes"]), dtype=np.float32) if facts["shared_test"] else None
     return dataset, Partition(row, row, row, layout=dict(facts["layout"]), test_weight=weight)
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The type of tensors called `name`."""
-    return dict(float32=torch.float32, float64=torch.float64, int64=torch.int64, int32=torch.int32, bool=torch.bool,
-                uint8=torch.uint8)[name]  # fmt: skip

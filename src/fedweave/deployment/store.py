@@ -72,7 +72,7 @@ class Store:
         return None
 
     def forget(self, kind: str, before: int, keep: int = -1) -> None:
-        """Remove files of `kind` older than version `before`, except for `keep`; the newest of them stays as a state."""
+        """Remove files of `kind` older than version `before`, except for `keep`; the newest older state stays."""
         older = [held for held in sorted(self.versions(kind)) if held < before and held != keep]
         if kind == "state" and not any(held == before for held in self.versions(kind)):
             older = older[:-1]  # the state that version `before` goes on from

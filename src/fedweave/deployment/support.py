@@ -22,6 +22,17 @@ def obstacles() -> dict[str, str]:
     return {name: obstacle(cls()) for name, cls in sorted(METHODS.items())}
 
 
+def table() -> str:
+    """The table of docs/federation.md."""
+    rows = []
+    for cls in sorted(METHODS.values(), key=lambda cls: cls.label.lower()):
+        reason = obstacle(cls())
+        describes = cls.enrol is not Method.enrol
+        note = reason or ("clients upload a description of their data on joining" if describes else "")
+        rows.append(f"| {cls.label} | {'no' if reason else 'yes'} | {note} |")
+    return "\n".join(["| method | on separate hosts | note |", "| --- | --- | --- |", *rows])
+
+
 def check(run: Run, method: Method) -> None:
     """Refuse a run that cannot be a federation of real hosts.
 

@@ -22,7 +22,9 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
     if isinstance(tree, Tensor):
         return {prefix: tree}
     if not isinstance(tree, dict):
-        raise BadInput(f"message: {prefix or 'the tree'} is a {type(tree).__name__}; dictionaries of tensors can be sent")
+        raise BadInput(
+            f"message: {prefix or 'the tree'} is a {type(tree).__name__}; dictionaries of tensors can be sent"
+        )
     flat: dict[str, Tensor] = {}
     for name, value in tree.items():
         if SEPARATOR in str(name):

@@ -1,4 +1,4 @@
-"""Flower's programs as child processes: SuperLink, SuperNodes, the fork server, and a whole federation on one machine."""
+"""Flower's programs as child processes: SuperLink, SuperNodes, the fork server; a federation on one machine."""
 
 import json
 import os
@@ -63,14 +63,19 @@ class Host:
         paths = [str(self.warm / "bin")] if self.warm else []
         paths += [str(self.python.parent), os.environ.get("PATH", "")]
         home = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": os.pathsep.join(paths)}
-        return os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"} | home
+        return os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a program whose log is NAME.log."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [*command], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*command],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         return self.running[name]
 
@@ -121,13 +126,27 @@ class Host:
         return done.stdout
 
     def register(self, public: Sequence[Path]) -> None:
-        """Let nodes with these public keys connect."""
+        """Let nodes with these public keys connect.
+
+        Raises:
+            BadInput: the SuperLink refused one.
+        """
+        if not public:
+            return
         code = "import sys\nfrom flwr.cli.app import app\nfor key in sys.argv[2:]:\n" \
                "    app(['supernode', 'register', key, sys.argv[1]], standalone_mode=False)\n"  # fmt: skip
         command = [str(self.python), "-c", code, CONNECTION, *map(str, public)]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BadInput(f"flwr supernode register: {done.stderr.strip().splitlines()[-1:]}")
+
+    def registered(self, name: str) -> bool:
+        """Whether the node `name` has been registered with this SuperLink before, and notes that it is now."""
+        path = self.folder / "registered" / name
+        known = path.is_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return known
 
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
@@ -210,7 +229,8 @@ def add_nodes(host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str]
     made = [
         secrets / path.stem if (secrets / path.stem).exists() else keys.make_node(secrets, path.stem) for path in data
     ]
-    host.register([path.with_name(f"{path.name}.pub") for path in made])
+    new = [path for path in made if not host.registered(path.name)]
+    host.register([path.with_name(f"{path.name}.pub") for path in new])
     for path, key in zip(data, made, strict=True):
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}

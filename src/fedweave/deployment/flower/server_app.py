@@ -16,7 +16,7 @@ from fedweave.deployment.registration import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
 
-POLL = 0.2  # seconds between two looks for replies
+POLL, PRESENCE = 0.5, 5.0  # seconds between two looks for replies, and for nodes that have gone
 HOME = Path("~/.fedweave/federations")
 
 
@@ -47,17 +47,20 @@ class FlowerChannel:
             for node, content in zip(nodes, contents, strict=True)
         ]  # fmt: skip
         waiting = dict(zip(self.grid.push_messages(messages), nodes, strict=True))
-        replies: dict[int, Reply | str] = {node: "no answer in time" for node in nodes}
-        end = time.monotonic() + self.timeout
+        replies: dict[int, Reply | str] = dict.fromkeys(nodes, "no answer in time")
+        now = time.monotonic()
+        end, look = now + self.timeout, now + PRESENCE
         while waiting and time.monotonic() < end:
             for message in self.grid.pull_messages([*waiting]):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = _read(message, sizes[node])
-            gone = {*waiting.values()} - {*self.nodes()} if waiting else {*()}
-            for key in [key for key, node in waiting.items() if node in gone]:
-                replies[waiting.pop(key)] = "no answer: the node has gone"
-            time.sleep(POLL)
+            if waiting and time.monotonic() > look:
+                look = time.monotonic() + PRESENCE
+                gone = {*waiting.values()} - {*self.nodes()}
+                for key in [key for key, node in waiting.items() if node in gone]:
+                    replies[waiting.pop(key)] = "no answer: the node has gone"
+            time.sleep(POLL if waiting else 0)
         return replies
 
 
