@@ -15,7 +15,7 @@ from fedweave.study import plugins
 
 app = typer.Typer(help="Run a method on separate hosts, with Flower.", no_args_is_help=True)
 out = Console(markup=False)
-FLOWER = Path(".flower/bin/python")
+ENVIRONMENT = Path(".flower/bin/python")  # of `make flower`, here or in the checkout that this package comes from
 
 To = Annotated[Path, typer.Option("--to", help="folder of the app")]
 Data = Annotated[Path | None, typer.Option(help="also write the file of each client's data, to this folder")]
@@ -73,6 +73,8 @@ def flower_python() -> Path:
     """
     if find_spec("flwr"):
         return Path(sys.executable)
-    if not FLOWER.is_file():
-        raise BadInput(f"{FLOWER}: not there; Flower has an environment of its own: make flower")
-    return FLOWER
+    checkout = Path(__file__).resolve().parents[2]
+    python = next((folder / ENVIRONMENT for folder in (Path(), checkout) if (folder / ENVIRONMENT).is_file()), None)
+    if python is None:
+        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: make flower")
+    return python.absolute()

@@ -99,6 +99,7 @@ def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
     from fedweave.deployment import client_data
     from fedweave.deployment.flower.processes import Host, fork_server, node_command
+    from fedweave.deployment.flower.supervise import supervised
 
     for path in (options.certificate, options.key):
         if not path.is_file():
@@ -112,22 +113,9 @@ def run_node(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:
         try:
             fork_server(host, Path(short))
-            sys.exit(_supervised(command, host.environment))
+            supervised(command, host.environment)
         finally:
             host.close()
-
-
-def _supervised(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a program that ends with this one."""
-    import signal
-    import subprocess
-
-    child = subprocess.Popen(command, env=environment)
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    try:
-        return child.wait()
-    except KeyboardInterrupt:
-        return child.wait()
 
 
 def simulate(options: argparse.Namespace) -> None:

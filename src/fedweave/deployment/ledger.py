@@ -32,10 +32,10 @@ class Ledger:
                 file.write(json.dumps(_line(round, node, request, replies[node], clients.get(node))) + "\n")
 
     def lines(self) -> list[dict]:
-        """All messages so far; a last line that a kill has cut off is left out."""
+        """All messages so far; a last line that is cut off is left out."""
         path = self.folder / FILE
-        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [json.loads(text) for text in texts if text.endswith("}")]
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def table(self) -> None:
         """Write connection.csv: bytes on the connection by round, down and up."""

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 COMMANDS = ("flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supernode")
-PRELOADED = ("torch", "fedweave.methods", "fedweave.deployment.flower.client_app", "fedweave.deployment.flower.server_app")
+APPS = "fedweave.deployment.flower"
+PRELOADED = ("torch", "fedweave.methods", f"{APPS}.client_app", f"{APPS}.server_app")
 SOCKET = "socket"
 # Standard library only, so that it starts at once: it hands over its arguments, folder, environment and open files.
 COMMAND = """#!{python} -IS

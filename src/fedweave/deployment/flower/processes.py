@@ -48,6 +48,7 @@ class Host:
         certificate: of the authority.
         warm: folder of a fork server, or None: every message then imports PyTorch anew.
         python: the interpreter that has Flower.
+        database: whether the SuperLink remembers registered keys after a restart, in a file.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Host:
     certificate: Path
     warm: Path | None = None
     python: Path = Path(sys.executable)
+    database: bool = False
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
@@ -79,7 +81,7 @@ class Host:
             )
         return self.running[name]
 
-    def superlink(self, secrets: Path, *more: str) -> None:
+    def superlink(self, secrets: Path) -> None:
         """Start the SuperLink, with TLS and node authentication, and wait until it answers.
 
         Raises:
@@ -89,16 +91,17 @@ class Host:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate),
                    "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SECRET),
-                   "--enable-supernode-auth", "--disable-runtime-dependency-installation",
-                   "--database", str(self.folder / "superlink.db")]  # fmt: skip
-        self.start("superlink", [*command, *more])
+                   "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
+        command += ["--database", str(self.folder / "superlink.db")] if self.database else []
+        self.start("superlink", command)
         self.until(lambda: _answers(host, int(port)), "superlink")
         config = CONFIG.format(name=CONNECTION, address=self.address, certificate=self.certificate)
         write_atomic(self.folder / "flwr" / "config.toml", config)
 
-    def supernode(self, name: str, key: Path, config: dict[str, str], port: int = 0) -> None:
-        """Start a SuperNode."""
-        self.start(name, node_command(self.address, self.certificate, key, config, port or free_port()))
+    def supernode(self, name: str, key: Path, config: dict[str, str]) -> None:
+        """Start a SuperNode, and start it again while Flower does not let it in."""
+        command = node_command(self.address, self.certificate, key, config, free_port())
+        self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
     def until(self, condition: Callable[[], bool], name: str, limit: float = START) -> None:
         """Wait for a condition while the program `name` runs.
@@ -197,14 +200,14 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 @contextmanager
 def local_federation(
-    out: Path, data: Sequence[Path], hashes: Sequence[str], python: Path = Path(sys.executable)
+    out: Path, data: Sequence[Path], hashes: Sequence[str], python: Path = Path(sys.executable), database: bool = False
 ) -> Iterator[Host]:
     """A SuperLink on loopback and a SuperNode for each entry of `data`, with TLS and keys of their own.
 
     Args:
         data: file of each client, or a folder with HASH.pt for every federation that its node agrees to.
         hashes: of the specifications that the nodes agree to, 16 digits or more.
-        python: the interpreter that has Flower.
+        python, database: as in `Host`.
     """
     import tempfile
 
@@ -212,7 +215,7 @@ def local_federation(
     if not (secrets / keys.SERVER).is_file():
         keys.make_server(secrets, ["127.0.0.1", "localhost"])
     address = f"127.0.0.1:{free_port()}"
-    host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python)
+    host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
         try:
             fork_server(host, Path(short))

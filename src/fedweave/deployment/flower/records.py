@@ -38,7 +38,7 @@ def to_request(content: RecordDict) -> Request:
     """The inverse of `to_content`."""
     config = dict(content.config_records[CONFIG])
     parts = {name: to_tensors(record) for name, record in content.array_records.items()}
-    return Request(config.pop("kind"), config, **parts)  # type: ignore[arg-type]
+    return Request(config.pop("kind"), config, **parts)
 
 
 def message_type(request: Request) -> str:
