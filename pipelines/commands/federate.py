@@ -53,14 +53,15 @@ def export(
 @app.command()
 def simulate(
     folder: Annotated[Path, typer.Argument(help="an exported app")],
-    data: Annotated[Path, typer.Option(help="folder of the clients' files")],
+    data: Annotated[Path | None, typer.Option(help="folder of the clients' files; default: FOLDER-data")] = None,
     to: Annotated[Path, typer.Option("--out", help="folder of keys, logs, states and results")] = Path("federation"),
 ) -> None:
     """Run an app on this machine: a SuperLink, and a SuperNode of its own for each client.
 
-    Example: fedweave federate simulate app --data app-data
+    Example: fedweave federate simulate app
     """
-    words = ["simulate", str(folder), "--data", str(data), "--out", str(to)]
+    files = folder.with_name(f"{folder.name}-data") if data is None else data
+    words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *words]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 

@@ -20,6 +20,7 @@ from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.recording import Board
 from fedweave.deployment.registration import Roll
 from fedweave.deployment.spec import AppSpec
+from fedweave.errors import BadInput
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import participants
@@ -74,6 +75,8 @@ class Coordinator:
     def _begin(self, ledger: Ledger) -> Session:
         """The state before round 0, of the founders that are there."""
         replies = registration.founders(self.roll, self.spec, ledger)
+        if not replies:
+            raise BadInput("no client has joined; messages.jsonl says why")
         session = registration.enrolled(self.spec, Session(), replies)
         method = self.spec.timeline.stages[0].method
         start = registration.start(self.spec, method, session.members, replies)
