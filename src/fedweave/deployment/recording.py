@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedweave import results
 from fedweave.deployment import members
 from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.messages import Reply
@@ -93,7 +94,7 @@ class Board:
         return f"{self.spec.run.key}: round {session.round}/{total}, loss {last['loss']:.4g}{lost}"
 
     def write(self, session: Session) -> Path:
-        """Write results/<study>/runs/<run>; returns the folder of the study."""
+        """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
         study = self.folder / "results" / self.spec.run.study
         place = {identity: i for i, identity in enumerate(session.members)}
         rules = {
@@ -103,6 +104,7 @@ class Board:
         facts: dict[str, Any] = {"controls": rules, "predictions": PRIVATE, "federation": self.spec.hash}
         histories = {self.spec.seed: session.history}
         archive.write(study / "runs" / self.spec.run.key, self.prepared(session), histories, facts)
+        results.write(study, None)
         return study
 
 

@@ -17,6 +17,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedweave.runs.parallel import die_with_parent
+
 COMMANDS = ("flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supernode")
 APPS = "fedweave.deployment.flower"
 PRELOADED = ("torch", "fedweave.methods", f"{APPS}.client_app", f"{APPS}.server_app")
@@ -101,6 +103,7 @@ def _become(
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        die_with_parent(signal.SIGKILL)  # no fork outlives the host's other programs
         for number, file in enumerate(files):
             os.dup2(file, number)
         os.setpgid(0, 0)
