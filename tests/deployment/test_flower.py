@@ -44,7 +44,7 @@ def exported(folder: Path, method: Any, federation: fw.Federation, **train: Any)
     return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train))
 
 
-def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:
+def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
     """Wait for a condition."""
     end = time.monotonic() + seconds
     while not condition():

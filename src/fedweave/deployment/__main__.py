@@ -1,7 +1,6 @@
 """Commands for the hosts of a federation, which need `fedweave[flower]` only: `python -m fedweave.deployment`."""
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -126,7 +125,6 @@ def simulate(options: argparse.Namespace) -> None:
     clients = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
     if len(clients) < len(spec.clients):
         raise BadInput(f"{options.data}: {len(clients)} files client-N.pt, but the federation has {len(spec.clients)}")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     server = options.out / "server"
     with processes.local_federation(options.out, clients, [spec.hash]) as host:
         processes.launch(host, options.app, server)

@@ -65,7 +65,7 @@ class Host:
         paths = [str(self.warm / "bin")] if self.warm else []
         paths += [str(self.python.parent), os.environ.get("PATH", "")]
         home = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": os.pathsep.join(paths)}
-        return os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
+        return {"OMP_NUM_THREADS": "1"} | os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a program whose log is NAME.log."""
