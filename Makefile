@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test acceptance fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: flower help setup repro test acceptance fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -31,6 +31,12 @@ setup: $(READY)  ## virtual environment with everything pinned by constraints.tx
 
 $(READY): pyproject.toml constraints.txt tools/setup.py
 	@$(PYTHON) tools/setup.py $(VENV) $(if $(TORCH),--torch $(TORCH))
+	@touch $@
+
+flower: .flower/.ready  ## the environment of a federation's hosts, with Flower: .flower, pinned by constraints-flower.txt
+
+.flower/.ready: pyproject.toml constraints-flower.txt tools/setup.py
+	@$(PYTHON) tools/setup.py .flower --extras flower --constraints constraints-flower.txt $(if $(TORCH),--torch $(TORCH))
 	@touch $@
 
 repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, comparison, report
@@ -100,4 +106,4 @@ clean:  ## remove results and records; data, caches and the environment stay
 	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache site
 
 distclean: clean  ## remove everything that git does not track
-	@rm -rf $(VENV) .peers .docs data .dvc/cache .dvc/tmp .dvc/config.local
+	@rm -rf $(VENV) .flower .peers .docs data .dvc/cache .dvc/tmp .dvc/config.local

@@ -1,4 +1,4 @@
-"""Makes the virtual environment: `python tools/setup.py .venv [--torch cpu]`.
+"""Makes a virtual environment: `python tools/setup.py .venv [--torch cpu] [--extras NAMES --constraints FILE]`.
 
 Standard library only, since nothing is installed yet. uv is several times faster than pip but does not read
 pip's configuration, so an index or a folder of wheels that pip is set up with is handed on; where uv cannot do
@@ -14,7 +14,11 @@ from pathlib import Path
 
 OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
-INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[pipeline,datasets,dev]"]
+
+
+def install_words(options: argparse.Namespace) -> list[str]:
+    """What pip and uv are told to install."""
+    return ["install", "--constraint", options.constraints, "--editable", f".[{options.extras}]"]
 
 
 def pip_setting(python: Path, name: str) -> list[str]:
@@ -26,7 +30,7 @@ def pip_setting(python: Path, name: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
-def install_with_uv(python: Path, torch: str) -> bool:
+def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
     """Install by uv, itself taken from pip's index; False if either cannot be done."""
     get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
@@ -45,7 +49,7 @@ def install_with_uv(python: Path, torch: str) -> bool:
         | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
         | os.environ
     )
-    command = [python.parent / "uv", "pip", *INSTALL, *options]
+    command = [python.parent / "uv", "pip", *words, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
@@ -53,6 +57,8 @@ def arguments() -> argparse.Namespace:
     """The command line; stops with one line if this Python is not one the project runs on."""
     parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--extras", default="pipeline,datasets,dev", help="of the package, with commas")
+    parser.add_argument("--constraints", default="constraints.txt", help="file of pinned versions")
     parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
     if not OLDEST <= sys.version_info < TOO_NEW:
         version = f"{sys.executable} is {sys.version.split()[0]}"
@@ -68,9 +74,15 @@ def main() -> None:
     if not (tools / "python").exists():
         shutil.rmtree(options.folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", options.folder], check=True)
-    if not install_with_uv(tools / "python", options.torch):
+    if not install_with_uv(tools / "python", install_words(options), options.torch):
         print("uv could not install; trying pip", flush=True)
-        subprocess.run([tools / "python", "-m", "pip", *INSTALL], check=True)
+        subprocess.run([tools / "python", "-m", "pip", *install_words(options)], check=True)
+    if "pipeline" in options.extras:
+        prepare_records(tools)
+
+
+def prepare_records(tools: Path) -> None:
+    """Set up DVC where there is no repository of git, and MLflow's database."""
     if subprocess.run(["git", "rev-parse"], capture_output=True, check=False).returncode:
         subprocess.run([tools / "dvc", "config", "--local", "core.no_scm", "true"], check=True)
     # Without this, two first writers would race in the migration.

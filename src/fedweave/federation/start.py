@@ -9,7 +9,7 @@ from fedweave.client import optimizers
 from fedweave.client.data import ClientData
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Enrolment, Method, Stage, Start
+from fedweave.federation.protocol import ClientState, Enrolment, Method, Stage, Start
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import INITIAL, SERVER, cohort
 from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
@@ -57,9 +57,17 @@ def begin(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> State:
     """The state before round 0."""
-    start, enrolled = _described(method, federation, seed, executor, upload_path)
+    start, clients, states = admission(method, federation, seed, executor, upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
-    return State(0, server, _joined(method, start.model, enrolled, federation.clients), enrolled.optimizers)
+    return State(0, server, clients, states)
+
+
+def admission(
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+) -> tuple[Start, ClientState, Tree]:
+    """What joining gives: (what the server gets to know, private states [N, ...], states of kept optimisers)."""
+    start, enrolled = _described(method, federation, seed, executor, upload_path)
+    return start, _joined(method, start.model, enrolled, federation.clients), enrolled.optimizers
 
 
 def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:

@@ -26,9 +26,14 @@ PARTS = (
 )  # if there are any
 
 
-def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> None:
+def write(
+    folder: Path, prepared: PreparedRun, histories: dict[int, History], answers: dict[str, Any] | None = None
+) -> None:
     """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last
     run.json.
+
+    Args:
+        answers: what run.json says of predictions, where the data are on other hosts; default: they are made here.
 
     A run without run.json is unfinished. An older run.json is removed first, so that files of two runs are never mixed.
     """
@@ -56,7 +61,8 @@ def write(folder: Path, prepared: PreparedRun, histories: dict[int, History]) ->
         write_table(folder / "edges.csv", ("seed", *EdgeValue._fields), edges)
     numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
-    facts = _facts(prepared, histories) | _write_predictions(folder, prepared, histories)
+    made = _write_predictions(folder, prepared, histories) if answers is None else answers
+    facts = _facts(prepared, histories) | made
     write_atomic(folder / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
 
 

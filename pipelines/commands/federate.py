@@ -1,0 +1,81 @@
+"""`fedweave federate`: a run of this project as a federation of real hosts, with Flower."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedweave.errors import BadInput, choose
+from fedweave.pipelines.commands.studies import Uses
+from fedweave.study import plugins
+
+app = typer.Typer(help="Run a method on separate hosts, with Flower.", no_args_is_help=True)
+out = Console(markup=False)
+ENVIRONMENT = Path(".flower/bin/python")  # of `make flower`, here or in the checkout that this package comes from
+
+To = Annotated[Path, typer.Option("--to", help="folder of the app")]
+Data = Annotated[Path | None, typer.Option(help="also write the file of each client's data, to this folder")]
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="a run of params.yaml, as digits-fedavg")],
+    to: To,
+    data: Data = None,
+    seed: Annotated[int | None, typer.Option(help="of the federation; default: the run's first")] = None,
+    uses: Uses = None,
+) -> None:
+    """Write a run, with the settings that tuning chose, as a Flower app; it holds no row of the data.
+
+    Example: fedweave federate export digits-fedavg_ft --to app --data app-data
+    """
+    from fedweave.deployment import export as exporting
+    from fedweave.pipelines.stages.train import tuned_values
+    from fedweave.runs import assembly
+
+    plugins.load(plugins.paths(uses or [], "--uses").values())
+    study = assembly.load()
+    choose(run, study.runs, "params.yaml: runs")
+    chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
+    dataset, partition = assembly.load_inputs(chosen)
+    made = exporting.export(chosen, dataset, partition, to, seed)
+    out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
+              soft_wrap=True)  # fmt: skip
+    if data is not None:
+        exporting.split(exporting.prepare(chosen, dataset, partition, seed).federation, data)
+        out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
+
+
+@app.command()
+def simulate(
+    folder: Annotated[Path, typer.Argument(help="an exported app")],
+    data: Annotated[Path | None, typer.Option(help="folder of the clients' files; default: FOLDER-data")] = None,
+    to: Annotated[Path, typer.Option("--out", help="folder of keys, logs, states and results")] = Path("federation"),
+) -> None:
+    """Run an app on this machine: a SuperLink, and a SuperNode of its own for each client.
+
+    Example: fedweave federate simulate app
+    """
+    files = folder.with_name(f"{folder.name}-data") if data is None else data
+    words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
+    command = [str(flower_python()), "-m", "fedweave.deployment", *words]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def flower_python() -> Path:
+    """The interpreter that has Flower: this one, or that of `make flower`.
+
+    Raises:
+        BadInput: neither has it.
+    """
+    if find_spec("flwr"):
+        return Path(sys.executable)
+    checkout = Path(__file__).resolve().parents[2]
+    python = next((folder / ENVIRONMENT for folder in (Path(), checkout) if (folder / ENVIRONMENT).is_file()), None)
+    if python is None:
+        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: make flower")
+    return python.absolute()

@@ -1,0 +1,160 @@
+"""Commands for the hosts of a federation, which need `fedweave[flower]` only: `python -m fedweave.deployment`."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fedweave.deployment import spec as specification
+from fedweave.deployment.export import PACKAGE
+from fedweave.errors import BadInput
+from fedweave.files import user_errors
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; bad input is one line on stderr and exit code 2."""
+    options = _parser().parse_args(words)
+    try:
+        with user_errors():
+            options.command(options)
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fedweave.deployment", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    def add(name: str, command: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=(command.__doc__ or "").strip())
+        sub.set_defaults(command=command)
+        return sub
+
+    keys = add("keys", make_keys)
+    keys.add_argument("folder", type=Path)
+    keys.add_argument("--host", action="append", default=[], help="name or address of the server; again for others")
+    keys.add_argument("--node", action="append", default=[], help="name of a node; again for others")
+    rows = add("rows", own_rows)
+    rows.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
+    rows.add_argument("--label", required=True, help="column to predict")
+    rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
+    rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
+    rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
+    rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
+    node = add("node", run_node)
+    node.add_argument("--superlink", required=True, help="host:port of the server")
+    for name, text in (("certificate", "ca.crt of the server"), ("key", "secret key of this node"),
+                       ("data", "file of the client's data"), ("state", "folder of the client's state")):  # fmt: skip
+        node.add_argument(f"--{name}", type=Path, required=True, help=text)
+    node.add_argument("--spec", required=True, help="hash of the specification that this node agrees to")
+    node.add_argument("--port", type=int, default=9094, help="of loopback, for Flower's own programs")
+    simulation = add("simulate", simulate)
+    simulation.add_argument("app", type=Path, help="folder of `fedweave federate export`")
+    simulation.add_argument("--data", type=Path, required=True, help="folder of the clients' files")
+    simulation.add_argument("--out", type=Path, required=True, help="folder of keys, logs, states and results")
+    show = add("show", describe)
+    show.add_argument("app", type=Path)
+    return parser
+
+
+def make_keys(options: argparse.Namespace) -> None:
+    """Make the server's certificate (--host) or the key pairs of nodes (--node)."""
+    from fedweave.deployment.flower import keys
+
+    if not options.host and not options.node:
+        raise BadInput("keys: name a --host of the server, or a --node")
+    if options.host:
+        keys.make_server(options.folder, options.host)
+        print(f"{options.folder / keys.AUTHORITY} goes to every node; the other files stay on the server")
+    for name in options.node:
+        path = keys.make_node(options.folder, name)
+        print(f"{path} stays on its node; {path.name}.pub goes to the server")
+
+
+def own_rows(options: argparse.Namespace) -> None:
+    """Write the file of a client from a table of its own."""
+    from fedweave.api.reading import read_table
+    from fedweave.deployment.own_rows import of_table
+
+    try:
+        shares = [float(share) for share in options.shares.split(",")]
+    except ValueError as error:
+        raise BadInput(
+            f"--shares: {options.shares!r} must be three numbers with commas, such as 0.6,0.2,0.2"
+        ) from error
+    table = read_table(options.file)
+    file = of_table(app_spec(options.app), table, options.label, options.client, options.time, shares)
+    file.save(options.out)
+    options.out.chmod(0o600)
+    counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
+    print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
+
+
+def run_node(options: argparse.Namespace) -> None:
+    """Run a node until it is stopped."""
+    from fedweave.deployment import client_data
+    from fedweave.deployment.flower.processes import Host, fork_server, node_command
+    from fedweave.deployment.flower.supervise import supervised
+
+    for path in (options.certificate, options.key):
+        if not path.is_file():
+            raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
+    if options.data.is_file():
+        client_data.read(options.data)
+    config = {"data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": options.spec}
+    options.state.mkdir(parents=True, exist_ok=True)
+    command = node_command(options.superlink, options.certificate, options.key, config, options.port)
+    host = Host(options.state / "host", options.superlink, options.certificate)
+    with tempfile.TemporaryDirectory(prefix="fedweave-") as short:
+        try:
+            fork_server(host, Path(short))
+            supervised(command, host.environment)
+        finally:
+            host.close()
+
+
+def simulate(options: argparse.Namespace) -> None:
+    """Run an exported app on this machine: a SuperLink, and a SuperNode for each file of data."""
+    from fedweave.deployment.flower import processes
+
+    spec = app_spec(options.app)
+    clients = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
+    if len(clients) < len(spec.clients):
+        raise BadInput(f"{options.data}: {len(clients)} files client-N.pt, but the federation has {len(spec.clients)}")
+    server = options.out / "server"
+    with processes.local_federation(options.out, clients, [spec.hash]) as host:
+        processes.launch(host, options.app, server)
+        processes.follow(server, host)
+    study = server / "results" / spec.run.study
+    print(f"results in {study}; bytes on the connection in {server / 'connection.csv'}")
+
+
+def describe(options: argparse.Namespace) -> None:
+    """Show the hash of an exported app, and what leaves a node."""
+    spec = app_spec(options.app)
+    print(f"{spec.hash}\n{spec.run.method} on {spec.run.name}, {len(spec.clients)} clients, seed {spec.seed}")
+    for identity, name in enumerate(spec.clients):
+        print(f"client {identity}: {name}")
+    for stage, form in spec.forms["enrol"].items():
+        for name, (shape, kind) in form.items():
+            print(f"on joining (stage {stage}): {name} {shape} {kind}")
+    for part in spec.forms["train"]:
+        for name, (shape, kind) in part["tensors"].items():
+            print(f"from round {part['from'] + 1}: {name} {shape} {kind}")
+
+
+def app_spec(app: Path) -> specification.AppSpec:
+    """The specification of an exported app.
+
+    Raises:
+        BadInput: the folder holds none.
+    """
+    return specification.read(app / PACKAGE / specification.FILE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

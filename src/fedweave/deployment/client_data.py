@@ -1,0 +1,115 @@
+"""The data of one client as a file on its node, and as the federation of one that the node trains on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave.deployment.spec import WIDTHS, AppSpec
+from fedweave.errors import BadInput
+from fedweave.federation.federation import Federation
+from fedweave.federation.schedule import viewers
+from fedweave.files import load_tensors, save_tensors
+
+VERSION = 1
+ROWS = ("x", "y", "targets")  # arrays whose first axis is rows of the data set
+
+
+@dataclass(frozen=True)
+class ClientFile:
+    """What a node holds.
+
+    Attributes:
+        client: identity of the client.
+        arrays: the client's rows, and its own numbers, by name.
+        parts: "train", "val" and "test" -> rows of `arrays`, without padding.
+    """
+
+    client: int
+    arrays: dict[str, Tensor]
+    parts: dict[str, Tensor]
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        save_tensors(path, {"version": VERSION, "client": self.client, "arrays": self.arrays, "parts": self.parts})
+
+
+def read(path: Path) -> ClientFile:
+    """Read a client's file.
+
+    Raises:
+        BadInput: it is missing, damaged, or of another version.
+    """
+    try:
+        content = load_tensors(path)
+        version = content.pop("version")
+        loaded = ClientFile(**content)
+    except BadInput:
+        raise
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); write it with: split") from error
+    if version != VERSION:
+        raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; write it again")
+    return loaded
+
+
+def of_client(federation: Federation, position: int) -> ClientFile:
+    """The rows of the client at `position` and of nobody else."""
+    data = viewers(federation, 0, 0).one(position)
+    parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in WIDTHS}
+    arrays = dict(data.arrays)
+    if "time" in federation.shared:
+        arrays["x"], parts = _of_sensors(arrays["x"], parts)
+    elif federation.shared:
+        rows = torch.cat([*parts.values()]).unique()
+        shared = [name for name in ROWS if name in federation.shared]
+        arrays |= {name: federation.shared[name][rows] for name in shared}
+        parts = {name: torch.searchsorted(rows, mine) for name, mine in parts.items()}
+    arrays = {name: value.clone() for name, value in arrays.items()}
+    return ClientFile(int(federation.ids[position]), arrays, {name: mine.clone() for name, mine in parts.items()})
+
+
+def _of_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The series [S, T] of the sensors that a client has, and its rows sensor · T + start among these."""
+    steps = series.shape[1]
+    sensors = torch.cat([rows // steps for rows in parts.values()]).unique()
+    moved = {name: torch.searchsorted(sensors, rows // steps) * steps + rows % steps for name, rows in parts.items()}
+    return series[sensors], moved
+
+
+def federation(file: ClientFile, spec: AppSpec) -> Federation:
+    """The node's federation, which has one client.
+
+    Raises:
+        BadInput: the data have no training row, or other shapes than the specification names.
+    """
+    if not len(file.parts["train"]):
+        raise BadInput(f"client {file.client}: it has no training row, so that it has nothing to learn from")
+    _check_shapes(file, spec)
+    widths = spec.data["widths"]
+    rows: dict[str, Any] = {
+        name: F.pad(mine, (0, max(0, widths[name] - len(mine))), value=-1)[None] for name, mine in file.parts.items()
+    }
+    own = {name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _nested(spec)}
+    shared = {name: value for name, value in file.arrays.items() if name not in own}
+    return Federation(shared, own, **rows, ids=torch.tensor([file.client]))
+
+
+def _nested(spec: AppSpec) -> bool:
+    """Whether clients hold graphs, all of whose arrays are their own."""
+    return bool(spec.data["kind"] == "graph")
+
+
+def _check_shapes(file: ClientFile, spec: AppSpec) -> None:
+    facts, x = spec.data, file.arrays.get("x")
+    if x is None:
+        return
+    held = [*x.shape[1:]]
+    if facts["kind"] != "series" and held != facts["shape"]:
+        raise BadInput(f"client {file.client}: rows of shape {held}, but the federation's have {facts['shape']}")
+    y = file.arrays.get("y")
+    if facts["kind"] == "images" and y is not None and len(y) and int(y.max()) >= facts["classes"]:
+        raise BadInput(f"client {file.client}: class {int(y.max())}, but the federation has {facts['classes']} classes")

@@ -1,0 +1,55 @@
+"""The ClientApp of an exported federation: each message is handed to the node's `Node`."""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedweave.deployment import spec as specification
+from fedweave.deployment.flower.records import from_reply, to_request
+from fedweave.deployment.node import Node, open_node
+from fedweave.errors import BadInput
+
+SHORTEST = 16  # digits of a hash that name a specification
+
+
+def client_app(path: Path) -> ClientApp:
+    """The app whose specification is the file `path`."""
+    app = ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        node = of_context(path, context.node_config)
+        return Message(from_reply(node.answer(to_request(message.content))), reply_to=message)
+
+    app.train()(answer)
+    app.evaluate()(answer)
+    for kind in ("who", "enrol", "finish"):
+        app.query(kind)(answer)
+    return app
+
+
+def of_context(path: Path, config: dict[str, Any]) -> Node:
+    """The node as its own configuration says: `spec`, `data` and `state`.
+
+    Raises:
+        BadInput: the node was not told this specification, or its files are missing.
+    """
+    for key in ("spec", "data", "state"):
+        if key not in config:
+            raise BadInput(f"node-config: {key} is missing; start the node with: python -m fedweave.deployment node")
+    spec = specification.read(path)
+    check_agreed(spec.hash, str(config["spec"]))
+    data = Path(str(config["data"]))
+    return open_node(spec, data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data, Path(str(config["state"])))
+
+
+def check_agreed(hash: str, agreed: str) -> None:
+    """Refuse a specification that the node's owner has not agreed to.
+
+    Raises:
+        BadInput: naming both.
+    """
+    words = agreed.replace(",", " ").split()
+    if not any(len(word) >= SHORTEST and hash.startswith(word) for word in words):
+        raise BadInput(f"this app has the specification {hash[:SHORTEST]}, but this node was told {agreed}; it refuses")

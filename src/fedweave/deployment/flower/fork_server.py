@@ -1,0 +1,138 @@
+"""Flower's commands as forks of one process that has imported everything: `python -m ....fork_server FOLDER`.
+
+Flower starts a process for each message, which would import PyTorch each time. Here `FOLDER/bin` has commands of the
+same names; with it at the head of PATH, Flower's own programs start them, and each is forked in a few milliseconds.
+"""
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedweave.runs.parallel import die_with_parent
+
+COMMANDS = ("flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supernode")
+APPS = "fedweave.deployment.flower"
+PRELOADED = ("torch", "fedweave.methods", f"{APPS}.client_app", f"{APPS}.server_app")
+SOCKET = "socket"
+# Standard library only, so that it starts at once: it hands over its arguments, folder, environment and open files.
+COMMAND = """#!{python} -IS
+import array, json, os, socket, sys
+place = socket.socket(socket.AF_UNIX)
+place.connect({socket!r})
+said = json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode()
+place.sendmsg([len(said).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+place.sendall(said)
+pid = place.recv(8)
+import signal
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda got, frame: os.kill(int.from_bytes(pid, "big"), got))
+code = place.recv(1)
+sys.exit(code[0] if code else 137)
+"""
+
+
+def prepare(folder: Path) -> socket.socket:
+    """Write the commands into `folder`, and listen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    (folder / "bin").mkdir(exist_ok=True)
+    for name in COMMANDS:
+        path = folder / "bin" / name
+        path.write_text(COMMAND.format(python=sys.executable, socket=str(folder / SOCKET)), encoding="utf-8")
+        path.chmod(0o700)
+    listener = socket.socket(socket.AF_UNIX)
+    (folder / SOCKET).unlink(missing_ok=True)
+    listener.bind(str(folder / SOCKET))
+    listener.listen(64)
+    return listener
+
+
+def serve(folder: Path) -> None:
+    """Answer until this process is ended; children of it go on."""
+    programs = {entry.name: entry for entry in entry_points(group="console_scripts") if entry.name in COMMANDS}
+    for name in PRELOADED:
+        import_module(name)
+    functions = {name: entry.load() for name, entry in programs.items()}
+    listener = prepare(folder)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children
+    while True:
+        connection, _ = listener.accept()
+        try:
+            words, place, variables, files = _received(connection)
+        except (OSError, ValueError):
+            connection.close()
+            continue
+        if os.fork() == 0:
+            listener.close()
+            _become(connection, words, place, variables, files, functions)
+        connection.close()
+        for file in files:
+            os.close(file)
+
+
+def _received(connection: socket.socket) -> tuple[list[str], str, dict[str, str], list[int]]:
+    """(arguments, working folder, environment, open files) of a command."""
+    head, rights, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+    files = array.array("i")
+    for level, kind, data in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(data)
+    text, length = b"", int.from_bytes(head, "big")
+    while len(text) < length:
+        if not (more := connection.recv(length - len(text))):
+            raise ValueError("the command has ended")
+        text += more
+    words, place, variables = json.loads(text)
+    return words, place, variables, [*files]
+
+
+def _become(
+    connection: socket.socket, words: list[str], place: str, variables: dict[str, str], files: list[int],
+    functions: dict[str, Any],
+) -> NoReturn:  # fmt: skip
+    """Run the command in this fork, and tell its exit code."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        die_with_parent(signal.SIGKILL)  # no fork outlives the host's other programs
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        os.setpgid(0, 0)
+        os.chdir(place)
+        os.environ.clear()
+        os.environ.update(variables)
+        sys.argv = words
+        connection.sendall(os.getpid().to_bytes(8, "big"))
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+        functions[Path(words[0]).name]()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            connection.sendall(bytes([code & 255]))
+        finally:
+            os._exit(code & 255)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this fork when the command that stands for it is killed."""
+    if not connection.recv(1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -1,0 +1,274 @@
+"""Flower's programs as child processes: SuperLink, SuperNodes, the fork server; a federation on one machine."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedweave.deployment import status
+from fedweave.deployment.flower import keys
+from fedweave.deployment.flower.fork_server import SOCKET
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+
+CONNECTION = "federation"
+CONFIG = """[superlink]
+default = "{name}"
+
+[superlink.{name}]
+address = "{address}"
+root-certificates = "{certificate}"
+"""
+START, STOP = 120.0, 10.0  # seconds
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "DO_NOT_TRACK": "1"}
+
+
+def free_port() -> int:
+    """A port of loopback that is free now."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+@dataclass
+class Host:
+    """Flower's programs on this machine.
+
+    Attributes:
+        folder: of logs, keys and Flower's own files.
+        address: of the SuperLink, host:port.
+        certificate: of the authority.
+        warm: folder of a fork server, or None: every message then imports PyTorch anew.
+        python: the interpreter that has Flower.
+        database: whether the SuperLink remembers registered keys after a restart, in a file.
+    """
+
+    folder: Path
+    address: str
+    certificate: Path
+    warm: Path | None = None
+    python: Path = Path(sys.executable)
+    database: bool = False
+    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the programs."""
+        paths = [str(self.warm / "bin")] if self.warm else []
+        paths += [str(self.python.parent), os.environ.get("PATH", "")]
+        home = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": os.pathsep.join(paths)}
+        return {"OMP_NUM_THREADS": "1"} | os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
+
+    def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """Start a program whose log is NAME.log."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*command],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.running[name]
+
+    def superlink(self, secrets: Path) -> None:
+        """Start the SuperLink, with TLS and node authentication, and wait until it answers.
+
+        Raises:
+            BadInput: it ended, or does not answer.
+        """
+        host, port = self.address.rsplit(":", 1)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate),
+                   "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SECRET),
+                   "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
+        command += ["--database", str(self.folder / "superlink.db")] if self.database else []
+        self.start("superlink", command)
+        self.until(lambda: _answers(host, int(port)), "superlink")
+        config = CONFIG.format(name=CONNECTION, address=self.address, certificate=self.certificate)
+        write_atomic(self.folder / "flwr" / "config.toml", config)
+
+    def supernode(self, name: str, key: Path, config: dict[str, str]) -> None:
+        """Start a SuperNode, and start it again while Flower does not let it in."""
+        command = node_command(self.address, self.certificate, key, config, free_port())
+        self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
+
+    def until(self, condition: Callable[[], bool], name: str, limit: float = START) -> None:
+        """Wait for a condition while the program `name` runs.
+
+        Raises:
+            BadInput: the program ended, or the time is over.
+        """
+        end = time.monotonic() + limit
+        while not condition():
+            ended = self.running[name].poll() is not None
+            if ended or time.monotonic() > end:
+                what = "ended" if ended else f"was not ready after {limit:.0f} s"
+                raise BadInput(f"{name} {what}; see {self.folder / f'{name}.log'}")
+            time.sleep(0.1)
+
+    def flwr(self, *words: str) -> str:
+        """What a command of Flower prints.
+
+        Raises:
+            BadInput: it failed.
+        """
+        done = subprocess.run(["flwr", *words], env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BadInput(f"flwr {words[0]}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+        return done.stdout
+
+    def register(self, public: Sequence[Path]) -> None:
+        """Let nodes with these public keys connect.
+
+        Raises:
+            BadInput: the SuperLink refused one.
+        """
+        if not public:
+            return
+        code = "import sys\nfrom flwr.cli.app import app\nfor key in sys.argv[2:]:\n" \
+               "    app(['supernode', 'register', key, sys.argv[1]], standalone_mode=False)\n"  # fmt: skip
+        command = [str(self.python), "-c", code, CONNECTION, *map(str, public)]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BadInput(f"flwr supernode register: {done.stderr.strip().splitlines()[-1:]}")
+
+    def registered(self, name: str) -> bool:
+        """Whether the node `name` has been registered with this SuperLink before, and notes that it is now."""
+        path = self.folder / "registered" / name
+        known = path.is_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return known
+
+    def stop(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a program and everything that it started."""
+        process = self.running.pop(name)
+        _signal(process, number)
+        try:
+            process.wait(STOP)
+        except subprocess.TimeoutExpired:
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+    def close(self) -> None:
+        """End all programs, nodes first."""
+        for name in sorted(self.running, key=lambda name: (name == "fork-server", name == "superlink")):
+            _signal(self.running[name], signal.SIGTERM)
+        for name in [*self.running]:
+            self.stop(name)
+
+
+def node_command(address: str, certificate: Path, key: Path, config: dict[str, str], port: int) -> list[str]:
+    """The command that starts a SuperNode with TLS and its own key."""
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+    return ["flower-supernode", "--superlink", address, "--root-certificates", str(certificate),
+            "--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", words]  # fmt: skip
+
+
+def fork_server(host: Host, folder: Path) -> None:
+    """Start a fork server for the programs of `host`; they find its commands first on their PATH."""
+    host.start("fork-server", [str(host.python), "-m", "fedweave.deployment.flower.fork_server", str(folder)])
+    host.until((folder / SOCKET).exists, "fork-server")
+    host.warm = folder
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def local_federation(
+    out: Path, data: Sequence[Path], hashes: Sequence[str], python: Path = Path(sys.executable), database: bool = False
+) -> Iterator[Host]:
+    """A SuperLink on loopback and a SuperNode for each entry of `data`, with TLS and keys of their own.
+
+    Args:
+        data: file of each client, or a folder with HASH.pt for every federation that its node agrees to.
+        hashes: of the specifications that the nodes agree to, 16 digits or more.
+        python, database: as in `Host`.
+    """
+    import tempfile
+
+    secrets = out / "keys"
+    if not (secrets / keys.SERVER).is_file():
+        keys.make_server(secrets, ["127.0.0.1", "localhost"])
+    address = f"127.0.0.1:{free_port()}"
+    host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
+    with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
+        try:
+            fork_server(host, Path(short))
+            host.superlink(secrets)
+            add_nodes(host, out, data, hashes)
+            yield host
+        finally:
+            host.close()
+
+
+def add_nodes(host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str]) -> None:
+    """Register and start a SuperNode for each entry of `data`; its keys are made where there are none."""
+    secrets = out / "keys"
+    made = [
+        secrets / path.stem if (secrets / path.stem).exists() else keys.make_node(secrets, path.stem) for path in data
+    ]
+    new = [path for path in made if not host.registered(path.name)]
+    host.register([path.with_name(f"{path.name}.pub") for path in new])
+    for path, key in zip(data, made, strict=True):
+        state = out / "nodes" / path.stem
+        config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
+        host.supernode(path.stem, key, config)
+
+
+def launch(host: Host, app: Path, folder: Path, **config: Any) -> None:
+    """Start the run of an exported app; its server writes to `folder`."""
+    (folder / status.STATUS).unlink(missing_ok=True)
+    values = {"folder": str(folder.resolve()), **config}
+    words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    host.flwr("run", str(app.resolve()), CONNECTION, "--run-config", words)
+
+
+def follow(folder: Path, host: Host, progress: bool = True) -> dict[str, Any]:
+    """Show a bar until the federation has finished.
+
+    Raises:
+        BadInput: it has failed, or the SuperLink has ended.
+    """
+    from tqdm import tqdm
+
+    bar = tqdm(total=status.read(folder).get("rounds"), unit=" rounds", disable=not progress, dynamic_ncols=True)
+    try:
+        while True:
+            now = status.read(folder)
+            if now:
+                bar.total = now["rounds"]
+                bar.update(now["round"] - bar.n)
+            if now.get("state") == "finished":
+                return now
+            if now.get("state") == "failed":
+                raise BadInput(f"{folder}: the federation has failed: {now['line']}")
+            if host.running["superlink"].poll() is not None:
+                raise BadInput(f"the SuperLink has ended; see {host.folder / 'superlink.log'}")
+            time.sleep(0.3)
+    finally:
+        bar.close()

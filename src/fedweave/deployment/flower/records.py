@@ -1,0 +1,74 @@
+"""Requests and replies as messages of Flower: numbers in a ConfigRecord, trees in ArrayRecords."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from torch import Tensor
+
+from fedweave.deployment.messages import Reply, Request
+
+CONFIG, UPLOAD = "config", "upload"
+Arrays = dict[int, tuple[Tensor, Array]]
+
+
+def to_record(tensors: Mapping[str, Tensor], known: Arrays | None = None) -> ArrayRecord:
+    """Named tensors as an ArrayRecord; a tensor that many messages carry becomes one array, by way of `known`."""
+    cache: Arrays = {} if known is None else known
+    for tensor in tensors.values():
+        if id(tensor) not in cache:
+            cache[id(tensor)] = tensor, Array(tensor.detach().cpu().contiguous().numpy())
+    return ArrayRecord({name: cache[id(tensor)][1] for name, tensor in tensors.items()})
+
+
+def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    """The inverse of `to_record`, on the CPU."""
+    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+
+
+def to_content(request: Request, known: Arrays) -> RecordDict:
+    """A request as the content of a message."""
+    records: dict[str, Any] = {part: to_record(tensors, known) for part, tensors in request.parts.items() if tensors}
+    return RecordDict({CONFIG: ConfigRecord({"kind": request.kind, **request.config}), **records})
+
+
+def to_request(content: RecordDict) -> Request:
+    """The inverse of `to_content`."""
+    config = dict(content.config_records[CONFIG])
+    parts = {name: to_tensors(record) for name, record in content.array_records.items()}
+    return Request(config.pop("kind"), config, **parts)
+
+
+def message_type(request: Request) -> str:
+    """Flower's name for a request: training, evaluation or a query."""
+    if request.kind != "train":
+        return f"{MessageType.QUERY}.{request.kind}"
+    return MessageType.TRAIN if request.config["train"] else MessageType.EVALUATE
+
+
+def to_reply(message: Message, sent: int) -> Reply:
+    """The reply that a message holds; `sent` bytes went to the node.
+
+    Raises:
+        KeyError: it holds records that no reply has.
+    """
+    content = message.content
+    unknown = {*content} - {CONFIG, UPLOAD}
+    if unknown:
+        raise KeyError(f"records {', '.join(sorted(unknown))}")
+    upload = to_tensors(content.array_records[UPLOAD]) if UPLOAD in content else {}
+    return Reply(dict(content.config_records[CONFIG]), upload, (sent, nbytes(content)))
+
+
+def from_reply(reply: Reply) -> RecordDict:
+    """A reply as the content of a message."""
+    records: dict[str, Any] = {UPLOAD: to_record(reply.upload)} if reply.upload else {}
+    return RecordDict({CONFIG: ConfigRecord(dict(reply.config)), **records})
+
+
+def nbytes(item: Any) -> int:
+    """Bytes of a record as Flower sends it: everything but the frames of HTTP and TLS."""
+    children = item.children or {}
+    return len(item.deflate()) + sum(map(nbytes, children.values()))

@@ -1,0 +1,57 @@
+"""A line for every message: who, when, which tensors, how many bytes on the connection."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedweave.deployment import tensors
+from fedweave.deployment.messages import Reply, Request
+from fedweave.files import write_table
+
+FILE, TABLE = "messages.jsonl", "connection.csv"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The file messages.jsonl in the server's folder."""
+
+    folder: Path
+
+    def note(
+        self,
+        round: int,
+        requests: Mapping[int, Request],
+        replies: Mapping[int, Reply | str],
+        clients: Mapping[int, int],
+    ) -> None:
+        """Append the messages of one exchange; keys are nodes, `clients` has their identities."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / FILE).open("a", encoding="utf-8") as file:
+            for node, request in requests.items():
+                file.write(json.dumps(_line(round, node, request, replies[node], clients.get(node))) + "\n")
+
+    def lines(self) -> list[dict]:
+        """All messages so far; a last line that is cut off is left out."""
+        path = self.folder / FILE
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def table(self) -> None:
+        """Write connection.csv: bytes on the connection by round, down and up."""
+        total: dict[int, list[int]] = {}
+        for line in self.lines():
+            row = total.setdefault(line["round"], [0, 0])
+            row[0] += line["down"]
+            row[1] += line["up"]
+        rows = [(round, *row) for round, row in sorted(total.items())]
+        write_table(self.folder / TABLE, ("round", "bytes_down", "bytes_up"), rows)
+
+
+def _line(round: int, node: int, request: Request, reply: Reply | str, client: int | None) -> dict:
+    line = {"round": round, "kind": request.kind, "node": str(node), "client": client}
+    if isinstance(reply, str):
+        return {**line, "error": reply, "down": 0, "up": 0}
+    form, numbers = tensors.form_of(reply.upload), sorted(reply.config)
+    down, up = reply.nbytes
+    return {**line, "numbers": numbers, "tensors": form, "content": tensors.nbytes(form), "down": down, "up": up}

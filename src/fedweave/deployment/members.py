@@ -1,0 +1,34 @@
+"""The server's picture of its clients: identities, names and graph, without any data."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedweave.federation.federation import Federation
+
+if TYPE_CHECKING:
+    from fedweave.deployment.spec import AppSpec
+
+
+def stand_in(spec: "AppSpec", members: Sequence[int]) -> Federation:
+    """A federation of `members` (identities in the order in which they joined) that holds no data."""
+    none = torch.full((len(members), 0), -1, dtype=torch.int64)
+    ids = torch.tensor([*members], dtype=torch.int64)
+    known = spec.group is not None and all(i < len(spec.group) for i in members)
+    group = torch.tensor([spec.group[i] for i in members]) if known and spec.group is not None else None
+    return Federation({}, {}, none, none, none, ids, relation=_relation(spec, ids), group=group)
+
+
+def names(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:
+    """Names of the members; clients that the specification does not know are called by their number."""
+    return tuple(spec.clients[i] if i < len(spec.clients) else f"client {i}" for i in members)
+
+
+def _relation(spec: "AppSpec", ids: Tensor) -> Tensor | None:
+    if spec.relation is None:
+        return None
+    place = {identity: i for i, identity in enumerate(ids.tolist())}
+    pairs = [(place[a], place[b]) for a, b in zip(*spec.relation, strict=True) if a in place and b in place]
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T

@@ -1,0 +1,57 @@
+"""What server and nodes say to each other, without a transport."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+Kind = Literal["who", "enrol", "train", "finish"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message to one node.
+
+    Attributes:
+        kind: "who": name your client. "enrol": describe yourself. "train": evaluate the last round if `evaluate`, then
+            train round `round` if `train`. "finish": keep the model of round `round` as the one to deploy.
+        config: numbers and flags; `round` counts rounds done.
+        shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
+    """
+
+    kind: Kind
+    config: Mapping[str, Any]
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+    evaluated: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> dict[str, Mapping[str, Tensor]]:
+        """The tensors by the name of their part."""
+        return {"shared": self.shared, "own": self.own, "evaluated": self.evaluated}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer of a node.
+
+    Attributes:
+        config: numbers: identity, rows, loss, scores. Never a tensor.
+        upload: the tensors that the specification declares, by name; empty where nothing is to be sent.
+        nbytes: measured on the connection: (bytes of the request, bytes of this reply); 0 where nothing measures.
+    """
+
+    config: Mapping[str, Any]
+    upload: Mapping[str, Tensor] = field(default_factory=dict)
+    nbytes: tuple[int, int] = (0, 0)
+
+
+class Channel(Protocol):
+    """How the server reaches nodes. A node has a number; the identity of its client is what it says itself."""
+
+    def nodes(self) -> list[int]:
+        """Numbers of the nodes that are connected now."""
+
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Reply | str]:
+        """Node -> its reply, or why there is none; every request has an entry."""

@@ -1,0 +1,197 @@
+"""What a node does with a message: the client's hooks of the method, on its own rows and its own state."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedweave.client import optimizers
+from fedweave.client.controls import controls
+from fedweave.deployment import client_data, tensors
+from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.spec import AppSpec
+from fedweave.deployment.store import MODEL, Store
+from fedweave.errors import BadInput
+from fedweave.federation import engine
+from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import State
+from fedweave.federation.schedule import cohort, viewers
+from fedweave.federation.start import admission, initial_model
+from fedweave.federation.uploads import finite_rows, reference
+from fedweave.files import save_tensors
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+
+ONE = torch.zeros(1, dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One client on its own host.
+
+    Attributes:
+        spec: of the federation.
+        federation: the client's data.
+        store: its private state.
+    """
+
+    spec: AppSpec
+    federation: Federation
+    store: Store
+
+    def answer(self, request: Request) -> Reply:
+        """The reply to a request.
+
+        Raises:
+            BadInput: the request does not fit the specification, or the state cannot be read.
+            Undeclared: the reply would hold a tensor that the specification does not declare.
+        """
+        kinds = {"who": self._identify, "enrol": self._enrol, "train": self._train, "finish": self._finish}
+        if request.kind not in kinds:
+            raise BadInput(f"message: {request.kind!r} is unknown; it is one of {', '.join(kinds)}")
+        return kinds[request.kind](request)
+
+    def _identify(self, request: Request) -> Reply:
+        """Who this is."""
+        del request
+        return Reply(self.facts)
+
+    def _enrol(self, request: Request) -> Reply:
+        """Who this is, and what the method uploads on joining; the private state begins."""
+        version, stage = int(request.config["round"]), int(request.config["stage"])
+        method = self.spec.timeline.stages[stage].method
+        start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
+        blank = trees.tree_map(torch.zeros_like, start.enrolled)
+        upload = tensors.flatten(trees.at(self._noised(start.enrolled, blank), 0))
+        tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
+        if request.config["joins"] and self.store.newest(version) is None:
+            self.store.save(version, {"clients": clients, "optimizers": states})
+        return Reply({**self.facts, **self._controls()}, upload)
+
+    def _train(self, request: Request) -> Reply:
+        config, round = request.config, int(request.config["round"])
+        stage, _ = self.spec.timeline.stage(min(round, self.spec.timeline.rounds - 1))
+        held = self.store.newest(round) or self._joined()
+        state = State(round, {}, held["clients"], held["optimizers"])
+        shared = tensors.unflatten(request.shared)
+        own = trees.tree_map(lambda t: t[None], tensors.unflatten(request.own))
+        answer: dict[str, Any] = dict(self.facts)
+        if config["evaluate"]:
+            apart = request.evaluated
+            mine = trees.tree_map(lambda t: t[None], tensors.unflatten(apart)) if config["apart"] else own
+            before = self.spec.timeline.stage(round - 1)[0].method
+            answer |= self._evaluate(before, state, shared, mine)
+        upload: dict[str, torch.Tensor] = {}
+        if config["train"]:
+            answer |= {"loss": 0.0, "sound": False}
+            numbers, upload = self._fit(stage.method, state, (shared, own), bool(config["takes_part"]))
+            answer |= numbers
+        self._tidy(config)
+        return Reply(answer, upload)
+
+    def _fit(
+        self, method: Method, state: State, downloads: tuple[Tree, Tree], takes_part: bool
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Local training of one round: (numbers, upload); a client that does not take part only keeps the model."""
+        round, epochs = state.round, method.epochs
+        who = cohort(self.federation, ONE, method.training, epochs, self.spec.seed, round, method.leaks)
+        trained = engine.train(method, state, who, Loop(), lambda *_: downloads)  # type: ignore[arg-type]
+        updates = trained.updates
+        self.store.save(round + 1, updates.model, "post")
+        if not takes_part:
+            return {}, {}
+
+        def base() -> Tree:
+            initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
+            return reference(method, updates.upload, trained.shared, trained.own, initial)
+
+        sent = updates.upload
+        if self.spec.settings.upload_path.privacy:
+            hidden = self._noised(trees.without(sent, method.public), base())
+            sent = {name: hidden.get(name, part) for name, part in sent.items()}
+        sound = finite_rows((sent, updates.loss, updates.client)) is None
+        loss = float(updates.loss[0])
+        if not sound:
+            return {"loss": loss, "sound": False}, {}
+        kept = optimizers.put(state.optimizers, ONE, trained.optimizers, 1)
+        clients = trees.put(state.clients, ONE, updates.client)
+        upload = tensors.flatten(trees.at(sent, 0))
+        tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
+        self.store.save(round + 1, {"clients": clients, "optimizers": kept})
+        return {"loss": loss, "sound": True}, upload
+
+    def _evaluate(self, method: Method, state: State, shared: Tree, own: Tree) -> dict[str, float]:
+        """Scores after a round: of the model as it is now, and of the one after local training."""
+        post = self.store.load(state.round, "post")
+        settings = self.spec.settings
+        scores, models = engine.evaluate(
+            method,
+            state,
+            self.federation,
+            settings,
+            Loop(),
+            post,
+            lambda *_: (shared, own),  # type: ignore[arg-type]
+        )
+        self.store.save(state.round, models, "evaluated")
+        return {f"{point}/{part}": float(v[0]) for point, parts in scores.items() for part, v in parts.items()}
+
+    def _finish(self, request: Request) -> Reply:
+        """Keep the model of the chosen round as model.pt, which stays on this node."""
+        chosen, point = int(request.config["round"]), str(request.config["point"])
+        models = self.store.load(chosen, "evaluated")
+        if models is not None:
+            content = {"round": chosen, "point": point, "model": trees.at(models.get(point, models["pre"]), 0)}
+            save_tensors(self.store.folder / MODEL, content)
+        return Reply({**self.facts, "kept": models is not None})
+
+    def _noised(self, content: Tree, base: Tree) -> Tree:
+        """`content` [1, ...] clipped and noised where the run is private.
+
+        The noise is new every time: what the server could predict, or see twice, would hide nothing.
+        """
+        privacy = self.spec.settings.upload_path.privacy
+        if not privacy:
+            return content
+        return privacy.protect(content, base, self.federation.ids.cpu(), secrets.randbits(62), 0)
+
+    def _joined(self) -> dict[str, Tree]:
+        """The private state of a client that joins now: the node has none, or has lost its disk."""
+        _, clients, states = admission(self.spec.timeline.stages[0].method, self.federation, self.spec.seed, Loop())
+        return {"clients": clients, "optimizers": states}
+
+    def _tidy(self, config: Mapping[str, Any]) -> None:
+        """Remove what neither this federation nor one that goes back to the server's checkpoint can ask for."""
+        self.store.forget("state", int(config["checkpoint"]))
+        self.store.forget("post", int(config["checkpoint"]))
+        self.store.forget("evaluated", int(config["checkpoint"]), int(config["chosen"]))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The client's identity and its numbers of rows."""
+        rows = {f"rows/{part}": int((getattr(self.federation, part) >= 0).sum()) for part in ("train", "val", "test")}
+        return {"client": int(self.federation.ids[0]), **rows}
+
+    def _controls(self) -> dict[str, float]:
+        """Scores of rules without a model, on the test rows: the board shows them beside the methods."""
+        task, data = self.spec.task, viewers(self.federation, 0, 0).one(0)
+        rows = data.test[data.test >= 0]
+        if task.scoring is not None or not len(rows):
+            return {}
+        outputs = controls(task, data, rows)
+        return {
+            f"control/{name}": float(task.score(out, data, rows, shared_test=True)) for name, out in outputs.items()
+        }
+
+
+def open_node(spec: AppSpec, data: Path, state: Path) -> Node:
+    """The node whose data are the file `data`, and whose state lies below the folder `state`."""
+    file = client_data.read(data)
+    store = Store(state / spec.hash[:16] / str(file.client), spec.hash)
+    store.prepare()
+    return Node(spec, client_data.federation(file, spec), store)

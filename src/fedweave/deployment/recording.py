@@ -1,0 +1,119 @@
+"""What the server writes: the history of the run, and the files of results that the board and the report read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedweave import results
+from fedweave.deployment import members
+from fedweave.deployment.checkpoint import Session
+from fedweave.deployment.messages import Reply
+from fedweave.deployment.spec import AppSpec
+from fedweave.errors import BadInput
+from fedweave.federation.accounting import Accountant
+from fedweave.federation.engine import diagnose
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Report, State
+from fedweave.runs import archive, assembly
+from fedweave.runs.history import SPLITS, chosen, record
+from fedweave.runs.preparation import PreparedRun
+
+PRIVATE = "none: models and predictions stay on the nodes"
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """Records a federation.
+
+    Attributes:
+        spec: of the federation.
+        folder: of the server; results go to results/<study> in it.
+    """
+
+    spec: AppSpec
+    folder: Path
+
+    @cached_property
+    def point(self) -> str:
+        """The evaluation point that is reported."""
+        return assembly.point(self.spec.run)
+
+    def prepared(self, session: Session) -> PreparedRun:
+        """The run as files of results describe it, without data."""
+        crowd, spec = members.stand_in(self.spec, session.members), self.spec
+        names = members.names(spec, session.members)
+        about = (spec.data["note"], names, spec.group_names)
+        return PreparedRun(spec.run, spec.method, crowd, Loop(), spec.settings, "cpu", self.point, *about)
+
+    def _recorded(self, session: Session) -> PreparedRun:
+        """As `prepared`, without models: these are on the nodes."""
+        full = self.prepared(session)
+        evaluate = replace(full.run.evaluate, models=False, predictions=False)
+        return replace(full, run=replace(full.run, evaluate=evaluate))
+
+    def scored(self, session: Session, replies: Mapping[int, Reply | str]) -> Session:
+        """`session` with its last round recorded; scores are in the replies where they were due."""
+        last = session.last
+        if not last:
+            return session
+        stage, _ = self.spec.timeline.stage(session.round - 1)
+        numbers, scores = {}, {}
+        if last["due"]:
+            scores = _scores(session, replies)
+            crowd = members.stand_in(self.spec, session.members)
+            numbers = diagnose(stage.method, session.server, crowd)
+            numbers |= Accountant(self.spec.timeline).spent(session.round)
+        state = State(session.round, session.server, {})
+        report = Report(session.round, last["bytes_down"], last["bytes_up"], last["seconds"], last["loss"],
+                        tuple(last["dropped"]), scores, {}, numbers, state, stage.method)  # fmt: skip
+        return replace(session, history=record(session.history, report, self._recorded(session)), last={})
+
+    def choice(self, session: Session, place: int) -> int:
+        """The round that is reported for a member as far as is known; 0 before the first evaluation."""
+        rounds = session.history.rounds
+        if not rounds:
+            return 0
+        try:
+            rows = chosen(session.history, self._recorded(session))
+        except BadInput:  # no round has a score of every client
+            return rounds[-1]
+        return rounds[int(rows[place])] if place < len(rows) else rounds[-1]
+
+    def oldest(self, session: Session) -> int:
+        """The oldest round that a checkpoint of the server goes back to."""
+        return max(0, session.round - 1)
+
+    def line(self, session: Session) -> str:
+        """One line about the last round."""
+        last, total = session.last, self.spec.timeline.rounds
+        lost = f", without clients {', '.join(map(str, last['dropped']))}" if last["dropped"] else ""
+        return f"{self.spec.run.key}: round {session.round}/{total}, loss {last['loss']:.4g}{lost}"
+
+    def write(self, session: Session) -> Path:
+        """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
+        study = self.folder / "results" / self.spec.run.study
+        place = {identity: i for i, identity in enumerate(session.members)}
+        rules = {
+            name: [values.get(str(identity), float("nan")) for identity in place]
+            for name, values in session.controls.items()
+        }
+        facts: dict[str, Any] = {"controls": rules, "predictions": PRIVATE, "federation": self.spec.hash}
+        histories = {self.spec.seed: session.history}
+        archive.write(study / "runs" / self.spec.run.key, self.prepared(session), histories, facts)
+        results.write(study, None)
+        return study
+
+
+def _scores(session: Session, replies: Mapping[int, Reply | str]) -> dict[str, dict[str, torch.Tensor]]:
+    """{"pre" | "post": {"val" | "test": value of each member [N]}}; NaN for those that did not answer."""
+    scores: dict[str, dict[str, torch.Tensor]] = {}
+    for point, part in SPLITS:
+        answered = [replies.get(identity, "offline") for identity in session.members]
+        name, none = f"{point}/{part}", float("nan")
+        values = [none if isinstance(reply, str) else reply.config.get(name, none) for reply in answered]
+        scores.setdefault(point, {})[part] = torch.tensor(values, dtype=torch.float64)
+    return scores

@@ -1,0 +1,245 @@
+"""The server of a federation: the rounds of the simulation, with clients behind a channel.
+
+One message a round goes to each node. It brings the new download, with which the node first evaluates the last round
+and then trains the next one.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.deployment import checkpoint, members, registration, tensors
+from fedweave.deployment.checkpoint import Session
+from fedweave.deployment.ledger import Ledger
+from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.recording import Board
+from fedweave.deployment.registration import Roll
+from fedweave.deployment.spec import AppSpec
+from fedweave.errors import BadInput
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import participants
+from fedweave.federation.start import initial_model
+from fedweave.federation.uploads import accept, reference
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
+
+
+class Sending(NamedTuple):
+    """The downloads (for all, of each) of the participants `chosen` [P], and whether scores of this round are due."""
+
+    chosen: Tensor
+    downloads: tuple[Tree, Tree]
+    due: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinator:
+    """Runs a federation to its end.
+
+    Attributes:
+        spec: of the federation.
+        roll: who is connected, and how to reach them.
+        folder: of checkpoints and results.
+        say: called with one line after every round.
+    """
+
+    spec: AppSpec
+    roll: Roll
+    folder: Path
+    say: Callable[[str], None] = print
+
+    def run(self, until: int | None = None) -> Session:
+        """All rounds (or the first `until`); goes on from the last checkpoint of the same federation.
+
+        Raises:
+            BadInput: clients do not fit the specification.
+        """
+        ledger, board = Ledger(self.folder), Board(self.spec, self.folder)
+        total = self.spec.timeline.rounds if until is None else until
+        session = checkpoint.restore(self.folder, self.spec.hash) or self._begin(ledger)
+        while session.round < total:
+            session = self._admit(self._hand_over(session, ledger), ledger, board)
+            session = self._round(session, ledger, board)
+            checkpoint.save(self.folder, self.spec.hash, session)
+            self.say(board.line(session))
+        if until is None:
+            session = self._close(session, ledger, board)
+        return session
+
+    def _begin(self, ledger: Ledger) -> Session:
+        """The state before round 0, of the founders that are there."""
+        replies = registration.founders(self.roll, self.spec, ledger)
+        if not replies:
+            raise BadInput("no client has joined; messages.jsonl says why")
+        session = registration.enrolled(self.spec, Session(), replies)
+        method = self.spec.timeline.stages[0].method
+        start = registration.start(self.spec, method, session.members, replies)
+        return replace(session, server=method.init(start))
+
+    def _hand_over(self, session: Session, ledger: Ledger) -> Session:
+        """The server's state at the opening of a stage."""
+        stage, opens = self.spec.timeline.stage(session.round)
+        if not opens or stage.handover is None:
+            return session
+        replies = registration.describe(self.roll, self.spec, session, ledger)
+        start = registration.start(self.spec, stage.method, session.members, replies)
+        return replace(session, server=stage.handover(session.server, start))
+
+    def _admit(self, session: Session, ledger: Ledger, board: Board) -> Session:
+        """Clients that were not there before join; the last round is evaluated first, without them."""
+        replies = registration.newcomers(self.roll, self.spec, session, ledger)
+        if not replies:
+            return session
+        session = self._evaluated(session, ledger, board)
+        method = self.spec.timeline.stage(session.round)[0].method
+        grown = registration.enrolled(self.spec, session, replies)
+        start = registration.start(self.spec, method, grown.members, replies)
+        uploads = registration.stacked(replies)
+        return replace(grown, server=method.admit(session.server, uploads, len(replies), start))
+
+    def _round(self, session: Session, ledger: Ledger, board: Board) -> Session:
+        begun, settings = time.perf_counter(), self.spec.settings
+        method = self.spec.timeline.stage(session.round)[0].method
+        crowd = members.stand_in(self.spec, session.members)
+        chosen = participants(settings.seed, session.round, crowd.ids, settings.participation)
+        due = self.spec.timeline.evaluates(session.round)
+        downloads = method.download(session.server, chosen)
+        requests = self._requests(session, method, Sending(chosen, downloads, due), board)
+        replies = self.roll.exchange(session, requests, ledger)
+        session = board.scored(session, replies)
+        server, report = self._aggregate(method, session, crowd, chosen, downloads, replies)
+        report |= {"seconds": time.perf_counter() - begun, "due": due}
+        return replace(session, round=session.round + 1, server=server, last=report)
+
+    def _requests(self, session: Session, method: Method, sending: Sending, board: Board) -> dict[int, Request]:
+        """Identity -> what is sent to it. Who does not take part trains a copy where scores after training are due."""
+        everybody, chosen = torch.arange(len(session.members)), sending.chosen
+        absent = everybody[~torch.isin(everybody, chosen)]
+        places = {int(place): (sending.downloads, row) for row, place in enumerate(chosen.tolist())}
+        if sending.due and len(absent):
+            copies = method.download(session.server, absent)
+            places |= {int(place): (copies, row) for row, place in enumerate(absent.tolist())}
+        views = None
+        if session.last.get("due"):
+            views = self._views(session, everybody) if len(absent) else sending.downloads
+        requests: dict[int, Request] = {}
+        for place, identity in enumerate(session.members):
+            if place not in places and views is None:
+                continue
+            (shared, own), row = places.get(place) or (views, place)  # type: ignore[misc]
+            mine = tensors.flatten(trees.at(own, row))
+            view = mine if views is None else tensors.flatten(trees.at(views[1], place))
+            config = self._config(session, board, place) | {
+                "train": place in places, "takes_part": place in chosen.tolist(), "evaluate": views is not None,
+                "apart": not _same(view, mine),
+            }  # fmt: skip
+            apart = view if config["apart"] else {}
+            requests[identity] = Request("train", config, tensors.flatten(shared), mine, apart)
+        return requests
+
+    def _config(self, session: Session, board: Board, place: int) -> dict[str, Any]:
+        """What every message of a round says."""
+        return {
+            "round": session.round, "train": False, "takes_part": False, "evaluate": True, "apart": False,
+            "checkpoint": board.oldest(session), "chosen": board.choice(session, place),
+        }  # fmt: skip
+
+    def _views(self, session: Session, everybody: Tensor) -> tuple[Tree, Tree]:
+        """What all clients are sent to evaluate the last round."""
+        stage, _ = self.spec.timeline.stage(session.round - 1)
+        return stage.method.download(session.server, everybody)
+
+    def _evaluated(self, session: Session, ledger: Ledger, board: Board) -> Session:
+        """`session` with the last round recorded, by messages that only evaluate."""
+        if not session.last:
+            return session
+        replies: dict[int, Reply | str] = {}
+        if session.last["due"]:
+            shared, own = self._views(session, torch.arange(len(session.members)))
+            requests = {
+                identity: Request("train", self._config(session, board, place), tensors.flatten(shared),
+                                  tensors.flatten(trees.at(own, place)))
+                for place, identity in enumerate(session.members)
+            }  # fmt: skip
+            replies = self.roll.exchange(session, requests, ledger)
+        return board.scored(session, replies)
+
+    def _aggregate(
+        self, method: Method, session: Session, crowd: Federation, chosen: Tensor, downloads: tuple[Tree, Tree],
+        replies: Mapping[int, Reply | str],
+    ) -> tuple[Tree, dict[str, Any]]:  # fmt: skip
+        """The server's step on what has arrived and is accepted, and the numbers of the round."""
+        declared = self.spec.form("train", 0, session.round)
+        here, uploads, losses = [], [], []
+        for row, place in enumerate(chosen.tolist()):
+            reply = replies.get(session.members[place], "offline")
+            if _acceptable(reply, declared):
+                here.append(row)
+                uploads.append(tensors.unflatten(reply.upload))  # type: ignore[union-attr]
+                losses.append(torch.tensor(reply.config["loss"], dtype=self.spec.task.dtype))  # type: ignore[union-attr]
+        shared, own = downloads
+        rows = torch.tensor(here, dtype=torch.int64)
+        server, loss, accepted = session.server, float("nan"), []
+        down, up = len(chosen) * trees.nbytes(shared) + trees.nbytes(own), 0
+        if uploads:
+            stacked = trees.stack(uploads)
+            delivered = accept(stacked, stacked, torch.stack(losses), len(here))
+            accepted = rows[delivered.rows].tolist()
+            content = self._defended(method, delivered.uploads, shared, trees.take(own, rows[delivered.rows]), crowd)
+            server = self._stepped(method, session, chosen[rows[delivered.rows]], content)
+            loss = float(torch.stack(losses)[delivered.rows].mean()) if accepted else loss
+            down, up = method.traffic(shared, own, stacked, len(chosen))
+        lost = sorted(session.members[int(chosen[row])] for row in {*range(len(chosen))} - {*accepted})
+        return server, {"loss": loss, "bytes_down": down, "bytes_up": up, "dropped": lost}
+
+    def _defended(self, method: Method, uploads: Tree, shared: Tree, own: Tree, crowd: Federation) -> Tree:
+        """`uploads` [K, ...] after the server's robust rule, if there is one."""
+        robust = self.spec.settings.upload_path.robust
+        if robust is None or not trees.tree_leaves(uploads):
+            return uploads
+        base = reference(method, uploads, shared, own, lambda: initial_model(method, crowd, self.spec.seed))
+        return robust.apply(uploads, base)
+
+    def _stepped(self, method: Method, session: Session, senders: Tensor, uploads: Tree) -> Tree:
+        settings = self.spec.timeline.settings
+        frozen = settings.freeze and session.round >= settings.join_round
+        if not len(senders) or frozen:
+            return session.server
+        sizes = session.sizes[senders]
+        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
+        return method.aggregate(session.server, senders, uploads, weights)
+
+    def _close(self, session: Session, ledger: Ledger, board: Board) -> Session:
+        """The scores of the last round, the files of results, and the models that nodes keep."""
+        session = self._evaluated(session, ledger, board)
+        checkpoint.save(self.folder, self.spec.hash, session)
+        board.write(session)
+        finish = {
+            identity: Request("finish", {"round": board.choice(session, place), "point": board.point})
+            for place, identity in enumerate(session.members)
+        }
+        self.roll.exchange(session, finish, ledger)
+        ledger.table()
+        return session
+
+
+def _same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two downloads have the same bits."""
+    return [*a] == [*b] and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def _acceptable(reply: Reply | str, declared: Mapping[str, Any]) -> bool:
+    """Whether an upload may enter the round; what is not declared, or not finite at its client, may not."""
+    if isinstance(reply, str) or not reply.config.get("sound"):
+        return False
+    try:
+        tensors.check(tensors.form_of(reply.upload), declared, "upload")
+    except tensors.Undeclared:
+        return False
+    return True

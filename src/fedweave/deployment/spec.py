@@ -1,0 +1,183 @@
+"""What all hosts of a federation know: the run, the shapes of its data, its clients, and the tensors that nodes send.
+
+It holds no row of any client. Its hash is what the owner of a node agrees to.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.client.task import Task
+from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings
+from fedweave.federation.timeline import Timeline
+from fedweave.files import check_regular, write_atomic
+from fedweave.runs import assembly, tasks
+from fedweave.study.config import construct
+from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
+from fedweave.study.spec import Run
+
+FILE, VERSION = "spec.json", 1
+WIDTHS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class AppSpec:
+    """The content of spec.json.
+
+    Attributes:
+        run: the run, with the one seed of this federation.
+        data: shapes of the data: `facts_of`.
+        clients: names of the clients, by identity.
+        group: planted group of each client, or None; `group_names` names them.
+        relation: [2, R] the given client graph, or None.
+        forms: what nodes send: "enrol" -> stage -> tensors, "train" -> list of {"from": round, "tensors": ...}.
+        scaling: numbers by which features are scaled, for data that are prepared on a node.
+    """
+
+    run: Run
+    data: Mapping[str, Any]
+    clients: tuple[str, ...]
+    group: tuple[int, ...] | None
+    group_names: tuple[str, ...]
+    relation: tuple[tuple[int, ...], ...] | None
+    forms: Mapping[str, Any]
+    scaling: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """Of the federation's initial model, participation and minibatches."""
+        return self.run.seeds[0]
+
+    @cached_property
+    def task(self) -> Task:
+        """What clients learn, built without data."""
+        dataset, partition = stand_ins(self.data)
+        return tasks.build_task(self.run, dataset, partition)
+
+    @cached_property
+    def method(self) -> Method:
+        """The method, the same object on all hosts."""
+        return assembly.build_method(self.run, self.task)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The engine's settings."""
+        return assembly.settings(self.run, self.seed)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Stages and rounds of evaluation; who takes part is known only while the federation runs."""
+        from fedweave.deployment.members import stand_in
+
+        return Timeline.of(self.method, stand_in(self, range(len(self.clients))), self.settings)
+
+    @property
+    def founders(self) -> int:
+        """How many clients are there from the start."""
+        return len(self.clients) - (self.settings.newcomers if self.settings.join_round else 0)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over the content, in hexadecimal digits."""
+        return hashlib.sha256(text_of(self).encode()).hexdigest()
+
+    def form(self, kind: str, stage: int, round: int) -> dict[str, Any]:
+        """Name -> [shape, type] of the tensors that a node sends in reply to a message."""
+        if kind == "enrol":
+            return dict(self.forms["enrol"][str(stage)])
+        return dict(next(part["tensors"] for part in reversed(self.forms["train"]) if part["from"] <= round))
+
+
+def text_of(spec: AppSpec) -> str:
+    """The text of spec.json."""
+    run = asdict(spec.run)
+    content = {name: getattr(spec, name) for name in AppSpec.__dataclass_fields__ if name != "run"}
+    return json.dumps({"version": VERSION, "run": run, **content}, indent=1, sort_keys=True, default=list) + "\n"
+
+
+def write(spec: AppSpec, folder: Path) -> None:
+    """Write spec.json."""
+    write_atomic(folder / FILE, text_of(spec))
+
+
+def read(path: Path) -> AppSpec:
+    """Read spec.json.
+
+    Raises:
+        BadInput: the file is missing, damaged, or of another version.
+    """
+    check_regular(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version, run = content.pop("version"), content.pop("run")
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"{path}: no specification of a federation ({error}); export it again") from error
+    if version != VERSION:
+        raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
+    return AppSpec(_run(run, str(path)), **_tuples(content))
+
+
+def _run(block: dict[str, Any], where: str) -> Run:
+    records: dict[str, Any] = {
+        name: construct(cls, block.pop(name), f"{where}: run.{name}")
+        for name, cls in (("task", TaskSpec), ("train", TrainSpec), ("evaluate", EvaluateSpec))
+    }
+    return Run(**{**block, **records, "seeds": tuple(block["seeds"])})
+
+
+def _tuples(content: dict[str, Any]) -> dict[str, Any]:
+    names = ("clients", "group", "group_names")
+    plain = {name: None if content[name] is None else tuple(content[name]) for name in names}
+    pairs = content["relation"]
+    return {**content, **plain, "relation": None if pairs is None else tuple(map(tuple, pairs))}
+
+
+def facts_of(dataset: Dataset, partition: Partition, widths: Mapping[str, int]) -> dict[str, Any]:
+    """What models need to know of a data set: kind, shapes, numbers of classes and outputs; no row."""
+    return {
+        "name": dataset.name,
+        "kind": dataset.kind,
+        "shape": [*dataset.x.shape[1:]],
+        "classes": dataset.classes,
+        "targets": None if dataset.targets is None else dataset.targets.shape[1],
+        "categories": [*dataset.categories],
+        "channels": [*dataset.channels],
+        "class_names": [*dataset.class_names],
+        "layout": dict(partition.layout),
+        "note": dataset.note,
+        "shared_test": partition.test_weight is not None,
+        "widths": dict(widths),
+    }
+
+
+def stand_ins(facts: Mapping[str, Any]) -> tuple[Dataset, Partition]:
+    """A data set of one blank row, and one client that holds it: enough to build models and tasks."""
+    kind, blank = facts["kind"], np.zeros((1, *facts["shape"]), dtype=np.float32)
+    numbers = None if facts["targets"] is None else np.zeros((1, facts["targets"]), dtype=np.float32)
+    series = kind == "series"
+    dataset = Dataset(
+        facts["name"],
+        kind,
+        blank,
+        None if series or numbers is not None else np.zeros(1, dtype=np.int64),
+        facts["classes"],
+        edges=np.zeros((2, 0), dtype=np.int64) if kind == "graph" else None,
+        time=np.zeros(blank.shape[1], dtype=np.float32) if series else None,
+        categories=tuple(facts["categories"]),
+        targets=numbers,
+        channels=tuple(facts["channels"]),
+        class_names=tuple(facts["class_names"]),
+        note=facts["note"],
+    )
+    row = (np.zeros(1, dtype=np.int64),)
+    weight = np.ones((1, facts["classes"]), dtype=np.float32) if facts["shared_test"] else None
+    return dataset, Partition(row, row, row, layout=dict(facts["layout"]), test_weight=weight)

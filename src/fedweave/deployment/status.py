@@ -1,0 +1,46 @@
+"""The file by which others follow a federation while its server runs."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedweave.files import write_atomic
+
+STATUS = "status.json"
+
+
+@dataclass
+class Status:
+    """The file status.json, by which others follow the federation.
+
+    Attributes:
+        folder: of the server.
+        rounds: of the whole run.
+        done: rounds that are done.
+    """
+
+    folder: Path
+    rounds: int
+    done: int = 0
+
+    def round(self, line: str) -> None:
+        """A round is over."""
+        self.done = int(line.split(": round ")[1].split("/")[0])
+        self.say(line)
+        self.write("running", line)
+
+    def say(self, line: str) -> None:
+        """Print a line, which `flwr log` shows."""
+        print(line, flush=True)
+
+    def write(self, state: str, line: str) -> None:
+        """Write the file."""
+        content = {"state": state, "round": self.done, "rounds": self.rounds, "line": line}
+        write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """How far a federation is; empty before its server has started."""
+    path = folder / STATUS
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

@@ -1,0 +1,88 @@
+"""The private state of one client on its node's disk: one file a version, written whole or not at all.
+
+Version v is the state before round v. The server may go back to its last checkpoint, so versions since then stay.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput
+from fedweave.files import load_tensors, save_tensors, sweep
+from fedweave.tensors.trees import Tree
+
+VERSION = 1
+MODEL = "model.pt"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of one client in one federation.
+
+    Attributes:
+        folder: of the files.
+        spec: hash of the specification that they belong to.
+    """
+
+    folder: Path
+    spec: str
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what killed writers have left."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        sweep(self.folder)
+
+    def save(self, version: int, state: Tree, kind: str = "state") -> None:
+        """Write the `kind` of `version`."""
+        header = {"version": VERSION, "spec": self.spec, "round": version}
+        save_tensors(self.path(version, kind), {**header, "content": state})
+
+    def load(self, version: int, kind: str = "state") -> Any:
+        """The `kind` of exactly this version, or None.
+
+        Raises:
+            BadInput: the file is damaged, or of another federation.
+        """
+        path = self.path(version, kind)
+        if not path.is_file():
+            return None
+        try:
+            content = load_tensors(path)
+            header = (content["version"], content["spec"], content["round"])
+        except Exception as error:  # a damaged file can raise nearly anything
+            raise BadInput(f"{path}: not a readable state ({type(error).__name__}); delete it to go on") from error
+        if header != (VERSION, self.spec, version):
+            raise BadInput(f"{path}: is of (version, specification, round) {header}; give this node another folder")
+        return content["content"]
+
+    def newest(self, version: int) -> Any:
+        """The newest readable state that is not younger than `version`, or None; younger ones are removed.
+
+        A state that the disk has damaged gives way to the one before it.
+        """
+        for held in sorted(self.versions(), reverse=True):
+            if held > version:
+                self.path(held, "state").unlink()
+                continue
+            try:
+                return self.load(held)
+            except BadInput:
+                continue
+        return None
+
+    def forget(self, kind: str, before: int, keep: int = -1) -> None:
+        """Remove files of `kind` older than version `before`, except for `keep`; the newest older state stays."""
+        older = [held for held in sorted(self.versions(kind)) if held < before and held != keep]
+        if kind == "state" and not any(held == before for held in self.versions(kind)):
+            older = older[:-1]  # the state that version `before` goes on from
+        for held in older:
+            self.path(held, kind).unlink(missing_ok=True)
+
+    def versions(self, kind: str = "state") -> list[int]:
+        """Versions that are there."""
+        return [int(path.stem.removeprefix(f"{kind}-")) for path in self.folder.glob(f"{kind}-*.pt")]
+
+    def path(self, version: int, kind: str) -> Path:
+        """The file of a version."""
+        return self.folder / f"{kind}-{version:09d}.pt"

@@ -1,0 +1,48 @@
+"""Which runs can be a federation of real hosts, and why others cannot."""
+
+from fedweave.errors import BadInput
+from fedweave.federation.protocol import Method
+from fedweave.methods import METHODS
+from fedweave.study.spec import Run
+
+
+def obstacle(method: Method) -> str:
+    """Why the server of `method` cannot do without clients' data; empty if it can."""
+    if method.pools:
+        return "one party trains on the rows of all clients"
+    if getattr(method, "gat_grad", "") == "simulated":
+        return "the gradient that it counts as one number exists in a single process only; use client_grad"
+    if method.control is not None:
+        return "a control of the graph is made from all clients' data"
+    return ""
+
+
+def obstacles() -> dict[str, str]:
+    """Name of a method -> why it cannot run with its declared settings; empty if it can."""
+    return {name: obstacle(cls()) for name, cls in sorted(METHODS.items())}
+
+
+def table() -> str:
+    """The table of docs/federation.md."""
+    rows = []
+    for cls in sorted(METHODS.values(), key=lambda cls: cls.label.lower()):
+        reason = obstacle(cls())
+        describes = cls.enrol is not Method.enrol
+        note = reason or ("clients upload a description of their data on joining" if describes else "")
+        rows.append(f"| {cls.label} | {'no' if reason else 'yes'} | {note} |")
+    return "\n".join(["| method | on separate hosts | note |", "| --- | --- | --- |", *rows])
+
+
+def check(run: Run, method: Method) -> None:
+    """Refuse a run that cannot be a federation of real hosts.
+
+    Raises:
+        BadInput: naming the run, the reason and the way out.
+    """
+    here = f"runs.{run.key}"
+    if reason := obstacle(method):
+        raise BadInput(f"{here}: {run.method} cannot run on separate hosts: {reason}; choose another method")
+    if run.task.attack is not None:
+        raise BadInput(f"{here}: attack: {run.task.attack} simulates hostile clients; leave it out")
+    if "code" in run.task.model:
+        raise BadInput(f"{here}: model: a module without a name cannot be sent; register it with @fedweave.model")

@@ -1,0 +1,88 @@
+"""Trees as flat dictionaries of named tensors, in which messages carry them, and the check against what is declared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.tensors.trees import Tree
+
+SEPARATOR = "|"  # of keys of nested dictionaries; model parameters have names with dots and slashes
+EMPTY = torch.empty(0, dtype=torch.uint8)  # stands for a dictionary without entries
+
+
+class Undeclared(BadInput):
+    """Tensors that are not what the specification declares."""
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """{"model": {"0.weight": w}} -> {"model|0.weight": w}; a bare tensor has the empty name."""
+    if isinstance(tree, Tensor):
+        return {prefix: tree}
+    if not isinstance(tree, dict):
+        raise BadInput(
+            f"message: {prefix or 'the tree'} is a {type(tree).__name__}; dictionaries of tensors can be sent"
+        )
+    flat: dict[str, Tensor] = {}
+    for name, value in tree.items():
+        if SEPARATOR in str(name):
+            raise BadInput(f"message: the name {name!r} has a {SEPARATOR}; rename it")
+        own = f"{prefix}{SEPARATOR}{name}" if prefix else str(name)
+        if isinstance(value, dict) and not value:
+            flat[own + SEPARATOR] = EMPTY
+        else:
+            flat.update(flatten(value, own))
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> Tree:
+    """The inverse of `flatten`."""
+    if [*flat] == [""]:
+        return flat[""]
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, leaf = name.split(SEPARATOR)
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        if leaf:
+            node[leaf] = value
+    return tree
+
+
+def form_of(flat: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Name -> [shape, type] of every tensor of a flat tree."""
+    return {name: [[*value.shape], str(value.dtype).removeprefix("torch.")] for name, value in flat.items()}
+
+
+def nbytes(form: Mapping[str, Any]) -> int:
+    """Bytes of the tensors of a form."""
+    sizes = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bool": 1, "uint8": 1}
+    total = 0
+    for shape, kind in form.values():
+        count = 1
+        for length in shape:
+            count *= length
+        total += count * sizes.get(kind, 8)
+    return total
+
+
+def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> None:
+    """Refuse tensors that are missing, not declared, or of another shape or type.
+
+    Raises:
+        Undeclared: naming the first of them.
+    """
+    for name in {**form, **declared}:
+        if name not in declared:
+            raise Undeclared(f"{who}: the tensor {name!r} is not declared in spec.json; it is not sent")
+        if name not in form:
+            raise Undeclared(f"{who}: the tensor {name!r} is missing")
+        if [*map(_plain, form[name])] != [*map(_plain, declared[name])]:
+            raise Undeclared(f"{who}: {name!r} has shape and type {form[name]}, but {declared[name]} is declared")
+
+
+def _plain(value: Any) -> Any:
+    return [*value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,149 @@
+"""A federation of Flower's own processes on loopback, with TLS and node authentication: its bits, and kills."""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hosts import Hosts, planned
+
+import fedweave as fw
+from fedweave.deployment import checkpoint, client_data, status
+from fedweave.deployment.flower.processes import add_nodes, launch, local_federation
+from fedweave.deployment.ledger import Ledger
+from fedweave.runs.history import SPLITS
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".flower" / "bin" / "python"
+METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of three families
+NODES = 10
+
+
+@pytest.fixture(scope="module")
+def flower() -> Path:
+    """The interpreter of `make flower`, which is called where it is out of date."""
+    made = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"make flower: the environment cannot be made here: {made.stderr.strip().splitlines()[-1:]}")
+    return PYTHON
+
+
+@pytest.fixture(scope="module")
+def digits() -> fw.Federation:
+    return fw.Federation.from_dataset("digits", "dirichlet", clients=NODES, beta=0.5)
+
+
+def exported(folder: Path, method: Any, federation: fw.Federation, **train: Any) -> Hosts:
+    return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train))
+
+
+def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the time is over"
+        time.sleep(0.2)
+
+
+def finished(server: Path) -> bool:
+    """Whether a federation is at its end; one that has failed fails the test."""
+    now = status.read(server)
+    assert now.get("state") != "failed", now
+    return now.get("state") == "finished"
+
+
+def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
+    """Three federations at once on the same SuperNodes; every message is looked at."""
+    from fedweave.methods import METHODS as CLASSES
+
+    runs = {name: exported(tmp_path / name, CLASSES[name](**options), digits) for name, options in METHODS.items()}
+    places = [tmp_path / "data" / f"host-{i}" for i in range(NODES)]
+    for i, place in enumerate(places):
+        place.mkdir(parents=True)
+        for hosts in runs.values():
+            shutil.copy(hosts.folder / "data" / f"client-{i}.pt", place / f"{hosts.spec.hash[:16]}.pt")
+    hashes = [hosts.spec.hash[:16] for hosts in runs.values()]
+    with local_federation(tmp_path / "federation", places, hashes, flower) as host:
+        for name, hosts in runs.items():
+            launch(host, hosts.folder / "app", tmp_path / "server" / name, timeout=240.0)
+        until(lambda: all(finished(tmp_path / "server" / name) for name in runs))
+    for name, hosts in runs.items():
+        server = tmp_path / "server" / name
+        check_bits(hosts, server)
+        check_messages(hosts, server)
+        assert len([*(tmp_path / "federation" / "nodes").rglob(f"{hosts.spec.hash[:16]}/*/model.pt")]) == NODES
+
+
+def check_bits(hosts: Hosts, server: Path) -> None:
+    """Scores, losses and bytes of the files of results are those of the simulation."""
+    expected, folder = hosts.simulation(), server / "results" / "hosts" / "runs" / hosts.spec.run.key
+    table = pd.read_parquet(folder / "evaluations.parquet").sort_values(["round", "client"])
+    for point, part in SPLITS:
+        mine = table[(table["point"] == point) & (table["split"] == part)]["value"].tolist()
+        assert mine == [value for values in expected.scores[f"{point}/{part}"] for value in values]
+    rounds = pd.read_csv(folder / "rounds.csv", float_precision="round_trip")
+    assert rounds["train_loss"].tolist() == [row.train_loss for row in expected.ledger]
+    assert rounds[["bytes_down", "bytes_up"]].to_numpy().tolist() == [[row[1], row[2]] for row in expected.ledger]
+    assert len(fw.load(server / "results" / "hosts").leaderboard()) == 1
+
+
+def check_messages(hosts: Hosts, server: Path) -> None:
+    """What the server has received is what the specification declares, and its bytes are counted."""
+    forms = hosts.spec.forms["train"]
+    lines = Ledger(server).lines()
+    assert {line["client"] for line in lines} == {*range(NODES)}
+    for line in lines:
+        declared = hosts.spec.form("train", 0, line["round"]) if line["kind"] == "train" else {}
+        assert line["tensors"] in (declared, {})
+    trained = [line for line in lines if line["tensors"]]
+    assert len(trained) == 2 * NODES
+    assert all(
+        line["content"] <= line["up"] <= line["content"] + 600 * len(forms[0]["tensors"]) + 2000 for line in trained
+    )
+    measured = pd.read_csv(server / "connection.csv").set_index("round")
+    counted = pd.read_csv(next(server.rglob("rounds.csv"))).set_index("round")
+    assert (measured.loc[[0, 1], "bytes_up"].to_numpy() >= counted.loc[[1, 2], "bytes_up"].to_numpy()).all()
+
+
+def test_kills_and_newcomers(flower, tmp_path):
+    """A node is killed and comes back, the server is killed and goes on; a stranger and a newcomer appear."""
+    few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
+    hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
+    server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
+    ledger, told, wanted = Ledger(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
+    stranger, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "newcomer"))
+    shutil.copy(files[0], stranger)
+    replace(client_data.read(files[0]), client=7).save(newcomer)
+
+    with local_federation(out, files, told, flower, database=True) as host:
+        add_nodes(host, out, [stranger], ["0" * 16])
+        launch(host, hosts.folder / "app", server, **wanted)
+        until(lambda: status.read(server).get("round", 0) >= 1)
+        host.stop("client-1", signal.SIGKILL)
+        until(lambda: any(line["client"] == 1 and "error" in line for line in ledger.lines()))
+        done = status.read(server)["round"]
+        add_nodes(host, out, files[1:2], told)
+        until(
+            lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in ledger.lines())
+        )
+        host.stop("superlink", signal.SIGKILL)
+        reached = checkpoint.restore(server, hosts.spec.hash)
+        host.superlink(out / "keys")
+        add_nodes(host, out, [newcomer], told)
+        launch(host, hosts.folder / "app", server, **wanted)
+        until(lambda: finished(server))
+    final = checkpoint.restore(server, hosts.spec.hash)
+    assert done <= reached.round < 12
+    assert [row.round for row in final.history.ledger] == [*range(1, 13)]
+    assert {row.client for row in final.history.dropped} == {1}
+    assert 7 in final.members
+    assert any("refuses" in line.get("error", "") for line in ledger.lines())
+    assert not any(line["client"] is None and line.get("tensors") for line in ledger.lines())
+    assert len([*(out / "nodes").rglob("model.pt")]) == len(final.members)

@@ -1,0 +1,291 @@
+"""A run on separate hosts has the bits of the simulation, survives kills, and lets nothing else leave a node."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
+
+import fedweave as fw
+from fedweave import results
+from fedweave.deployment import client_data, own_rows, spec, support, tensors
+from fedweave.deployment.export import export_result
+from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.store import Store
+from fedweave.errors import BadInput
+from fedweave.files import load_tensors
+from fedweave.methods import METHODS
+
+# One method of every family; settings that are quick on a toy.
+SMALL = {"width": 8, "hidden": 1}
+ROWS = {
+    "fedavg": {}, "fedrep": {"head_epochs": 1}, "ditto": {}, "fedala": {}, "fedamp": {}, "fedfomo": {}, "pfedgraph": {},
+    "knn_per": {"k": 3}, "pfedhn": SMALL, "pfedla": {"vector_size": 4, "width": 4}, "pfedgat": {"head_width": 3},
+    "shn": {**SMALL, "channels": 4, "depth": 1, "stalk": 2, "stage1_rounds": 1}, "fedaghn": {}, "cfl": {}, "sfl": {},
+}  # fmt: skip
+GRAPHS = {
+    "fedsheafhn": {"width": 8, "channels": 4, "depth": 1, "enrol_epochs": 1},
+    "fedsage": {"generator_rounds": 1, "width": 6, "narrow": 5, "wide": 8, "bank_size": 4, "most": 3},
+    "fedpub": {"blocks": 2, "block_size": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> fw.Federation:
+    return rows_of()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
+    hosts = Hosts(tmp_path, planned(METHODS[name](**ROWS[name]), rows))
+    assert same(hosts.run().history, hosts.simulation())
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_clients_with_graphs_have_the_bits_of_the_simulation(name, tmp_path):
+    hosts = Hosts(tmp_path, planned(METHODS[name](**GRAPHS[name]), graphs_of()))
+    assert same(hosts.run().history, hosts.simulation())
+
+
+def test_forecasts_have_the_bits_of_the_simulation(tmp_path):
+    hosts = Hosts(tmp_path, planned("fedavg", series_of(), model="linear"))
+    assert same(hosts.run().history, hosts.simulation())
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"participation": 0.5, "rounds": 3},
+        {"newcomers": 1, "join_round": 1, "rounds": 3},
+        {"robust": {"rule": "clip"}},
+        {"client_optimizer": "kept", "optimizer": "adam", "lr": 0.01},
+    ],
+    ids=["participation", "newcomers", "robust", "optimizer"],
+)
+@pytest.mark.parametrize("name", ["fedrep", "fedamp"])
+def test_settings_of_training_have_the_bits_of_the_simulation(name, train, rows, tmp_path):
+    hosts = Hosts(tmp_path, planned(name, rows, **train))
+    assert same(hosts.run().history, hosts.simulation())
+
+
+def test_which_methods_cannot_run_on_separate_hosts():
+    assert {name for name, reason in support.obstacles().items() if reason} == {"central"}
+    page = Path(__file__).resolve().parents[2] / "docs" / "federation.md"
+    assert support.table() in page.read_text(encoding="utf-8")
+
+
+def test_a_server_that_was_killed_goes_on_from_its_checkpoint(rows, tmp_path):
+    """Nodes are ahead of the older checkpoint by a round, and started anew, as after a loss of power."""
+    plan = planned("fedrep", rows, rounds=4)
+    whole, cut = Hosts(tmp_path / "whole", plan), Hosts(tmp_path / "cut", plan)
+    expected = whole.run().history
+    cut.run(until=3)
+    newest = sorted((tmp_path / "cut" / "server").glob("server-*.pt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:100])  # the disk has damaged it
+    assert same(cut.run().history, expected)
+
+
+def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedrep", rows, rounds=3))
+    hosts.run(until=1)
+    private = load_tensors(next((tmp_path / "nodes" / "1").rglob("state-000000001.pt")))["content"]
+    calls = hosts.calls()
+    calls.offline = {899}
+    session = hosts.run(calls, until=2)
+    assert session.last["dropped"] == [1]
+    done = hosts.run()
+    assert [(row.round, row.client) for row in done.history.dropped] == [(2, 1)]
+    assert np.isnan(done.history.scores["pre/test"][0][1])
+    assert np.isfinite(done.history.scores["pre/test"][2]).all()
+    assert private["clients"]
+    assert sorted(p.name for p in (tmp_path / "nodes" / "1").rglob("state-*")) == [
+        "state-000000001.pt",
+        "state-000000003.pt",
+    ]
+
+
+def test_a_node_goes_on_from_its_own_state(rows, tmp_path):
+    """Private heads are on the node's disk alone: without it, another run comes out."""
+    plan = planned("fedrep", rows, rounds=2)
+    kept, lost = Hosts(tmp_path / "kept", plan), Hosts(tmp_path / "lost", plan)
+    kept.run(until=1)
+    lost.run(until=1)
+    for file in (tmp_path / "lost" / "nodes").rglob("state-*.pt"):
+        file.unlink()
+    assert same(kept.run().history, kept.simulation())
+    assert not same(lost.run().history, lost.simulation())
+
+
+def test_a_client_that_the_specification_does_not_know_joins(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedamp", rows, rounds=3))
+    hosts.run(until=1)
+    new = client_data.read(tmp_path / "data" / "client-0.pt")
+    replace(new, client=7).save(tmp_path / "data" / "client-7.pt")
+    calls = hosts.calls()
+    calls.nodes_[950] = hosts.node(7)
+    session = hosts.run(calls)
+    assert session.members == (0, 1, 2, 7)
+    assert len(session.history.scores["pre/test"][-1]) == 4
+    assert len(session.server["seen"]) == 4
+
+
+def test_only_declared_tensors_leave_a_node(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedrep", rows))
+    calls = hosts.calls()
+    hosts.run(calls)
+    declared = {name for part in hosts.spec.forms["train"] for name in part["tensors"]}
+    assert declared == {"model|fc1.weight", "model|fc1.bias"} or not any("head" in name for name in declared)
+    numbers = {"client", "loss", "sound", "kept"}
+    for _, request, reply in calls.sent:
+        allowed = declared if request.kind == "train" and request.config["train"] else set()
+        assert {*reply.upload} <= allowed
+        assert all(isinstance(value, int | float | bool) for value in reply.config.values())
+        assert {
+            name for name in reply.config if name.split("/")[0] not in ("rows", "pre", "post", "control")
+        } <= numbers
+
+
+def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    hosts.run(until=1)
+    node = hosts.node(0)
+    blank = replace(node.spec, forms={**node.spec.forms, "train": [{"from": 0, "tensors": {}}]})
+    calls = hosts.calls()
+    calls.nodes_ = {900: replace(node, spec=blank)}
+    download = {name: torch.zeros(shape) for name, shape in node.spec.task.shapes().items()}
+    config = {
+        "round": 1,
+        "train": True,
+        "takes_part": True,
+        "evaluate": False,
+        "apart": False,
+        "checkpoint": 0,
+        "chosen": 0,
+    }
+    with pytest.raises(tensors.Undeclared, match="not declared"):
+        calls.nodes_[900].answer(Request("train", config, download))
+
+
+@pytest.mark.parametrize("damage", ["shape", "more", "nan", "type"])
+def test_a_wrong_upload_is_refused(damage, rows, tmp_path):
+    def change(node: int, request: Request, reply: Reply) -> Reply:
+        if node != 899 or not reply.upload:
+            return reply
+        name, value = next(iter(reply.upload.items()))
+        other = {"shape": {name: value[:1]}, "more": {"extra": torch.zeros(10**6)}, "nan": {name: value * torch.nan},
+                 "type": {name: value.double()}}[damage]  # fmt: skip
+        return replace(reply, upload={**reply.upload, **other})
+
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    calls = hosts.calls()
+    calls.change = change
+    history = hosts.run(calls).history
+    assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (2, 1)]
+    assert np.isfinite([row.train_loss for row in history.ledger]).all()
+
+
+def test_noise_is_new_in_every_message(rows, tmp_path):
+    privacy = {"clip": 1.0, "noise": 0.5}
+    runs = [Hosts(tmp_path / name, planned("fedavg", rows, privacy=privacy)) for name in ("a", "b")]
+    losses = [[row.train_loss for row in hosts.run().history.ledger] for hosts in runs]
+    assert losses[0][0] == losses[1][0]
+    assert losses[0][1] != losses[1][1]
+
+
+def test_results_are_those_of_a_study(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedrep", rows, rounds=3))
+    hosts.run()
+    board = fw.load(tmp_path / "server" / "results" / "hosts")
+    alone = fw.compare(rows, ["fedrep"], rounds=3, lr=0.1, seeds=[3], executor="loop", central=False, progress=False)
+    tables = [comparison.leaderboard().drop(columns=["seconds", "pooled"]) for comparison in (board, alone)]
+    pd.testing.assert_frame_equal(*tables)
+    run = results.load_run(tmp_path / "server" / "results" / "hosts" / "runs" / "toy-fedrep")
+    assert run.info["controls"]["Majority class"] == alone["fedrep"].run.info["controls"]["Majority class"]
+    for client in range(3):
+        kept = load_tensors(next((tmp_path / "nodes" / str(client)).rglob("model.pt")))
+        assert kept["model"].keys() == hosts.spec.task.init(0).keys()
+
+
+def test_a_result_becomes_an_app(rows, tmp_path):
+    done = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False)
+    made = export_result(done["ditto"], rows, tmp_path / "app", tmp_path / "data")
+    assert made.method.lam == 0.7
+    assert made.run.train.rounds == 2
+    assert len([*(tmp_path / "data").iterdir()]) == 3
+
+
+def test_an_app_holds_no_row(rows, tmp_path):
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    text = b"".join(path.read_bytes() for path in (tmp_path / "app").rglob("*") if path.is_file())
+    assert all(f"{value:.6f}"[:8].encode() not in text for value in rows.dataset.x.ravel()[:50])
+    assert spec.text_of(hosts.spec) == spec.text_of(spec.read(tmp_path / "app" / "fedweave_app" / "spec.json"))
+    changed = replace(hosts.spec, run=replace(hosts.spec.run, train=replace(hosts.spec.run.train, lr=0.2)))
+    assert changed.hash != hosts.spec.hash
+
+
+def test_a_file_of_a_client_holds_its_rows_alone(rows, tmp_path):
+    Hosts(tmp_path, planned("fedavg", rows))
+    for client in range(3):
+        file = client_data.read(tmp_path / "data" / f"client-{client}.pt")
+        mine = np.concatenate([getattr(rows.partition, part)[client] for part in ("train", "val", "test")])
+        assert np.array_equal(np.sort(file.arrays["x"].numpy(), 0), np.sort(rows.dataset.x[mine], 0))
+
+
+def test_rows_of_an_owner_become_inputs_as_in_the_run(tmp_path):
+    draws = np.random.default_rng(2)
+    table = pd.DataFrame({"shop": np.repeat(["A", "B"], 30), "hour": draws.integers(24, size=60),
+                          "kind": draws.choice(["x", "y"], 60), "late": draws.choice(["no", "yes"], 60)})  # fmt: skip
+    federation = fw.Federation.from_pandas(table, client="shop", label="late", name="shops")
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    own = own_rows.of_table(hosts.spec, table[table["shop"] == "B"], "late", 1)
+    mine = np.sort(np.concatenate([getattr(federation.partition, part)[1] for part in ("train", "val", "test")]))
+    assert np.array_equal(own.arrays["x"].numpy(), federation.dataset.x[mine])
+    assert own.arrays["y"].tolist() == federation.dataset.labels[mine].tolist()
+    assert [len(own.parts[part]) for part in ("train", "val", "test")] == [18, 6, 6]
+    for client in (1, 5):
+        replace(own, client=client).save(tmp_path / "data" / f"client-{client}.pt")
+    calls = hosts.calls()
+    calls.nodes_[950] = hosts.node(5)
+    assert np.isfinite(hosts.run(calls).history.scores["pre/test"][-1]).all()
+    with pytest.raises(BadInput, match="'maybe' is no class"):
+        own_rows.of_table(hosts.spec, table.assign(late="maybe"), "late", 1)
+
+
+def test_a_federation_that_cannot_be_is_refused(rows, tmp_path):
+    with pytest.raises(BadInput, match="central cannot run on separate hosts"):
+        Hosts(tmp_path, planned("central", rows))
+    hosts = Hosts(tmp_path / "b", planned("fedavg", rows))
+    calls = hosts.calls()
+    calls.offline = {898, 899, 900}
+    with pytest.raises(BadInput, match="only 0 of 3 clients"):
+        hosts.run(calls)
+
+
+def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
+    store = Store(tmp_path, "a")
+    store.prepare()
+    for version in (1, 2, 3):
+        store.save(version, {"w": torch.tensor(float(version))})
+    store.path(3, "state").write_bytes(b"x")
+    assert store.newest(3)["w"] == 2
+    assert store.newest(1)["w"] == 1
+    assert store.versions() == [1]
+    with pytest.raises(BadInput, match="another folder"):
+        Store(tmp_path, "b").load(1)
+
+
+@pytest.mark.parametrize("tree", [{"a": {"b.c": 1.0, "d/e": {}}, "f": 2.0}, 3.0], ids=["nested", "bare"])
+def test_trees_and_flat_dictionaries(tree):
+    def tensor(part):
+        return {k: tensor(v) for k, v in part.items()} if isinstance(part, dict) else torch.tensor(part)
+
+    assert tensors.unflatten(tensors.flatten(tensor(tree))) == tensor(tree)
+
+
+def test_a_path_that_is_no_specification(tmp_path):
+    (Path(tmp_path) / "spec.json").write_text("{")
+    with pytest.raises(BadInput, match="export it again"):
+        spec.read(tmp_path / "spec.json")
