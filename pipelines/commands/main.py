@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import user_errors
-from fedweave.pipelines.commands import importing, listing, own_data, projects, recommend, records, single, studies
+from fedweave.pipelines.commands import cluster, importing, listing, own_data, projects, recommend, records, single, studies
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import plugins
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(studies.app, name="study")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
