@@ -1,4 +1,4 @@
-"""Makes the virtual environment: `python tools/setup.py .venv [--torch cpu]`.
+"""Makes the virtual environment: `python tools/setup.py .venv [--torch cpu] [--extra ray]`.
 
 Standard library only, since nothing is installed yet. uv is several times faster than pip but does not read
 pip's configuration, so an index or a folder of wheels that pip is set up with is handed on; where uv cannot do
@@ -14,7 +14,8 @@ from pathlib import Path
 
 OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
-INSTALL = ["install", "--constraint", "constraints.txt", "--editable", ".[pipeline,datasets,dev]"]
+INSTALL = ["install", "--constraint", "constraints.txt", "--editable"]
+EXTRAS = ("pipeline", "datasets", "dev")
 
 
 def pip_setting(python: Path, name: str) -> list[str]:
@@ -26,7 +27,7 @@ def pip_setting(python: Path, name: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
-def install_with_uv(python: Path, torch: str) -> bool:
+def install_with_uv(python: Path, torch: str, project: str) -> bool:
     """Install by uv, itself taken from pip's index; False if either cannot be done."""
     get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
@@ -45,7 +46,7 @@ def install_with_uv(python: Path, torch: str) -> bool:
         | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
         | os.environ
     )
-    command = [python.parent / "uv", "pip", *INSTALL, *options]
+    command = [python.parent / "uv", "pip", *INSTALL, project, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
@@ -54,6 +55,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
+    parser.add_argument("--extra", default=[], action="append", help="a further part of pyproject.toml, such as ray")
     if not OLDEST <= sys.version_info < TOO_NEW:
         version = f"{sys.executable} is {sys.version.split()[0]}"
         sys.exit(f"setup: Python 3.11.5 to 3.14 is needed, {version}; name another with PYTHON=...")
@@ -68,9 +70,10 @@ def main() -> None:
     if not (tools / "python").exists():
         shutil.rmtree(options.folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", options.folder], check=True)
-    if not install_with_uv(tools / "python", options.torch):
+    project = f".[{','.join([*EXTRAS, *options.extra])}]"
+    if not install_with_uv(tools / "python", options.torch, project):
         print("uv could not install; trying pip", flush=True)
-        subprocess.run([tools / "python", "-m", "pip", *INSTALL], check=True)
+        subprocess.run([tools / "python", "-m", "pip", *INSTALL, project], check=True)
     if subprocess.run(["git", "rev-parse"], capture_output=True, check=False).returncode:
         subprocess.run([tools / "dvc", "config", "--local", "core.no_scm", "true"], check=True)
     # Without this, two first writers would race in the migration.

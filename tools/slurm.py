@@ -152,9 +152,8 @@ def _configure(folder: Path) -> Path:
     ports = _free_ports(1 + len(NODES))
     lines = [CONF.format(host=host, controller=ports[0], user=user, folder=folder)]
     for name, port in zip(NODES, ports[1:], strict=True):
-        lines.append(
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory={MEMORY} State=UNKNOWN"
-        )
+        address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+        lines.append(f"NodeName={name} {address} CPUs=2 RealMemory={MEMORY} State=UNKNOWN")
     everywhere = f"Nodes={','.join(NODES)} State=UP DefMemPerCPU=500 MaxTime=2:00:00"
     lines += [f"PartitionName=cpu {everywhere} Default=YES PriorityTier=1",
               f"PartitionName=urgent {everywhere} PriorityTier=10 PreemptMode=OFF",

@@ -44,7 +44,9 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
     arrays = Counter(job.job.partition("_")[0] for job in submission.jobs)
     where = "SLURM" if submission.executor == "slurm" else "this machine"
     jobs = "one job" if len(arrays) == 1 else f"{len(arrays)} jobs"
-    out.print(f"{name}: {len(submission.jobs)} stages in {jobs} of {where}: {', '.join(sorted(arrays))}", soft_wrap=True)
+    out.print(
+        f"{name}: {len(submission.jobs)} stages in {jobs} of {where}: {', '.join(sorted(arrays))}", soft_wrap=True
+    )
     out.print(f"next: fedweave cluster status {name}; then: fedweave cluster collect {name}", soft_wrap=True)
 
 
@@ -67,8 +69,7 @@ def status(study: Study = "") -> None:
 
 @app.command()
 def collect(
-    study: Study = "",
-    wait: Annotated[bool, typer.Option("--wait", help="first wait until no job is left")] = False,
+    study: Study = "", wait: Annotated[bool, typer.Option("--wait", help="first wait until no job is left")] = False
 ) -> None:
     """Commit what has come back to DVC; when all has, also compare, and print the leaderboard."""
     from fedweave.pipelines.scheduling import collection, submissions
@@ -114,7 +115,9 @@ def cancel(study: Study = "") -> None:
     states = submission.states()
     jobs = [job.job for job in submission.jobs if job.job in states and states[job.job].active]
     slurm.cancel(submission.executor, jobs)
-    out.print(f"{submission.study}: {len(jobs)} of {len(submission.jobs)} stages cancelled; their jobs end within a minute")
+    out.print(
+        f"{submission.study}: {len(jobs)} of {len(submission.jobs)} stages cancelled; their jobs end within a minute"
+    )
     out.print(f"next: fedweave cluster collect {submission.study}, then submit again", soft_wrap=True)
 
 

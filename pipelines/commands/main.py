@@ -11,7 +11,17 @@ from rich.text import Text
 
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import user_errors
-from fedweave.pipelines.commands import cluster, importing, listing, own_data, projects, recommend, records, single, studies
+from fedweave.pipelines.commands import (
+    cluster,
+    importing,
+    listing,
+    own_data,
+    projects,
+    recommend,
+    records,
+    single,
+    studies,
+)
 from fedweave.pipelines.scheduling import workers
 from fedweave.study import plugins
 

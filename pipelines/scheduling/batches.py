@@ -15,7 +15,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import slurm
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources
 from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
-from fedweave.pipelines.scheduling.submissions import SIGNAL, Job, by_resources
+from fedweave.pipelines.scheduling.submissions import SIGNAL, by_resources
 
 SAID = re.compile(r"error: (.*)")
 NAME = "fedweave"  # of the jobs in the queue
@@ -27,8 +27,8 @@ def send(
     needs: Mapping[str, Sequence[str]],
     kinds: Mapping[str, tuple[str, str]],
     folder: Path,
-) -> tuple[Job, ...]:
-    """Submit `tasks`; a task waits for those that it `needs`.
+) -> dict[str, str]:
+    """Submit `tasks`; a task waits for those that it `needs`. Returns the number of the job of every stage.
 
     Args:
         cluster: cluster.yaml.
@@ -56,16 +56,16 @@ def send(
             said = SAID.findall(str(error))
             raise BadInput(f"{FILE}: sbatch refuses {names[0]}: {' '.join(said) or error}; correct it there") from error
         jobs |= dict(zip(names, numbers, strict=True))
-    return tuple(Job(tasks[name], job) for name, job in jobs.items())
+    return jobs
 
 
-def _send_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> tuple[Job, ...]:
+def _send_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> dict[str, str]:
     """One process of this machine runs all tasks, one after another."""
     executor = submitit.LocalExecutor(folder)
     gpus = max(one.gpus for one in asked)
     executor.update_parameters(timeout_min=sum(one.minutes for one in asked), gpus_per_node=gpus, signal_delay_s=SIGNAL)
     number = executor.submit(StageJob(tasks)).job_id
-    return tuple(Job(task, number) for task in tasks)
+    return {task.stage: number for task in tasks}
 
 
 def _parameters(cluster: Cluster, asked: Resources, after: Sequence[str]) -> dict[str, Any]:

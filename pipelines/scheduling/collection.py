@@ -1,5 +1,6 @@
 """What came back from a cluster: how far each stage is, and one commit to DVC of all that have succeeded."""
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -53,7 +54,13 @@ def _progress(submission: Submission, job: Job, state: State | None) -> Progress
         waiting = state.name in WAITING
         detail = state.reason if waiting else f"{state.node} {_rounds(submission, job)}".strip()
         return Progress(job, "waiting" if waiting else "running", detail, None)
-    said = "a stage that it needs failed" if state and state.reason == NEVER else state.name if state else "not in the queue"
+    said = (
+        "a stage that it needs failed"
+        if state and state.reason == NEVER
+        else state.name
+        if state
+        else "not in the queue"
+    )
     return Progress(job, "ended", f"without an outcome ({said}); log: {log(submission, job)}", None)
 
 
@@ -108,6 +115,7 @@ def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
     from dvc.repo import lock_repo
 
     refused, committed = [], []
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it has a line for every stage
     with remote_stages.WRITER, project.repository(wait=True) as repo, lock_repo(repo):
         graph = {stage.addressing: stage for stage in repo.index.stages}
         for task in tasks:

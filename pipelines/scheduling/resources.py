@@ -1,10 +1,10 @@
 """What a job of a cluster asks for: cluster.yaml, one block for all stages, which methods can override.
 
-    default: {cpus: 2, memory: 4G, time: "1:00:00"}
-    stages:
-      train: {gpus: 1, partition: gpu, flags: {account: vision}}
-    methods:
-      shn: {memory: 16G, time: "4:00:00"}
+default: {cpus: 2, memory: 4G, time: "1:00:00"}
+stages:
+  train: {gpus: 1, partition: gpu, flags: {account: vision}}
+methods:
+  shn: {memory: 16G, time: "4:00:00"}
 """
 
 import re
@@ -19,6 +19,7 @@ from fedweave.settings import AtLeast, AtMost, Between
 from fedweave.study.config import construct, read_yaml
 
 FILE = Path("cluster.yaml")
+STAGES = ("tune", "train", "ablate")  # which run on a cluster
 SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])B?", re.IGNORECASE)
 GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
 DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d))?")
@@ -94,6 +95,8 @@ def load(file: Path = FILE) -> Cluster:
     if not file.is_file():
         return Cluster()
     cluster = construct(Cluster, read_yaml(file), str(file))
+    for name in cluster.stages:
+        choose(name, STAGES, f"{file}: stages")
     for name in cluster.methods:
         choose(name, METHODS, f"{file}: methods")
     blocks = {"default": cluster.default}
@@ -127,5 +130,5 @@ def _check(resources: Resources, key: str) -> None:
         if name.lstrip("-").replace("-", "_") in OWN or name.startswith("-"):
             raise BadInput(
                 f"{key}.flags.{name}: is set by fedweave, or begins with a dash; "
-                f"flags have the long names of sbatch without dashes, and the others of {', '.join(OWN)} keys of their own"
+                f"flags are long names of sbatch without dashes, other than {', '.join(OWN)}"
             )

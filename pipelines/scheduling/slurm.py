@@ -13,6 +13,7 @@ from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources, mi
 
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
 WAY = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"
+CHECKED = ("partition", "cpus", "memory", "gpus", "time")  # of what a task asks for, against what there is
 SECONDS = 120  # for an answer of the controller
 # States of a job that will run, or run again; every other one is an end.
 ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
@@ -106,37 +107,38 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
         _check(cluster.resources(stage, method), present, {n: cluster.key(n, stage, method) for n in CHECKED})
 
 
-CHECKED = ("partition", "cpus", "memory", "gpus", "time")
-
-
 def _check(resources: Resources, present: Sequence[Nodes], keys: Mapping[str, str]) -> None:
-    if resources.partition:
-        for name in resources.partition.split(","):
-            choose(name, {one.partition for one in present}, keys["partition"])
-    wanted = resources.partition.split(",") if resources.partition else [one.partition for one in present if one.default]
-    mine = [one for one in present if one.partition in wanted]
-    where = f"no node of partition {', '.join(dict.fromkeys(one.partition for one in mine))}"
-    if not mine:
-        names = ", ".join(dict.fromkeys(one.partition for one in present))
-        raise BadInput(f"{keys['partition']}: missing, and the cluster has no default; name one of: {names}")
-    for name, value, most in (("cpus", resources.cpus, max(one.cpus for one in mine)),
-                              ("gpus", resources.gpus, max(one.gpus for one in mine))):  # fmt: skip
-        if value > most:
-            raise BadInput(f"{keys[name]}: {value}, but {where} has more than {most}; lower it or name another partition")
-    largest = max(one.gib for one in mine)
-    if (resources.gib or 0) > largest:
-        raise BadInput(
-            f"{keys['memory']}: {shown(resources.memory)}, but {where} has more than {largest * 1024:.0f}M; "
-            "lower it or name another partition"
-        )
+    mine = _candidates(resources, present, keys["partition"])
+    names = ", ".join(dict.fromkeys(one.partition for one in mine))
+    beyond = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
+    most = {"cpus": max(one.cpus for one in mine), "gpus": max(one.gpus for one in mine)}
+    for name, limit in most.items():
+        if (value := getattr(resources, name)) > limit:
+            raise BadInput(beyond.format(keys[name], value, names, limit))
+    if (resources.gib or 0) > (largest := max(one.gib for one in mine)):
+        raise BadInput(beyond.format(keys["memory"], shown(resources.memory), names, f"{largest * 1024:.0f}M"))
     if not any(_fits(resources, one) for one in mine):
-        raise BadInput(f"{keys['partition']}: {where} has cpus, memory and gpus as asked for together; lower one of them")
-    limits = [one.minutes for one in mine]
-    if None not in limits and resources.minutes > max(limit or 0 for limit in limits):
         raise BadInput(
-            f"{keys['time']}: {shown(resources.time)}, but the limit is {max(limit or 0 for limit in limits)} minutes; "
+            f"{keys['partition']}: no node of {names} has these cpus, memory and gpus together; lower one of them"
+        )
+    longest = max(float("inf") if one.minutes is None else one.minutes for one in mine)
+    if resources.minutes > longest:
+        raise BadInput(
+            f"{keys['time']}: {shown(resources.time)}, but the limit of partition {names} is {longest:.0f} minutes; "
             "lower it (a stage that reaches it goes on, as often as `requeues` says), or name another partition"
         )
+
+
+def _candidates(resources: Resources, present: Sequence[Nodes], key: str) -> list[Nodes]:
+    """The nodes of the partitions that `resources` names, or of the default one."""
+    partitions = list(dict.fromkeys(one.partition for one in present))
+    named = resources.partition.split(",") if resources.partition else []
+    for name in named:
+        choose(name, partitions, key)
+    mine = [one for one in present if (one.partition in named if named else one.default)]
+    if not mine:
+        raise BadInput(f"{key}: missing, and the cluster has no default; name one of: {', '.join(partitions)}")
+    return mine
 
 
 def _fits(resources: Resources, node: Nodes) -> bool:

@@ -86,7 +86,7 @@ class Outcome:
     restarts: int
 
 
-class StageJob(Checkpointable):  # type: ignore[misc]
+class StageJob(Checkpointable):
     """The callable of one array task; it goes on after a requeue, from the last checkpoint of the training."""
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
@@ -151,7 +151,7 @@ class StageJob(Checkpointable):  # type: ignore[misc]
         )
 
     def _command(self, task: StageTask) -> tuple[int, str]:
-        """(exit code, line with the error); a stage that the cluster's signal ended is begun again, if the job lives."""
+        """(exit code, line with the error); a stage that the cluster's signal ended runs again if the job lives."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         # The fork server's sockets would lie in a folder that hosts share.
         environment = {"PATH": path, "FEDWEAVE_DIRECT": "1"}
@@ -212,4 +212,3 @@ def digest(path: Path) -> str:
             single = hashlib.file_digest(stream, "sha256").digest()
         content.update(str(file.relative_to(path)).encode() + b"\0" + single)
     return content.hexdigest()[:32]
-

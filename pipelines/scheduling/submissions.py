@@ -92,7 +92,7 @@ def load(study: str) -> Submission | None:
         return Submission(content["study"], content["executor"], tuple(Job(task, job) for job, task in rows))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
-            f"{file}: is damaged ({type(error).__name__}); end its jobs with scancel, delete {file.parent}, submit again"
+            f"{file}: is damaged ({type(error).__name__}); end its jobs (scancel), delete {file.parent}, submit again"
         ) from error
 
 
@@ -119,8 +119,12 @@ def split(stages: Sequence[StaleStage], params: Mapping[str, Any]) -> tuple[list
     return list(before.values()), list(away.values())
 
 
-def submit(cluster: resources.Cluster) -> Submission | None:
+def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submission | None:
     """Bring what training needs up to date here, then submit every stale stage of the cluster; None if there is none.
+
+    Args:
+        cluster: cluster.yaml.
+        targets: only these stages and what they depend on; default: all.
 
     Raises:
         BadInput: the study is on its way already, or asks for what the cluster does not have.
@@ -129,21 +133,22 @@ def submit(cluster: resources.Cluster) -> Submission | None:
     params = read_yaml(PARAMS)
     study = str(params["study"])
     check_open(study)
-    before, away = split(stale_stages(), params)
+    before, away = split(stale_stages(targets), params)
     kinds = {stage.name: kind(stage.name, params) for stage in away}
     if cluster.executor == "slurm" and away:
         slurm.check(cluster, kinds.values())
     if before:
         _reproduce([stage.name for stage in before])
-        away = split(stale_stages(), params)[1]
+        away = split(stale_stages(targets), params)[1]
     if not away:
         return None
     shutil.rmtree(place(study), ignore_errors=True)
     tasks = describe(away, study, cluster.retries)
-    needs = {stage.name: stage.needs for stage in away}
     from fedweave.pipelines.scheduling import batches
 
-    submission = Submission(study, cluster.executor, batches.send(cluster, tasks, needs, kinds, place(study) / "jobs"))
+    needs = {stage.name: stage.needs for stage in away}
+    numbers = batches.send(cluster, tasks, needs, kinds, place(study) / "jobs")
+    submission = Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items()))
     submission.save()
     return submission
 
@@ -156,9 +161,10 @@ def check_open(study: str) -> None:
     """
     if open_one := load(study):
         active = sum(state.active for state in open_one.states().values())
-        way = f"wait for them, or end them: fedweave cluster cancel {study}" if active else "collect them first"
+        way = f"{active} are active: wait, or fedweave cluster cancel {study}" if active else "none is active any more"
         raise BadInput(
-            f"{study}: {len(open_one.jobs)} stages are submitted and not collected; {way} (fedweave cluster collect {study})"
+            f"{study}: {len(open_one.jobs)} stages are submitted and not collected; {way}, "
+            f"then: fedweave cluster collect {study}"
         )
 
 
@@ -175,30 +181,43 @@ def _reproduce(names: Sequence[str]) -> None:
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", *names]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
-        command, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode:
-        errors = [line for line in done.stdout.splitlines() if "error" in line.lower()]
-        raise BadInput(f"{errors[0] if errors else done.stdout[-300:]}; the stages before training failed, nothing was submitted")
+        lines = done.stdout.splitlines()
+        line = next((line for line in lines if line.lower().startswith("error: ")), done.stdout[-300:])
+        raise BadInput(f"{line[7:]}; a stage before training failed, nothing was submitted; run it alone: dvc repro")
 
 
 def describe(stages: Sequence[StaleStage], study: str, retries: int) -> dict[str, "StageTask"]:
-    """The tasks for `stages`, which run in a snapshot of the parameters of now."""
+    """The tasks for `stages`, which run in a snapshot of the parameters of now.
+
+    Raises:
+        BadInput: a stage writes a file at the top of the project, which a snapshot would keep for itself.
+    """
     from fedweave.pipelines.scheduling.stage_jobs import StageTask, digest
 
-    folder, code = snapshot(place(study) / "project"), remote_stages.code_digest()
-    names = {stage.name for stage in stages}
+    folder, code, results = snapshot(place(study) / "project"), remote_stages.code_digest(), place(study) / "outcomes"
     with project.repository(wait=True) as repo:
         graph = {stage.addressing: stage for stage in repo.index.stages}
-        made = {str(path) for name in names for path in remote_stages.outputs_of(graph[name])}
+        outputs = {stage.name: remote_stages.outputs_of(graph[stage.name]) for stage in stages}
+        made = [path for paths_of in outputs.values() for path in paths_of]
+        for path in made:
+            if len(path.parts) == 1:
+                raise BadInput(f"dvc.yaml: outs: {str(path)!r} is not inside of a folder; write it below results/")
         return {
             name: StageTask(
                 name, str(graph[name].cmd),
                 {path: None if _below(path, made) else digest(Path(path)) for path in inputs(graph[name])},
-                tuple(map(str, remote_stages.outputs_of(graph[name]))), definition(graph[name]), code, str(folder),
-                str(place(study).absolute() / "outcomes" / f"{name}.json"), retries,
+                tuple(map(str, paths_of)), definition(graph[name]), code, str(folder),
+                str(results.absolute() / f"{name}.json"), retries,
             )
-            for name in names
+            for name, paths_of in outputs.items()
         }  # fmt: skip
 
 
@@ -226,10 +245,10 @@ def _is_params(dependency: Any) -> bool:
     return isinstance(dependency, ParamsDependency)
 
 
-def _below(path: str, outputs: Iterable[str]) -> bool:
+def _below(path: str, outputs: Iterable[Path]) -> bool:
     """Whether `path` is one of `outputs`, inside of one, or around one."""
     mine = Path(path)
-    return any(mine.is_relative_to(output) or Path(output).is_relative_to(mine) for output in outputs)
+    return any(mine.is_relative_to(output) or output.is_relative_to(mine) for output in outputs)
 
 
 def snapshot(folder: Path) -> Path:
@@ -263,10 +282,9 @@ def close(submission: Submission, open_jobs: Sequence[Job]) -> None:
 def by_resources(
     tasks: Mapping[str, "StageTask"], needs: Mapping[str, Sequence[str]], asked: Mapping[str, str]
 ) -> list[list[str]]:
-    """Stages in arrays: those of one array ask for the same and wait for the same; an array comes after what it needs."""
+    """Stages in arrays: those of one array ask for the same and wait for the same; arrays come after what they need."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for name in needs:
         if name in tasks:
             groups[asked[name], tuple(sorted(needs[name]))].append(name)
     return [group[i : i + LARGEST] for group in groups.values() for i in range(0, len(group), LARGEST)]
-
