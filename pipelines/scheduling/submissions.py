@@ -160,10 +160,11 @@ def check_open(study: str) -> None:
         BadInput: the study has one.
     """
     if open_one := load(study):
-        active = sum(state.active for state in open_one.states().values())
-        way = f"{active} are active: wait, or fedweave cluster cancel {study}" if active else "none is active any more"
+        states = open_one.states()
+        active = sum(job.job in states and states[job.job].active for job in open_one.jobs)
+        way = f"{active} wait or run: let them end, or fedweave cluster cancel {study}" if active else "all have ended"
         raise BadInput(
-            f"{study}: {len(open_one.jobs)} stages are submitted and not collected; {way}, "
+            f"{study}: {len(open_one.jobs)} stages are submitted and not collected, {way}; "
             f"then: fedweave cluster collect {study}"
         )
 

@@ -7,13 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from servers import ROOT, Project, running, until
+from servers import Project, running, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import resources, slurm
@@ -191,10 +190,3 @@ def test_what_sbatch_refuses_is_one_line_and_nothing_is_submitted(login: Login) 
     assert "cluster.yaml: sbatch refuses train@digits-" in said
     assert "third" in said
     assert "nothing is submitted" in login.fedweave("status", code=2)
-
-
-def test_the_script_names_what_is_missing() -> None:
-    """And the way out, in one line."""
-    command = [sys.executable, str(ROOT / "tools" / "slurm.py"), "start", "unused"]
-    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 or two_nodes.missing() == ""
