@@ -1,9 +1,10 @@
 """Tasks into jobs, by submitit: arrays of SLURM, or one process of this machine."""
 
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def send(
         executor = submitit.SlurmExecutor(folder, max_num_timeout=cluster.requeues)
         executor.update_parameters(**_parameters(cluster, asked[names[0]], [jobs[need] for need in needs[names[0]]]))
         try:
-            numbers = [job.job_id for job in executor.submit_array([StageJob([tasks[name]]) for name in names])]
+            with redirect_stderr(io.StringIO()):  # submitit repeats there what it raises
+                numbers = [job.job_id for job in executor.submit_array([StageJob([tasks[name]]) for name in names])]
         except FailedJobError as error:
             with suppress(BadInput):
                 slurm.cancel("slurm", list(jobs.values()))

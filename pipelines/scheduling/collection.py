@@ -45,7 +45,7 @@ def progress(submission: Submission) -> list[Progress]:
 def _progress(submission: Submission, job: Job, state: State | None) -> Progress:
     outcome, active = read(job.task), state is not None and state.active
     if outcome and not outcome.code:
-        again = f", queued again {outcome.restarts} times" if outcome.restarts else ""
+        again = f", restarts: {outcome.restarts}" if outcome.restarts else ""
         detail = f"{outcome.node}, {outcome.seconds:.0f} s, {outcome.mib:.0f} MiB{again}"
         return Progress(job, "finished", detail, outcome)
     if outcome and not active:

@@ -22,7 +22,7 @@ FILE = Path("cluster.yaml")
 STAGES = ("tune", "train", "ablate")  # which run on a cluster
 SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])B?", re.IGNORECASE)
 GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
-DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d))?")
+DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 OWN = ("gpus_per_node", "cpus_per_task", "mem", "time", "partition", "array", "dependency", "requeue", "signal")
 
 
@@ -33,7 +33,7 @@ class Resources:
     gpus: Annotated[int, Between(0, 64), "GPUs"] = 0
     cpus: Annotated[int, Between(1, 1024), "cores"] = 1
     memory: Annotated[str | None, "such as 500M, 16G or 1T"] = None
-    time: Annotated[str | int, "days-hours:minutes:seconds, or a number of minutes"] = 60
+    time: Annotated[str | int, "days-hours:minutes:seconds, as sbatch takes it, or a number of minutes"] = 60
     partition: Annotated[str | None, "queue of the cluster"] = None
     flags: Annotated[dict[str, Any], "further flags of sbatch by their long names, such as account"] = field(
         default_factory=dict
@@ -108,16 +108,21 @@ def load(file: Path = FILE) -> Cluster:
 
 
 def minutes(text: str | int) -> int | None:
-    """`1-02:30:00` or a number as whole minutes, rounded up; None for another text."""
+    """A duration in SLURM's forms as whole minutes, rounded up; None for another text.
+
+    `90`, `90:00` and `1:30:00` are 90 minutes; `1-12`, `1-12:00` and `1-12:00:00` are a day and a half.
+    """
     if isinstance(text, int):
         return text
-    if text.isdecimal():
-        return int(text)
     match = DURATION.fullmatch(text)
     if match is None:
         return None
-    days, hours, mins, seconds = (int(part or 0) for part in match.groups())
-    return days * 1440 + hours * 60 + mins + (seconds > 0)
+    numbers = [int(part) for part in match["rest"].split(":")]
+    if match["days"]:
+        hours, mins, seconds = [*numbers, 0, 0][:3]
+        return int(match["days"]) * 1440 + hours * 60 + mins + (seconds > 0)
+    hours, mins, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
+    return hours * 60 + mins + (seconds > 0)
 
 
 def _check(resources: Resources, key: str) -> None:
