@@ -5,6 +5,7 @@ made, so that DVC's locks, which hold on one host only, are held on the writer's
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.runs.parallel import cores
 
 FOLDER = "FEDWEAVE_PROJECT"  # on a host where the project lies elsewhere than on the writer's
+SECONDS = 10  # for an answer at RAY_ADDRESS
 POLL = 0.5  # seconds between two looks at a stage
 Entries = list[dict[str, str]]
 
@@ -35,14 +37,26 @@ def connected(parallel: int, devices: Sequence[str]) -> Iterator[None]:
     if names and not address:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the names behind Ray's numbers
     local = {"num_cpus": parallel or cores(), "num_gpus": len(names), "include_dashboard": False}
-    try:
-        ray.init(**({"address": address} if address else local), log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(f"RAY_ADDRESS: no cluster of Ray answers at {address}; start one: ray start --head") from error
+    if address:
+        _check_address(address)
+    ray.init(**({"address": address} if address else local), log_to_driver=False)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    name, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # such as auto
+        return
+    try:
+        socket.create_connection((name, int(port)), SECONDS).close()
+    except OSError as error:
+        raise BadInput(
+            f"RAY_ADDRESS: no Ray answers at {address} ({error.strerror or error}); start it there: ray start --head"
+        ) from error
 
 
 def errand(stage: str, gpus: float, retries: int, wait: Callable[[float], None], show: Callable[[str], None]) -> None:

@@ -37,6 +37,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 
     clusters: list[Any] = []
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # which nodes may have
+
     def start(**resources: int) -> Any:
         clusters.append(Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **resources}))
         monkeypatch.setenv("RAY_ADDRESS", clusters[0].address)
@@ -105,5 +107,5 @@ def test_a_node_with_a_clone_returns_files_through_the_remote(
 
 def test_an_address_without_ray_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(BadInput, match=r"RAY_ADDRESS: no cluster of Ray answers at 127\.0\.0\.1:1.*ray start --head"):
+    with pytest.raises(BadInput, match=r"RAY_ADDRESS: no Ray answers at 127\.0\.0\.1:1.*ray start --head"):
         flow()
