@@ -221,8 +221,7 @@ def reproduce(
     host.enter(devices if where == "here" else ())
     if study:
         use_study(study)
-    if where == "slurm":
-        slurm_flow.on_cluster(str(_params()["study"]), targets or ())
+    away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
     stages = stale_stages(targets or ())
     if where == "workers":
         recall(RECALL)  # what a flow that was killed left with them
@@ -233,7 +232,7 @@ def reproduce(
     publish(finished)
     if failed or idle:
         raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
-    return f"{len(stages)} stages brought up to date"
+    return f"{away + len(stages)} stages brought up to date"
 
 
 @flow(name="stage", flow_run_name="{work_order.stage}")

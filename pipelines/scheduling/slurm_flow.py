@@ -14,10 +14,10 @@ POLL = 10.0  # seconds between two looks at the queue
 
 
 @task(task_run_name="{study} on the cluster", cache_policy=NO_CACHE, persist_result=False)
-def on_cluster(study: str, targets: Sequence[str] = ()) -> None:
+def on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     """Submit what is stale, or go on with what an earlier flow submitted; wait for it and commit it.
 
-    A flow that is cancelled cancels its jobs.
+    A flow that is cancelled cancels its jobs. Returns the number of stages that were committed.
 
     Raises:
         RuntimeError: a stage did not succeed.
@@ -26,7 +26,7 @@ def on_cluster(study: str, targets: Sequence[str] = ()) -> None:
 
     submission = submissions.load(study) or submissions.submit(resources.load(), targets)
     if submission is None:
-        return
+        return 0
     try:
         _follow(submission)
     except BaseException:
@@ -35,6 +35,7 @@ def on_cluster(study: str, targets: Sequence[str] = ()) -> None:
     done = collection.collect(submission)
     if done.failed:
         raise RuntimeError(f"{len(done.failed)} stages did not succeed on the cluster: {' | '.join(done.failed)}")
+    return len(done.committed)
 
 
 def _follow(submission: Submission) -> None:

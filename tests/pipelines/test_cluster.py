@@ -137,6 +137,24 @@ def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submissio
     assert collection.commit([task]) == (["make@a"], [])
 
 
+@acceptance
+@pytest.mark.xdist_group("prefect")
+@pytest.mark.usefixtures("reporting")
+def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier flow left with the cluster is followed by the next one; a failure fails the flow in words."""
+    from fedweave.pipelines.scheduling import slurm_flow
+    from fedweave.pipelines.scheduling.flows import reproduce
+
+    monkeypatch.setattr(slurm_flow, "POLL", 0.2)
+    Path("knobs/refuse-b").touch()
+    with pytest.raises(RuntimeError, match="1 stages did not succeed on the cluster: make@b: error: asked to refuse"):
+        reproduce(where="slurm")
+    Path("knobs/refuse-b").unlink()
+    submit()
+    assert reproduce(where="slurm") == "1 stages brought up to date"
+    assert stale_stages() == []
+
+
 BAD = [
     ("{executor: slum}", "executor: 'slum' is unknown; did you mean 'slurm'"),
     ("{default: {gpus: -1}}", r"default.gpus: -1 .* between 0 and 64"),
