@@ -72,13 +72,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--format", choices=("csv", "parquet"), default="csv")
     parser.add_argument("--limit", type=float, default=4.0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"table.{given.format}"
+        path = Path(folder) / f"table.{arguments.format}"
         steps = [
-            context.Process(target=write, args=(path, given.rows, given.columns, given.clients)),
-            context.Process(target=train, args=(path, Path(folder) / "out", given.limit)),
+            context.Process(target=write, args=(path, arguments.rows, arguments.columns, arguments.clients)),
+            context.Process(target=train, args=(path, Path(folder) / "out", arguments.limit)),
         ]
         for step in steps:
             step.start()

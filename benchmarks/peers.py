@@ -143,7 +143,7 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
 
 
 @cache
-def _kept(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
+def _prepared(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
     """Module, data and batches of a workload: once per process."""
     torch.set_num_threads(1)
     workload = WORKLOADS[name]()
@@ -152,7 +152,7 @@ def _kept(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
 
 def trained(name: str, weights: dict[str, Tensor], client: int) -> tuple[nn.Module, int]:
     """A client's module after its local training from `weights`, and how many rows that took."""
-    model, run, plans = _kept(name)
+    model, run, plans = _prepared(name)
     model.load_state_dict(weights)
     model.train()
     optimizer, error = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True), raw.error(name)

@@ -159,12 +159,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/guides/recommend_truth.csv"))
     parser.add_argument("--only", choices=CASES)
-    given = parser.parse_args()
-    there = {(row["case"], int(row["seed"])) for row in finished(given.out)}
-    cases = [given.only] if given.only else CASES
-    jobs = [(case, seed) for seed in range(given.seeds) for case in cases if (case, seed) not in there]
+    arguments = parser.parse_args()
+    there = {(row["case"], int(row["seed"])) for row in finished(arguments.out)}
+    cases = [arguments.only] if arguments.only else CASES
+    jobs = [(case, seed) for seed in range(arguments.seeds) for case in cases if (case, seed) not in there]
     context = multiprocessing.get_context("spawn")
-    with context.Pool(given.workers, _alone, (context.Value("i", 0),)) as pool, given.out.open("a", newline="") as file:
+    with (
+        context.Pool(arguments.workers, _alone, (context.Value("i", 0),)) as pool,
+        arguments.out.open("a", newline="") as file,
+    ):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not there:
             writer.writeheader()
@@ -172,7 +175,7 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             print(*row.values(), flush=True)
-    print("\n".join(rates(finished(given.out))))
+    print("\n".join(rates(finished(arguments.out))))
 
 
 if __name__ == "__main__":

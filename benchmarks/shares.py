@@ -101,7 +101,7 @@ def watched(places: dict[str, list[Place]]) -> Iterator[Clock]:
             setattr(owner, name, function)
 
 
-def served(method: Method) -> list[Place]:
+def of_server(method: Method) -> list[Place]:
     """What the server of a method does in a round."""
     return [(type(method), "download"), (type(method), "aggregate")]
 
@@ -119,7 +119,7 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
         "backward": [(torch.autograd, "grad")],
         "optimiser": [(solver, "step"), (solver, "step_")],
         "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
-        "server": served(method),
+        "server": of_server(method),
         "evaluation": [(engine, "evaluate")],
         "recording": [(repetition, "record"), (repetition, "save")],
     }
@@ -169,7 +169,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
         state = report.state
     downloads = Downloads()
     downloads(method, state.server, federation.ids)  # as the evaluation before has done
-    with watched({"server": served(method)}) as clock:
+    with watched({"server": of_server(method)}) as clock:
         state, _, models = engine.one_round(method, state, federation, settings, executor, True, downloads)
         engine.evaluate(method, state, federation, settings, executor, models, downloads)
         engine.diagnose(method, state.server, federation.group)

@@ -119,7 +119,7 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     after = one_round(work.method(), state, work.federation, Settings(rounds=1), Loop())[0]
     names = raw.network("mlp").state_dict()
     weights = dict(zip(names, state.server["model"].values(), strict=True))
-    peers._kept.cache_clear()
+    peers._prepared.cache_clear()
     model, examples = peers.trained("mlp", weights, 0)
     torch.set_num_threads(threads)
     assert examples == 150

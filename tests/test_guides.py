@@ -16,15 +16,15 @@ PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
 def internal(text: str) -> list[str]:
     """Modules of fedweave that a text imports and that are not public."""
-    found = []
+    imports = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            imports += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names]
-            found += [f"fedweave.{name}" for name in names] if node.module == "fedweave" else [node.module or ""]
+            imports += [f"fedweave.{name}" for name in names] if node.module == "fedweave" else [node.module or ""]
     named = {f"fedweave.{name}" for name in fw.__all__}
-    return [name for name in found if name.split(".")[0] == "fedweave" and name not in PUBLIC | named]
+    return [name for name in imports if name.split(".")[0] == "fedweave" and name not in PUBLIC | named]
 
 
 @pytest.mark.acceptance

@@ -21,9 +21,9 @@ def chance(positive: np.ndarray, negative: np.ndarray) -> float:
 
 
 def f1_of(label: int) -> float:
-    said = LOGITS.argmax(1) == label
-    right = (said & (TARGETS == label)).sum()
-    return float(2 * right / (said.sum() + (TARGETS == label).sum()))
+    answers = LOGITS.argmax(1) == label
+    right = (answers & (TARGETS == label)).sum()
+    return float(2 * right / (answers.sum() + (TARGETS == label).sum()))
 
 
 def calibration() -> float:
@@ -82,8 +82,8 @@ def test_two_classes_have_one_positive_class() -> None:
 
 @pytest.mark.parametrize("name", ["roc_auc", "f1"])
 def test_rows_of_one_class_leave_a_metric_undefined_whatever_a_model_says(name: str) -> None:
-    for said in ([[0.9, 0.1]] * 4, [[0.1, 0.9]] * 4):
-        assert np.isnan(METRICS[name].value("classes", np.zeros(4, dtype=int), np.array(said)))
+    for answers in ([[0.9, 0.1]] * 4, [[0.1, 0.9]] * 4):
+        assert np.isnan(METRICS[name].value("classes", np.zeros(4, dtype=int), np.array(answers)))
     assert np.isfinite(METRICS["log_loss"].value("classes", np.zeros(4, dtype=int), np.full((4, 2), 0.5)))
 
 

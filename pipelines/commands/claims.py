@@ -49,8 +49,8 @@ def table() -> str:
         BadInput: a question of an unknown form, or one that no row answers.
     """
     claims = read_yaml(WORDS)["claims"]
-    asked = [question for claim in claims for text in claim.values() for question in QUESTION.findall(str(text))]
-    tests = [question for question in dict.fromkeys(asked) if _parts(question)[0] == "p"]
+    questions = [question for claim in claims for text in claim.values() for question in QUESTION.findall(str(text))]
+    tests = [question for question in dict.fromkeys(questions) if _parts(question)[0] == "p"]
     corrected = dict(zip(tests, statistics.holm([_raw_p(*_parts(q)[1:]) for q in tests]), strict=True))
     lines = [f"| {' | '.join(COLUMNS.values())} |\n", "|---" * len(COLUMNS) + "|\n"]
     for claim in claims:
@@ -91,10 +91,10 @@ def _there(file: Path) -> Path:
 
 def _row(study: str, key: str, method: str) -> pd.Series:
     board = rows(study)
-    found = board[(board["key"] == key) & (board["method"] == method)]
-    if len(found) != 1:
-        raise BadInput(f"{WORDS}: {study} has {len(found)} rows for {key!r} and {method!r}; one is needed")
-    return found.iloc[0]
+    matches = board[(board["key"] == key) & (board["method"] == method)]
+    if len(matches) != 1:
+        raise BadInput(f"{WORDS}: {study} has {len(matches)} rows for {key!r} and {method!r}; one is needed")
+    return matches.iloc[0]
 
 
 def _number(value: float, metric: str, signed: bool = False) -> str:
@@ -142,14 +142,14 @@ def _first(studies: str, method: str) -> str:
 
 
 def _printed(paper: str, table_: str, key: str, method: str) -> str:
-    known = [
+    printed = [
         row
         for row in published.rows(paper)
         if (row.table, f"{row.dataset}, {row.setting}", row.method) == (table_, key, method)
     ]
-    if len(known) != 1:
-        raise BadInput(f"{WORDS}: {paper} prints {len(known)} numbers in {table_} for {key!r} and {method!r}")
-    return f"{known[0].mean:.1f}"
+    if len(printed) != 1:
+        raise BadInput(f"{WORDS}: {paper} prints {len(printed)} numbers in {table_} for {key!r} and {method!r}")
+    return f"{printed[0].mean:.1f}"
 
 
 def _raw_p(study: str, key: str, first: str, second: str) -> float:

@@ -41,10 +41,10 @@ def of_words(
         BadInput: shares that are no three numbers, or a vocabulary that is not there.
     """
     lists = {"features": words(features), "shares": _shares(shares), "text": _texts(text)}
-    given = {key: value for key, value in {**plain, **lists}.items() if value}
-    given |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
+    arguments = {key: value for key, value in {**plain, **lists}.items() if value}
+    arguments |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
     names = words(label)
-    return {**given, "label": names if len(names) > 1 and given.get("window") else label}
+    return {**arguments, "label": names if len(names) > 1 and arguments.get("window") else label}
 
 
 def words(text: str) -> list[str]:

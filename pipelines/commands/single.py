@@ -85,10 +85,10 @@ def checked(method: str, dataset: str, rounds: int, seed: int, settings: list[st
         "methods": {method: {}},
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
-    given = pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
+    overrides = pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
     try:
         study = spec.parse(block, "fedweave run")
-        chosen = assembly.varied(study, key, {}, given)
+        chosen = assembly.varied(study, key, {}, overrides)
         _check_partition(chosen, dataset)
         checks.check_task(chosen.task, f"tasks.{dataset}")
         assembly.check_run(chosen, "fedweave run")

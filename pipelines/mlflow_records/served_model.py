@@ -64,8 +64,8 @@ class Personalized(PythonModel):
         Raises:
             Refused: no client or an unknown one, an unknown seed, or rows of another shape.
         """
-        asked = params or {}
-        client, seed = str(asked.get("client", "")), int(asked.get("seed", FIRST))
+        parameters = params or {}
+        client, seed = str(parameters.get("client", "")), int(parameters.get("seed", FIRST))
         names = self._predictor.names
         if not client:
             raise Refused(f"client: missing; give its name or number as a parameter; the first is {names[0]!r}")

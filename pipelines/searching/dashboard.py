@@ -84,8 +84,8 @@ class Mirror:
         """`page`, with no importances of searches that have too few trials for them."""
 
         def answer(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
-            asked = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
-            if asked is None or self._enough(int(asked[1])):
+            request = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
+            if request is None or self._enough(int(request[1])):
                 return page(environ, start)
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps({"param_importances": [[] for _ in self._study.tune.objectives]}).encode()]

@@ -175,8 +175,18 @@ def digest(study: Study, key: str) -> str:
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> None:
-    """Bring the search of the run `key` to its budget, together with other processes; arguments as in `find`."""
+def perform(
+    study: Study,
+    key: str,
+    inputs: tuple[Any, ...] | None = None,
+    root: Path = paths.STATE,
+    show: Callable[[int], None] = lambda left: None,
+) -> None:
+    """Bring the search of the run `key` to its budget, together with other processes; arguments as in `find`.
+
+    Args:
+        show: gets the number of trials that are left, after each.
+    """
     torch.set_num_threads(1)
     plugins.load(study.uses)  # a process that is started anew has none
     search = find(study, key, inputs, root)
@@ -194,6 +204,7 @@ def perform(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root:
         except (optuna.TrialPruned, Diverged):
             search.opened.tell(trial, state=TrialState.PRUNED)
         claims.drop(trial.number)
+        show(search.left)
 
 
 def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:

@@ -27,8 +27,8 @@ def main() -> None:
         )
     for key in study.runs:
         run = study.run(key)
-        given = {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
-        _write(folder / "runs" / f"{key}.json", dependencies.of_run(run), given)
+        graphs = {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
+        _write(folder / "runs" / f"{key}.json", dependencies.of_run(run), graphs)
     for name in study.ablate:
         _write(folder / "ablations" / f"{name}.json", _ablation(study, name))
     _write(folder / "tables.json", dependencies.of_tables())
@@ -45,8 +45,8 @@ def _ablation(study: Study, name: str) -> set[Path]:
     return {file for run in runs for file in dependencies.of_run(run)} | dealt | {*dependencies.of_statistics()}
 
 
-def _write(file: Path, found: Iterable[Path], data: Mapping[str, str] | None = None) -> None:
-    write_atomic(file, json.dumps({**dependencies.listed(found), **(data or {})}, indent=1) + "\n")
+def _write(file: Path, files: Iterable[Path], data: Mapping[str, str] | None = None) -> None:
+    write_atomic(file, json.dumps({**dependencies.listed(files), **(data or {})}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., A
         BadInput: something else has the name; the message names both files.
     """
     if name in table and definition(table[name]) != definition(entry):
-        first, second = (definition(known)[0] for known in (table[name], entry))
+        first, second = (definition(one)[0] for one in (table[name], entry))
         raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")
     table[name] = entry
     _places[kind, name] = Path(sys._getframe(2).f_code.co_filename)  # whose decorator has called this

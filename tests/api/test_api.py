@@ -1,6 +1,7 @@
 """The Python interface: federations in memory, compare, fit, save and load, as a user calls them."""
 
 import json
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,15 +222,16 @@ def test_fit() -> None:
     assert first.graph().shape == (6, 6)
 
 
-def test_tuning_is_that_of_the_stage(tmp_path: Path) -> None:
-    """Trials on validation data, the best values train, and a second call makes no trial again."""
+def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trials on validation data, counted on the bar; the best values train; a second call makes no trial again."""
     settings = {
         "rounds": 2,
         "seeds": 1,
         "tune": {"trials": 3, "spaces": {"ditto": {"train.lr": {"choices": [0.01, 0.1]}}}},
         "out": tmp_path,
     }
-    compared = fw.compare(people(), ["ditto"], **settings, **QUIET)
+    compared = fw.compare(people(), ["ditto"], **settings, **{**QUIET, "progress": True})
+    assert re.search(r"tuning: (\d+) of \1 trials", capsys.readouterr().err)
     trials = json.loads((tmp_path / "tuned" / "people" / "trials" / "people-ditto.json").read_text(encoding="utf-8"))
     assert len(trials["trials"]) == 3
     assert compared["ditto"].settings["train"]["lr"] == trials["best"]["train.lr"]
@@ -247,9 +249,9 @@ def test_warnings() -> None:
         compared = fw.compare(
             federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]}, **QUIET
         )
-    said = " | ".join(str(w.message) for w in caught)
-    assert "with 3 clients no test can call a difference significant" in said
-    assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in said
+    messages = " | ".join(str(w.message) for w in caught)
+    assert "with 3 clients no test can call a difference significant" in messages
+    assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in messages
     assert {*compared.warnings} <= {str(w.message) for w in caught}
     assert 60 < compared.majority() <= 100
 

@@ -69,10 +69,10 @@ def test_a_process_without_fedweave(table: tuple[fw.MethodResult, Path]) -> None
     assert all(line in lines for line in ('sys.path.insert(0, "site/code")', 'load("site").predict('))
     done = subprocess.run([sys.executable, "-c", CHILD], cwd=folder.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = pd.read_csv(folder.parent / "out.csv")
+    answers = pd.read_csv(folder.parent / "out.csv")
     expected = result.predict_proba(rows, "site 1")
-    np.testing.assert_allclose(said.to_numpy(), expected.to_numpy(), atol=1e-6)
-    assert [*said.columns] == ["no", "yes"]
+    np.testing.assert_allclose(answers.to_numpy(), expected.to_numpy(), atol=1e-6)
+    assert [*answers.columns] == ["no", "yes"]
 
 
 def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
@@ -81,9 +81,9 @@ def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
 
     result, folder = table
     rows = TABLE.head(5)[["note", "kind", "size"]]
-    said = pyfunc.load_model(str(folder)).predict(rows)
-    assert said["prediction"].tolist() == result.predict(rows, "site 1").tolist()
-    np.testing.assert_allclose(said[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
+    answers = pyfunc.load_model(str(folder)).predict(rows)
+    assert answers["prediction"].tolist() == result.predict(rows, "site 1").tolist()
+    np.testing.assert_allclose(answers[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
 
 
 def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_every_kind(kind: str, method: str, tmp_path: Path) -> None:
     made, rows, settings = rows_of(kind)
     result = fw.fit(method, made, **{**QUIET, **settings})
     model = alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
-    said, expected = model.predict(rows), result.predict(rows, "a")
+    answers, expected = model.predict(rows), result.predict(rows, "a")
     if expected.dtype.kind == "f":
-        np.testing.assert_allclose(said, expected, rtol=1e-5)
+        np.testing.assert_allclose(answers, expected, rtol=1e-5)
         one = rows if kind == "forecast" else rows[:1]
         np.testing.assert_allclose(model.predict(one), expected[:1], rtol=1e-5)
     else:
-        assert said.tolist() == expected.tolist()
+        assert answers.tolist() == expected.tolist()
         np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
     assert bool(model.about["program"]) == (kind != "graph" and method != "knn_per")  # which need the code of fedweave

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import get_scorer, matthews_corrcoef, roc_auc_score
+from sklearn.metrics import fbeta_score, get_scorer, make_scorer, matthews_corrcoef, roc_auc_score
 from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 import fedweave as fw
@@ -14,7 +14,7 @@ from fedweave import report, results
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
-from fedweave.results.rescoring import predictions as said_by
+from fedweave.results.rescoring import predictions as stored_by
 from fedweave.runs import predictions
 
 DRAWS = np.random.default_rng(8)
@@ -47,7 +47,7 @@ def ranked() -> fw.Comparison:
 
 def by_hand(done: fw.Comparison, name: str, seed: int) -> dict[str, float]:
     """Client -> its area under the curve, from the stored predictions."""
-    table = said_by(done[name].run, seed)
+    table = stored_by(done[name].run, seed)
     areas = {}
     for i, client in enumerate(done.clients):
         mine = table.test & (table.client == i)
@@ -115,7 +115,7 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
 def test_the_pooled_value_is_of_all_rows(ranked: fw.Comparison) -> None:
     whole = []
     for seed in (0, 1):
-        table = said_by(ranked["fedavg"].run, seed)
+        table = stored_by(ranked["fedavg"].run, seed)
         score = probabilities(table.outputs.astype(float))[table.test, 1]
         whole.append(roc_auc_score(table.targets[table.test], score))
     pooled = ranked.leaderboard().set_index("method").loc["fedavg", "pooled"]
@@ -145,7 +145,7 @@ def test_the_size_of_predictions_is_bounded(
     monkeypatch.setattr(predictions, "LARGEST", int(share * held * 2 * 4))
     run = fw.fit("local", people(), out=tmp_path, **QUIET).run
     assert run.info["predictions"].startswith(dtype)
-    stored = said_by(run, 0)
+    stored = stored_by(run, 0)
     assert (stored is None) if dtype == "none" else stored.outputs.dtype == dtype
 
 
@@ -198,12 +198,16 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
     np.testing.assert_allclose(tensors.scores(), plain.with_metric(get_scorer("accuracy")).scores(), atol=1e-6)
     areas = plain.with_metric(BinaryAUROC())["local"].scores
     assert areas[:3].to_numpy() == pytest.approx(plain.with_metric("roc_auc")["local"].scores[:3].to_numpy(), abs=1e-6)
-    with pytest.raises(fw.BadInput, match="'torchmetrics_MulticlassAccuracy' is the name of another metric"):
-        plain.with_metric(MulticlassAccuracy(num_classes=3))
+    with pytest.raises(fw.BadInput, match="'torchmetrics_MulticlassAccuracy_average_micro' is the name of another"):
+        plain.with_metric(MulticlassAccuracy(num_classes=3, average="micro"))
+    weighted = [make_scorer(fbeta_score, beta=beta) for beta in (0.5, 2)]
+    betas = [plain.with_metric(scorer) for scorer in weighted]
+    assert [one.metric for one in betas] == ["sklearn_fbeta_score_beta_0_5", "sklearn_fbeta_score_beta_2"]
     for name in (
         "correlation",
         "sklearn_matthews_corrcoef",
         "sklearn_log_loss",
+        *(one.metric for one in betas),
         tensors.metric,
         "torchmetrics_BinaryAUROC",
     ):

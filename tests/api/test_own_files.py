@@ -206,8 +206,8 @@ def test_a_graph_from_two_files(tmp_path: Path) -> None:
     run = fw.fit("fedavg", made, rounds=2, progress=False, out=tmp_path / "out")
     raw = nodes[nodes["client"] == "y"]
     test = made.partition.test[1]
-    said = fw.load(tmp_path / "out")["fedavg"].predict(raw, "y")[test]
-    assert 100 * (said == raw["label"].to_numpy()[test]).mean() == pytest.approx(run.scores["y"])
+    answers = fw.load(tmp_path / "out")["fedavg"].predict(raw, "y")[test]
+    assert 100 * (answers == raw["label"].to_numpy()[test]).mean() == pytest.approx(run.scores["y"])
 
 
 def test_bad_graphs_are_refused(tmp_path: Path) -> None:

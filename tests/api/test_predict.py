@@ -30,8 +30,8 @@ def blobs(shape: tuple[int, ...] = (4,)) -> tuple[np.ndarray, np.ndarray]:
 def accuracy(result: fw.MethodResult, rows: Any, y: np.ndarray, federation: fw.Federation, client: str) -> float:
     """Of the predictions on a client's test rows, in percent."""
     test = federation.partition.test[CLIENTS.index(client)]
-    said = result.predict(rows.iloc[test] if hasattr(rows, "iloc") else rows[test], client)
-    return 100.0 * float((said == y[test]).mean())
+    answers = result.predict(rows.iloc[test] if hasattr(rows, "iloc") else rows[test], client)
+    return 100.0 * float((answers == y[test]).mean())
 
 
 @pytest.mark.parametrize("method", ["local", "fedrod", "knn_per"])

@@ -69,8 +69,8 @@ def test_embeddings_learn_what_one_column_per_value_learns(tmp_path: Path) -> No
         raw = table.drop(columns=["who", "late"])
         for i, name in enumerate(CLIENTS):
             test = made.partition.test[i]
-            said = again.predict(raw.iloc[test], name)
-            assert 100 * (said == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
+            answers = again.predict(raw.iloc[test], name)
+            assert 100 * (answers == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
         new = raw.iloc[:2].assign(item=["never seen", None])
         shares = again.predict_proba(new.assign(price=1.0, open=True), "Ann")
         np.testing.assert_allclose(shares.iloc[0], shares.iloc[1], atol=1e-6)
@@ -119,8 +119,8 @@ def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
     run = fw.fit("local", made, out=tmp_path, **QUIET)
     for i, name in enumerate(CLIENTS):
         test = made.partition.test[i]
-        said = fw.load(tmp_path)["local"].predict(table.iloc[test], name)
-        assert 100 * (said == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
+        answers = fw.load(tmp_path)["local"].predict(table.iloc[test], name)
+        assert 100 * (answers == table["late"].iloc[test]).mean() == pytest.approx(run.scores[name])
     assert "each client's own training rows" in run.run.info["note"]
     assert "all clients together" in fw.fit("local", federation(table), **QUIET).run.info["note"]
 
@@ -136,8 +136,8 @@ def test_arrays_scaled_by_each_client(tmp_path: Path) -> None:
     assert run.scores.mean() > 80
     for i, name in enumerate(CLIENTS):
         test = made.partition.test[i]
-        said = fw.load(tmp_path)["fedavg"].predict(x[test], name).astype(int)
-        assert 100 * (said == y[test]).mean() == pytest.approx(run.scores[name])
+        answers = fw.load(tmp_path)["fedavg"].predict(x[test], name).astype(int)
+        assert 100 * (answers == y[test]).mean() == pytest.approx(run.scores[name])
 
 
 def test_a_column_that_reveals_the_label_is_said() -> None:
@@ -169,6 +169,13 @@ def test_rows_that_train_and_test_are_said() -> None:
     assert made.notes[0].startswith(f"{test.isin(train).sum()} of {len(test)} test rows are training rows too")
     few = pd.DataFrame({"who": table["who"], "open": table["open"], "late": table["late"]})
     assert federation(few).notes == ()  # a table of two different rows
+    codes = np.random.default_rng(3).integers(0, 20, (2, len(few)))
+    many = few.assign(item=codes[0], place=codes[1])
+    made = federation(many)
+    hashes = pd.util.hash_pandas_object(many.drop(columns="who"), index=False)
+    test, train = (hashes.iloc[np.concatenate(getattr(made.partition, part))] for part in ("test", "train"))
+    assert test.isin(train).any()
+    assert made.notes == ()  # as many equal rows as chance makes
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -194,9 +201,9 @@ def test_refused(message: str) -> None:
         odd=lambda t: t["late"].where(t["third"] != "test", "new"),
         lists=[[1]] * 600,
     )
-    given = {"client": "who", "label": "late", "val": 0.2, "table": table, **REFUSED[message]}
+    arguments = {"client": "who", "label": "late", "val": 0.2, "table": table, **REFUSED[message]}
     with pytest.raises(fw.BadInput) as caught:
-        fw.Federation.from_pandas(given.pop("table"), **given)
+        fw.Federation.from_pandas(arguments.pop("table"), **arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

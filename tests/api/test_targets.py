@@ -36,9 +36,9 @@ def test_scores_are_in_the_unit_of_the_target() -> None:
     means = []
     for i, name in enumerate(made.names):
         test, train = made.partition.test[i], made.partition.train[i]
-        said = run.predict(HOUSES.iloc[test], name)
+        answers = run.predict(HOUSES.iloc[test], name)
         truth = HOUSES["price"].to_numpy()
-        assert run.scores[name] == pytest.approx(np.sqrt(np.square(said - truth[test]).mean()), rel=1e-4)
+        assert run.scores[name] == pytest.approx(np.sqrt(np.square(answers - truth[test]).mean()), rel=1e-4)
         means.append(np.sqrt(np.square(truth[train].mean() - truth[test]).mean()))
     assert controls["Training mean"] == pytest.approx(np.mean(means), rel=1e-4)
     cents = fw.Federation.from_pandas(HOUSES.assign(price=HOUSES["price"] * 100), **PRICE)

@@ -26,12 +26,12 @@ def crops(image: np.ndarray) -> dict[tuple[int, int, bool], np.ndarray]:
 
 def test_every_image_is_one_of_its_crops_and_all_are_equally_likely() -> None:
     image = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-    known = {crop.tobytes(): place for place, crop in crops(image).items()}
+    places_of_crops = {crop.tobytes(): place for place, crop in crops(image).items()}
     drawn = shifted(torch.from_numpy(image)[None], torch.zeros(5000, dtype=torch.int64), MOST, dropout_keys.key(7))
-    places = [known[row.tobytes()] for row in drawn.contiguous().numpy()]
-    counts = np.array([places.count(place) for place in known.values()])
-    expected = 5000 / len(known)
-    assert len(known) == 50
+    places = [places_of_crops[row.tobytes()] for row in drawn.contiguous().numpy()]
+    counts = np.array([places.count(place) for place in places_of_crops.values()])
+    expected = 5000 / len(places_of_crops)
+    assert len(places_of_crops) == 50
     assert ((counts - expected) ** 2 / expected).sum() < 85.4  # chi squared with 49 degrees of freedom: p = 0.001
 
 

@@ -202,12 +202,12 @@ def test_a_square_that_is_turned_round_is_a_copy() -> None:
 
 def test_large_results_are_let_go_one_by_one() -> None:
     """When the loop turns to the next client, what the one before gave lies in the stack and nowhere else."""
-    everybody, given = viewers(tiny.rows_federation(), 0, 0), []
+    everybody, references = viewers(tiny.rows_federation(), 0, 0), []
 
     def one(number: Tensor, data: ClientData) -> trees.Tree:
-        assert all(reference() is None for reference in given)
+        assert all(reference() is None for reference in references)
         fresh = number + torch.zeros(trees.LARGE // 4)
-        given.append(weakref.ref(fresh))
+        references.append(weakref.ref(fresh))
         return {"first": fresh, "again": fresh, "number": number}
 
     numbers = torch.arange(float(tiny.CLIENTS))

@@ -129,8 +129,8 @@ def test_full_disk(content: str, tmp_path: Path) -> None:
         else:
             save_tensors(tmp_path / "file.pt", {"a": torch.zeros(100_000)})
 
-    said = in_child(act)
-    assert said.startswith(f"BadInput: {tmp_path / 'file.pt'}: cannot be written (File too large); free space")
+    message = in_child(act)
+    assert message.startswith(f"BadInput: {tmp_path / 'file.pt'}: cannot be written (File too large); free space")
     assert [path.name for path in tmp_path.iterdir()] == ["file.pt"]
     assert (tmp_path / "file.pt").read_bytes() == b"old"
 
@@ -147,11 +147,11 @@ def test_read_only_folder(tmp_path: Path) -> None:
 
     for parent in (tmp_path.parent, tmp_path.parent.parent):
         parent.chmod(0o755)
-    said = in_child(act)
+    message = in_child(act)
     tmp_path.chmod(0o755)
-    assert said.startswith("BadInput: ")
-    assert "cannot be written (Permission denied)" in said
-    assert f"make {tmp_path / 'results'} a folder that can be written" in said
+    assert message.startswith("BadInput: ")
+    assert "cannot be written (Permission denied)" in message
+    assert f"make {tmp_path / 'results'} a folder that can be written" in message
 
 
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
@@ -244,9 +244,9 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
 
     with pytest.raises(AssertionError, match="killed"):
         repetition.perform(made, 0, tmp_path, until_the_last)
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.rsplit("-", 1)[1] for name in kept] == ["000000003.pt", "000000004.pt"]
-    newest = tmp_path / kept[1]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rsplit("-", 1)[1] for name in files] == ["000000003.pt", "000000004.pt"]
+    newest = tmp_path / files[1]
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
         save_tensors(newest, {**content, key: value})

@@ -79,8 +79,8 @@ def has_states(*windows: tuple[int, ...]) -> Callable[[Dataset], None]:
     """The authors' series, 2008 to 2019, at the end; sliding windows, and one a year."""
 
     def check(dataset: Dataset) -> None:
-        known = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")
-        series = np.stack([known[state] for state in dataset.names]).astype(np.float32)
+        temperatures = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")
+        series = np.stack([temperatures[state] for state in dataset.names]).astype(np.float32)
         assert np.array_equal(series, dataset.x[:, -144:])
         assert dataset.relation.shape[1] + 48 == 258
         for stride, expected in zip((1, 12), windows, strict=True):

@@ -36,7 +36,7 @@ class Site:
     files: dict[str, bytes]
     ranges: bool = True
     breaks: int = 0  # how many answers stop in the middle
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
 
@@ -47,7 +47,7 @@ def site() -> Iterator[Site]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, wanted = self.path.lstrip("/"), self.headers.get("Range")
-            made.asked.append((path, wanted))
+            made.requests.append((path, wanted))
             body = made.files.get(path, b"")
             start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and made.ranges else 0
             if path not in made.files or start >= len(body):
@@ -114,9 +114,9 @@ def test_fresh_copy_from_a_mirror(
     assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
     assert seen[-1] == ("table.bin", len(CONTENT), len(CONTENT))
     assert leftovers(tmp_path / "root") == {PATH}
-    asked = len(site.asked)
+    requests = len(site.requests)
     data.download("toy", tmp_path / "root", "http://127.0.0.1:9")
-    assert len(site.asked) == asked  # what is there is not fetched again
+    assert len(site.requests) == requests  # what is there is not fetched again
 
 
 @pytest.mark.parametrize("have", [1, CHUNK, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 5])
@@ -127,21 +127,21 @@ def test_partial_file_is_continued(have: int, ranges: bool, listed: None, site: 
     (path,) = data.download("toy", tmp_path, site.url)
     assert path.read_bytes() == CONTENT
     assert not part.exists()
-    assert site.asked[0] == (PATH, f"bytes={have}-")
+    assert site.requests[0] == (PATH, f"bytes={have}-")
 
 
 def test_foreign_partial_file_is_thrown_away(listed: None, site: Site, tmp_path: Path) -> None:
     put(tmp_path, b"something else", "Toy/raw/.table.bin.part")
     (path,) = data.download("toy", tmp_path, site.url)
     assert path.read_bytes() == CONTENT
-    assert [wanted for _, wanted in site.asked] == ["bytes=14-", None]
+    assert [wanted for _, wanted in site.requests] == ["bytes=14-", None]
 
 
 def test_broken_connection_is_taken_up_again(listed: None, site: Site, tmp_path: Path) -> None:
     site.breaks = 2
     (path,) = data.download("toy", tmp_path, site.url)
     assert path.read_bytes() == CONTENT
-    assert [wanted is None for _, wanted in site.asked] == [True, False, False]
+    assert [wanted is None for _, wanted in site.requests] == [True, False, False]
     site.breaks = 99
     path.unlink()
     assert "broke off" in refused("toy", tmp_path, site.url)
@@ -185,10 +185,10 @@ def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, mon
     monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
     put(tmp_path / "mirror", CONTENT)
     data.download("toy", tmp_path / "a", str(tmp_path / "mirror"))
-    assert site.asked == []
+    assert site.requests == []
     put(tmp_path / "mirror", b"damaged")
     data.download("toy", tmp_path / "b", str(tmp_path / "mirror"))
-    assert site.asked == [(PATH, None)]
+    assert site.requests == [(PATH, None)]
 
 
 def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_archives_give_the_wanted_members_only(
     assert (root / PATH).read_bytes() == CONTENT
     assert leftovers(tmp_path) == {f"deep/er/root/{PATH}"}
     assert not Path("/tmp/evil-of-fedweave").exists()
-    assert site.asked[-1][0].startswith("Toy/all" if source == "mirror" else "away/all")
+    assert site.requests[-1][0].startswith("Toy/all" if source == "mirror" else "away/all")
 
 
 def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

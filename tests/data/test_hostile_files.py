@@ -22,7 +22,7 @@ from tests.data.test_bad_files import in_child
 from tests.fuzz.targets import amazon, evaluations, partitions, tables
 
 
-def said(reader: Callable[[Path], Any], path: Path, content: bytes) -> str:
+def message_of(reader: Callable[[Path], Any], path: Path, content: bytes) -> str:
     """The line with which `reader` refuses `content`."""
     path.write_bytes(content)
     line = in_child(lambda: reader(path))
@@ -59,7 +59,7 @@ def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) ->
     path = tmp_path / "Amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
     path.parent.mkdir(parents=True)
     content = repacked(amazon()[0], **changed)
-    assert words in said(lambda _: citation.amazon("amazon-photo", "Photo", tmp_path), path, content)
+    assert words in message_of(lambda _: citation.amazon("amazon-photo", "Photo", tmp_path), path, content)
 
 
 def state(shape: Any = (2,), code: str = "i4", order: str = "<", raw: bytes = bytes(8)) -> bytes:
@@ -120,7 +120,7 @@ PICKLES: list[tuple[bytes, str]] = [
 
 @pytest.mark.parametrize(("content", "words"), PICKLES, ids=[words for _, words in PICKLES])
 def test_pickles(content: bytes, words: str, tmp_path: Path) -> None:
-    assert words in said(read_arrays, tmp_path / "p", content)
+    assert words in message_of(read_arrays, tmp_path / "p", content)
 
 
 def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
@@ -149,7 +149,7 @@ def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) ->
     with h5py.File(tmp_path / "t.h5", "w") as file:
         file["speed/axis0"], file["speed/axis1"] = np.array([b"a", b"b"]), np.arange(3)
         elsewhere(tmp_path / "other", kind)(file["speed"])
-    line = said(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+    line = message_of(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
     assert "keeps its content in another file" in line or "is a link to another place" in line
 
 
@@ -173,7 +173,7 @@ def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], wor
     with h5py.File(tmp_path / "t.h5", "a") as file:
         del file["speed"][name]
         file["speed"].create_dataset(name, **options)
-    assert words in said(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+    assert words in message_of(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
 
 
 def zipped(**members: bytes) -> bytes:
@@ -208,7 +208,7 @@ def test_archives_of_arrays(content: bytes, words: str, tmp_path: Path) -> None:
     def reader(path: Path) -> Any:
         return read(path, lambda file: read_npz(file, most=1 << 20), "write it again")
 
-    assert words in said(reader, tmp_path / "a.npz", content)
+    assert words in message_of(reader, tmp_path / "a.npz", content)
 
 
 def test_checkpoints(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.pt", "w") as archive:
         for name, raw in changed.items():
             archive.writestr(name, raw)
-    line = said(
+    line = message_of(
         lambda path: read(path, load_tensors, "delete it"), tmp_path / "bad.pt", (tmp_path / "bad.pt").read_bytes()
     )
     assert "does not have 65535 elements" in line
@@ -238,6 +238,6 @@ def test_tables_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "t").write_bytes(evaluations()[0])
     table = pq.read_table(tmp_path / "t")
     pq.write_table(table.set_column(5, "value", pa.array(["x"] * 8)), tmp_path / "t")
-    assert "column value is of type string" in said(read_scores, tmp_path / "t", (tmp_path / "t").read_bytes())
+    assert "column value is of type string" in message_of(read_scores, tmp_path / "t", (tmp_path / "t").read_bytes())
     monkeypatch.setattr(runs, "MOST_ROWS", 7)
-    assert "8 rows" in said(read_scores, tmp_path / "t", evaluations()[0])
+    assert "8 rows" in message_of(read_scores, tmp_path / "t", evaluations()[0])

@@ -23,12 +23,12 @@ OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 @contextmanager
 def answering(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str, list[str]]]:
     """A server whose every answer is what `talk` sends for a path; its address, and the paths that it was asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     def serve(connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            asked.append(connection.recv(65536).partition(b" ")[2].partition(b" ")[0].decode(errors="replace"))
-            talk(connection, asked[-1])
+            requests.append(connection.recv(65536).partition(b" ")[2].partition(b" ")[0].decode(errors="replace"))
+            talk(connection, requests[-1])
 
     def listen() -> None:
         with suppress(OSError):
@@ -37,7 +37,7 @@ def answering(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str,
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=listen, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
 
 
 def saying(content: bytes) -> Callable[[socket.socket, str], None]:
@@ -111,9 +111,9 @@ def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> Non
 
 
 def test_a_redirect_to_itself_ends(kind: str, tmp_path: Path) -> None:
-    with answering(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, asked):
+    with answering(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, requests):
         assert "HTTP 302" in refused("toy", tmp_path, url)
-    assert len(asked) < 30
+    assert len(requests) < 30
 
 
 def test_an_encrypted_source_leads_to_no_plain_one() -> None:

@@ -12,9 +12,9 @@ from fedweave.data.sources.transfer import digest
 def test_catalogue_is_consistent() -> None:
     for name, forms in CATALOGUE.items():
         for file in (file for form in forms for file in form.files):
-            known = file.digest
-            assert known in (RECORDED, OWN, ANY) or re.fullmatch(
-                r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40}", known
+            digest = file.digest
+            assert digest in (RECORDED, OWN, ANY) or re.fullmatch(
+                r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40}", digest
             ), name
             assert not Path(file.path).is_absolute()
             assert ".." not in Path(file.path).parts

@@ -201,8 +201,8 @@ def test_natural_owners() -> None:
 
 def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> None:
     owner, names = np.repeat(np.arange(3), 20), ("subject 1, left", "Zoë", "c")
-    known = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
-    dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **known)
+    clients = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
+    dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **clients)
     data.save_dataset(tmp_path / "features", dataset)
     made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
     data.save_partition(tmp_path / "p.npz", made)
@@ -283,9 +283,9 @@ def test_heterogeneity_and_clustering_against_references(graph: Dataset) -> None
     assert np.isclose(heterogeneity(histogram), np.median(pairs))
     assert heterogeneity(np.array([[3, 0], [0, 5]])) == pytest.approx(np.sqrt(np.log(2)))
     made = data.partition(graph, "metis", 10, 0)
-    known = networkx.Graph(made.edges[0].T.tolist())
-    known.add_nodes_from(range(len(made.nodes[0])))
-    assert clustering(made.edges[0], len(made.nodes[0])) == pytest.approx(networkx.average_clustering(known))
+    graph = networkx.Graph(made.edges[0].T.tolist())
+    graph.add_nodes_from(range(len(made.nodes[0])))
+    assert clustering(made.edges[0], len(made.nodes[0])) == pytest.approx(networkx.average_clustering(graph))
 
 
 def test_labels_count_what_a_client_holds() -> None:

@@ -22,8 +22,8 @@ def test_nearest_neighbours_against_scikit_learn() -> None:
     points = stream(3).integers(0, 17, size=(80, 12)).astype(float)
     edges = nearest(points, 4)
     distance = np.linalg.norm(points[edges[0]] - points[edges[1]], axis=1).reshape(80, 4)
-    known = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(points)[0][:, 1:]
-    assert np.allclose(np.sort(distance, axis=1), known)
+    expected = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(points)[0][:, 1:]
+    assert np.allclose(np.sort(distance, axis=1), expected)
     assert nearest(np.zeros((4, 2)), 2).tolist() == [[0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 2, 0, 1, 0, 1]]
 
 
@@ -136,8 +136,8 @@ def test_normalisations(tmp_path: Path) -> None:
     assert np.allclose(data.normalise(pictures, halves, "unit"), pixels / 127.5 - 1, atol=1e-6)
     scaled = data.normalise(pictures, halves, "standard")[0]
     assert np.allclose([scaled.mean((1, 2)), scaled.std((1, 2))], [[0] * 3, [1] * 3], atol=1e-5)
-    given = {"name": "standard", "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5]}
-    assert np.allclose(data.normalise(pictures, halves, given)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6)
+    scaling = {"name": "standard", "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5]}
+    assert np.allclose(data.normalise(pictures, halves, scaling)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6)
     graph = data.load("digits-graph", "unused")
     assert np.allclose(data.normalise(graph, halves, "rows").sum(1), 1, atol=1e-5)
     values = np.array([[0, 1, 2, 3, 4, 5, 60, 70], [5, 5, 5, 5, 5, 5, 1, 9]], np.float32)

@@ -60,15 +60,15 @@ def test_a_broken_upload_is_as_if_it_had_never_come(name: str, kind: str) -> Non
     method, federation = objects(name)
     before = begin(method, federation, 2, Loop())
     after, report, _ = one_round(method, before, attacked(federation, kind), SETTINGS, Loop())
-    heard = torch.tensor([i for i in range(federation.clients) if i != LIAR or name == "local"])
+    senders = torch.tensor([i for i in range(federation.clients) if i != LIAR or name == "local"])
     who = cohort(federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks)
     updates = train(method, before, who, Loop())[2]
-    upload, clients = trees.take(updates.upload, heard), trees.take(updates.client, heard)
+    upload, clients = trees.take(updates.upload, senders), trees.take(updates.client, senders)
     assert report.dropped == (() if name == "local" else (LIAR,))
-    assert same(after.server, method.aggregate(before.server, heard, upload, federation.sizes[heard]))
-    assert same(after.clients, trees.put(before.clients, heard, clients))
+    assert same(after.server, method.aggregate(before.server, senders, upload, federation.sizes[senders]))
+    assert same(after.clients, trees.put(before.clients, senders, clients))
     assert name == "local" or same(trees.at(after.clients, LIAR), trees.at(before.clients, LIAR))
-    assert report.loss == float(updates.loss[heard].mean())
+    assert report.loss == float(updates.loss[senders].mean())
 
 
 @pytest.mark.parametrize("kind", ["nan", "malformed"])
@@ -105,11 +105,11 @@ def test_what_was_sent_is_known(name: str) -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
-    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
-    assert trees.nbytes(known) == trees.nbytes(updates.upload)
+    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    assert trees.nbytes(base) == trees.nbytes(updates.upload)
     if name not in ("fedfomo", "fedpub", "local"):  # these start from more than they are sent
         for sent, back in zip(
-            trees.tree_leaves(known["model"]), trees.tree_leaves(updates.upload["model"]), strict=True
+            trees.tree_leaves(base["model"]), trees.tree_leaves(updates.upload["model"]), strict=True
         ):
             torch.testing.assert_close(sent, back, rtol=1e-9, atol=1e-9)
 
@@ -125,8 +125,8 @@ def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
         state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
-    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
-    for name, part in known.items():
+    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    for name, part in base.items():
         if name == "model":
             torch.testing.assert_close(part, updates.upload[name])
         else:
@@ -139,9 +139,9 @@ def test_numbers_of_steps_are_public() -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
-    known = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
+    base = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
     sent = deliver(
-        updates.upload, updates.client, known, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0)), method.public
+        updates.upload, updates.client, base, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0)), method.public
     ).uploads
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
@@ -162,24 +162,24 @@ def test_robust_centres_against_the_textbook() -> None:
     from scipy.stats import trim_mean
 
     for count in (6, 7):
-        sent, known = uploads(count)
+        sent, base = uploads(count)
         for rule, truth in (
             (Robust(rule="median"), lambda v: np.median(v, axis=0)),
             (Robust(rule="trimmed", trim=1 / count), lambda v: trim_mean(v, 1.01 / len(v), axis=0)),
             (Robust(rule="trimmed", trim=0.0), lambda v: v.mean(0)),
         ):
-            actual = rule.apply(sent, known)["model"]
+            actual = rule.apply(sent, base)["model"]
             for name, value in sent["model"].items():
                 assert np.allclose(actual[name].numpy(), truth(value.numpy())[None], atol=1e-6)
 
 
 def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
     """To the given length, or to the median one, in the same direction."""
-    sent, known = uploads()
-    length = lambda tree: trees.flat(trees.sub(tree["model"], known["model"])).norm(dim=1)  # noqa: E731
+    sent, base = uploads()
+    length = lambda tree: trees.flat(trees.sub(tree["model"], base["model"])).norm(dim=1)  # noqa: E731
     before = length(sent)
     for bound, limit in ((4.0, 4.0), (None, float(before.median()))):
-        after = length(Robust(rule="clip", bound=bound).apply(sent, known))
+        after = length(Robust(rule="clip", bound=bound).apply(sent, base))
         assert torch.allclose(after, before.clamp(max=limit), atol=1e-5)
 
 
@@ -203,17 +203,17 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
     state = begin(method, federation, 2, Loop())
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
-    known = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     ids = torch.arange(5)
-    flips = attacked(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
-    noise = attacked(federation, "noise", 0.5).attack.forge(updates.upload, lambda: known, ids, ids, 2, 0)
+    flips = attacked(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: base, ids, ids, 2, 0)
+    noise = attacked(federation, "noise", 0.5).attack.forge(updates.upload, lambda: base, ids, ids, 2, 0)
     honest = torch.arange(5) != LIAR
-    for value, start, flip, lie in zip(*map(trees.tree_leaves, (updates.upload, known, flips, noise)), strict=True):
+    for value, start, flip, lie in zip(*map(trees.tree_leaves, (updates.upload, base, flips, noise)), strict=True):
         assert torch.equal(flip[honest], value[honest])
         assert torch.equal(lie[honest], value[honest])
         assert torch.allclose(flip[LIAR], start[LIAR] - 2 * (value[LIAR] - start[LIAR]))
     moved = torch.cat(
-        [(a - b)[LIAR].flatten() for a, b in zip(trees.tree_leaves(noise), trees.tree_leaves(known), strict=True)]
+        [(a - b)[LIAR].flatten() for a, b in zip(trees.tree_leaves(noise), trees.tree_leaves(base), strict=True)]
     )
     assert 0.3 < moved.std() < 0.7
     clean, bad = (

@@ -44,7 +44,7 @@ def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Pat
     place = SHARED if os.access(SHARED, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         begun = time.monotonic()
-        code, said = _watched([target, str(seed), str(count), str(seconds), folder], path)
+        code, output = _watched([target, str(seed), str(count), str(seconds), folder], path)
         journal = Path(folder) / "journal"
         content = journal.read_bytes() if journal.exists() else bytes(HEAD.size)
     read, refused, size = HEAD.unpack_from(content)
@@ -52,7 +52,7 @@ def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Pat
     if code == 0:
         return outcome
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return replace(outcome, finding=f"{reason}\n{said}", raw=content[HEAD.size : HEAD.size + size])
+    return replace(outcome, finding=f"{reason}\n{output}", raw=content[HEAD.size : HEAD.size + size])
 
 
 def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
@@ -61,8 +61,8 @@ def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
     command = [sys.executable, "-m", "tests.fuzz.child", *arguments, str(CORPUS)]
     modules = os.pathsep.join(map(str, (path, ROOT / "src", ROOT)))
     env = {**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
-    with (folder / "said").open("w+b") as said:
-        child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=said, stderr=said)
+    with (folder / "output").open("w+b") as output:
+        child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
         last, since = -1, time.monotonic()
         while child.poll() is None:
             time.sleep(0.05)
@@ -72,8 +72,8 @@ def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
             elif time.monotonic() - since > (LONGEST if last > 0 else START):
                 child.send_signal(signal.SIGABRT)
                 child.wait()
-        said.seek(0)
-        return child.returncode, said.read().decode(errors="replace")[-4000:]
+        output.seek(0)
+        return child.returncode, output.read().decode(errors="replace")[-4000:]
 
 
 def _begun(journal: Path) -> int:

@@ -89,13 +89,13 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
         torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
         FED.shared["y"][FED.train[0][:5]],
     )
-    for known in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
+    for defined in (torch.tensor([True, True, True]), torch.tensor([True, False, False])):
         params = {n: p.detach().requires_grad_() for n, p in net.named_parameters()}
-        losses = heads.aligned_losses(method.task, data, protos, known, method.lam)
+        losses = heads.aligned_losses(method.task, data, protos, defined, method.lam)
         ours = losses(params, rows, dropout_keys.key(0), None).mean()
         z = torch.func.functional_call(net, params, (FED.shared["x"][rows],))
         features = method.task.call(params, FED.shared["x"][rows], "features")
-        theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * known[y][:, None]).mean()
+        theirs = F.cross_entropy(z, y) + 2.0 * ((features - protos[y]).square() * defined[y][:, None]).mean()
         for a, b in zip(
             *(torch.autograd.grad(v, [*params.values()], retain_graph=True) for v in (ours, theirs)), strict=True
         ):

@@ -113,8 +113,8 @@ def test_shuffled_rows_keep_their_weights() -> None:
     assert not torch.equal(moved[0, 0, 2:], moved[0, 1, 2:])
     rows = torch.tensor([7, 2])
     assert torch.equal(control.at(5, 1).weights(learned[:, rows], rows), shuffled[:, rows])
-    heard = torch.arange(n) < 8
-    partly = control.weights(learned, ids, heard)
+    participants = torch.arange(n) < 8
+    partly = control.weights(learned, ids, participants)
     assert torch.equal(partly[..., 8:], learned[..., 8:])
 
 
@@ -132,8 +132,8 @@ def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
 def test_oracles_know_groups_and_labels() -> None:
     """Equal weights within groups; without groups, more weight where label histograms are closer, rows of sum 1."""
     federation, task = tiny.rows_federation(), tiny.rows_task()
-    known = group_graph(federation.group.numpy())
-    assert torch.equal(known > 0, federation.group[:, None] == federation.group)
+    groups = group_graph(federation.group.numpy())
+    assert torch.equal(groups > 0, federation.group[:, None] == federation.group)
     shares = target_shares(task, federation)
     rows = [federation.shared["y"][r[r >= 0]] for r in federation.train]
     np.testing.assert_allclose(shares, [np.bincount(y, minlength=tiny.CLASSES) / len(y) for y in rows])
@@ -186,10 +186,10 @@ def test_quality_of_graphs() -> None:
     shares = np.eye(3)[group] * 0.7 + 0.1
     divergence = jensen_shannon(shares)
     planted = np.where(same, 0.3, 0.0) + 0.001 * g.random((12, 12))
-    found = graph_quality.quality(planted[None], group, divergence)
-    assert found["group_auc"] == found["group_precision"] == 1.0
-    assert found["group_mass"] > 0.98
-    assert found["similarity_correlation"] > 0.6
+    measures = graph_quality.quality(planted[None], group, divergence)
+    assert measures["group_auc"] == measures["group_precision"] == 1.0
+    assert measures["group_mass"] > 0.98
+    assert measures["similarity_correlation"] > 0.6
     noise = g.random((40, 12, 12))
     lost = graph_quality.quality(noise, group, divergence)
     assert lost["group_auc"] == pytest.approx(0.5, abs=0.05)

@@ -32,8 +32,8 @@ def last(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overri
 @pytest.mark.parametrize("name", ["local", "fedper", "fedrep", "fedaghn", "pfedme", "ditto"])
 def test_without_momentum_there_is_nothing_to_keep(name: str) -> None:
     """Plain SGD gives the same bits with kept and with fresh optimisers."""
-    kept, fresh = (last(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
-    a, b = (trees.tree_leaves((r.state.server, r.state.clients, r.models)) for r in (kept, fresh))
+    continued, fresh = (last(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
+    a, b = (trees.tree_leaves((r.state.server, r.state.clients, r.models)) for r in (continued, fresh))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -49,8 +49,8 @@ def test_local_is_one_long_training() -> None:
     whole = descend(task.objective(parts[0]), model, plan, method.solver, key, task.params)
     for name, value in trees.at(report.state.clients, 3).items():
         torch.testing.assert_close(value, whole.model[name], rtol=1e-12, atol=1e-14)
-    kept, fresh = (trees.flat(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
-    assert (kept - fresh).abs().max() > 1e-3
+    continued, fresh = (trees.flat(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
+    assert (continued - fresh).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -69,19 +69,19 @@ def test_local_is_one_long_training() -> None:
 def test_step_counts_survive_every_overwrite(name: str, kind: str, phases: set[str]) -> None:
     """Every phase has its state, masks and received tensors included; absent clients pause, and nothing is sent."""
     settings = replace(EVERYBODY, participation=0.6)
-    kept = last(name, settings, kind)
-    assert {*kept.state.optimizers} == phases
+    continued = last(name, settings, kind)
+    assert {*continued.state.optimizers} == phases
     ids = torch.arange(tiny.CLIENTS)
-    times = attendance(settings.seed, 0, [tiny.CLIENTS] * kept.state.round, ids, 0.6)
-    for phase, state in kept.state.optimizers.items():
+    times = attendance(settings.seed, 0, [tiny.CLIENTS] * continued.state.round, ids, 0.6)
+    for phase, state in continued.state.optimizers.items():
         counts = state["t"] if "t" in state else next(iter(state.values()))["t"]
         assert torch.equal(counts > 0, times > 0) or phase in ("generators", "classifier")
         assert counts.max() > counts[counts > 0].min() or times[times > 0].unique().numel() == 1
     fresh = last(name, settings, kind, training=FRESH)
-    assert (kept.bytes_up, kept.bytes_down) == (fresh.bytes_up, fresh.bytes_down)
+    assert (continued.bytes_up, continued.bytes_down) == (fresh.bytes_up, fresh.bytes_down)
     assert fresh.state.optimizers == {}
     if name == "fedpub":
-        assert any(key.startswith("mask/") for key in kept.state.optimizers["0"]["mask"]["m"])
+        assert any(key.startswith("mask/") for key in continued.state.optimizers["0"]["mask"]["m"])
 
 
 def test_newcomers_begin_without_moments() -> None:

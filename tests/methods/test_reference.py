@@ -243,10 +243,10 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     """
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method(name, task, "images").stages(1)[0].method
-    asked = replace(method, training=replace(method.training, average_buffers=True))
+    averaged = replace(method, training=replace(method.training, average_buffers=True))
     alone, together = (
         one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0]
-        for m in (method, asked)
+        for m in (method, averaged)
     )
     assert not any(buffer in alone.server["model"] for buffer in task.buffers)
     assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})

@@ -269,7 +269,7 @@ def test_the_command_line_lists_settings(capsys: pytest.CaptureFixture[str]) -> 
         ("models", "gcn", ("hidden", "128", "dropout", "0.99")),
     ):
         main.list_(what, name)
-        said = capsys.readouterr().out
-        assert [word for word in words if word not in said] == []
+        output = capsys.readouterr().out
+        assert [word for word in words if word not in output] == []
     with pytest.raises(BadInput, match=r"fedweave list studies: 'quick'.*methods and models"):
         main.list_("studies", "quick")

@@ -32,10 +32,10 @@ def test_epochs_of_a_second_model_are_those_of_the_task() -> None:
         assert replace(fedrep, head_epochs=5).epochs == 5 + epochs
         assert replace(ditto, personal_epochs=5).epochs == 5
     federation, settings = tiny.rows_federation(), Settings(2, 1, every=2)
-    for name, given in (("ditto", {"personal_epochs": 2}), ("fedrep", {"head_epochs": 2})):
+    for name, epochs_of in (("ditto", {"personal_epochs": 2}), ("fedrep", {"head_epochs": 2})):
         ends = [
             [*run(tiny.method(name, task, "rows", **one), federation, settings, Loop())][-1].models["post"]
-            for one in (given, dict.fromkeys(given, 0))
+            for one in (epochs_of, dict.fromkeys(epochs_of, 0))
         ]
         assert all(torch.equal(a, b) for a, b in zip(*map(trees.tree_leaves, ends), strict=True))
 

@@ -118,9 +118,9 @@ def test_what_a_model_declares_is_what_it_has(name: str) -> None:
     """BatchNorm layers, by default and as an option says."""
     shape, options = SMALL[name]
     choices = [{**options, "batch_norm": has} for has in (True, False)] if "batch_norm" in options else [options]
-    for given in choices:
-        layers_ = [*build(name, shape, 2, **given).modules()]
-        assert ("batch_norm" in capabilities(name, given)) == any(isinstance(m, BatchNorm) for m in layers_)
+    for arguments in choices:
+        layers_ = [*build(name, shape, 2, **arguments).modules()]
+        assert ("batch_norm" in capabilities(name, arguments)) == any(isinstance(m, BatchNorm) for m in layers_)
 
 
 @pytest.mark.parametrize("name", MODELS)

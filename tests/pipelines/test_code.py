@@ -133,8 +133,8 @@ def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> No
 
 def test_a_model_is_of_its_runs_only(project: Project) -> None:
     """The network of the digits, and not the one of their graph."""
-    found = changed(project, {"src/fedweave/models/cnn.py": ("relu", "tanh")})
-    assert {name for name in found if name.startswith("runs/")} == {
+    changes = changed(project, {"src/fedweave/models/cnn.py": ("relu", "tanh")})
+    assert {name for name in changes if name.startswith("runs/")} == {
         "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
     }  # fmt: skip
 
@@ -184,8 +184,8 @@ def test_imports_in_every_form(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, text in files.items():
         (lab / f"{name}.py").write_text(text)
-    found = {file.stem for file in modules([lab / "main.py"], [Root(tmp_path)])}
-    assert found == {"main", "__init__", "names", "late", "dotted"}
+    changes = {file.stem for file in modules([lab / "main.py"], [Root(tmp_path)])}
+    assert changes == {"main", "__init__", "names", "late", "dotted"}
 
 
 def test_a_digest_is_of_the_code(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def merged(*files: Path) -> dict[str, Any]:
     whole: dict[str, Any] = {"services": {}, "volumes": {}, "configs": {}}
     for content in (plain(yaml.safe_load(file.read_text())) for file in files):
         for name, service in content.get("services", {}).items():
-            known = whole["services"].setdefault(name, {})
+            base = whole["services"].setdefault(name, {})
             for key, value in service.items():
-                known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+                base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
         for part in ("volumes", "configs"):
             whole[part] |= content.get(part) or {}
     return whole
@@ -59,8 +59,8 @@ def usage(module: str, *words: str) -> str:
 
 def commands(service: dict[str, Any]) -> list[list[str]]:
     """The commands of a service, those of a shell line one by one."""
-    given = service.get("command") or []
-    words = shlex.split(given) if isinstance(given, str) else given
+    values = service.get("command") or []
+    words = shlex.split(values) if isinstance(values, str) else values
     parts = [shlex.split(part) for part in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words] * bool(words)
     return [part[1:] if part[0] == "exec" else part for part in parts]
 
@@ -89,8 +89,8 @@ def test_a_service_is_pinned_unprivileged_and_watched(name: str) -> None:
 def test_a_command_exists_with_all_its_options(name: str, words: list[str]) -> None:
     path = [word for word in words[1:3] if not word.startswith("-") and word.isalpha()]
     options = [word for word in words if word.startswith("--")]
-    said = usage(MODULES[words[0]], *path)
-    assert [option for option in options if option not in said] == []
+    output = usage(MODULES[words[0]], *path)
+    assert [option for option in options if option not in output] == []
 
 
 def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
@@ -110,14 +110,14 @@ def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> 
     }
     for service in SERVICES.values():
         volumes = [entry.partition(":")[2] for entry in service.get("volumes", [])]
-        given = service.get("environment", {})
+        values = service.get("environment", {})
         paths = [
             value.removeprefix("sqlite:///")
-            for value in given.values()
+            for value in values.values()
             if value.removeprefix("sqlite:///").startswith("/fedweave")
         ]
         assert [path for path in paths if not any(Path(path).is_relative_to(volume) for volume in volumes)] == []
-        assert {given[name] for name in given if name.endswith("_UI_URL")} <= published
+        assert {values[name] for name in values if name.endswith("_UI_URL")} <= published
     assert {"PREFECT_HOME", "PREFECT_UI_STATIC_DIRECTORY"} <= {*SERVICES["prefect"]["environment"]}
     assert {"PREFECT_UI_URL", "MLFLOW_UI_URL"} <= {*SERVICES["worker"]["environment"]}
 
@@ -127,11 +127,11 @@ def test_variables_are_ones_that_the_programs_read() -> None:
     from mlflow.cli import cli
     from prefect.settings import Settings
 
-    known = {name.upper() for name in _names(Settings)}
-    given = {
+    names = {name.upper() for name in _names(Settings)}
+    values = {
         name for service in SERVICES.values() for name in service.get("environment", {}) if name.startswith("PREFECT_")
     }
-    assert given <= known
+    assert values <= names
     assert "MLFLOW_BACKEND_STORE_URI" in {option.envvar for option in cli.commands["server"].params}
 
 

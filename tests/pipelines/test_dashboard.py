@@ -64,19 +64,19 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
     """Of fewer trials the page is not asked; it is asked for everything else."""
     monkeypatch.chdir(tmp_path)
     searched(tmp_path, monkeypatch, 2)
-    mirror, asked = dashboard.Mirror(assembly.load()), []
+    mirror, requests = dashboard.Mirror(assembly.load()), []
     mirror.follow()
-    page = mirror.serve(lambda environ, start: asked.append(environ["PATH_INFO"]) or [b""])
+    page = mirror.serve(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
     (study,) = mirror.storage.get_all_studies()
     importances = f"/api/studies/{study._study_id}/param_importances"
     assert json.loads(b"".join(page({"PATH_INFO": importances}, lambda *_: None))) == {"param_importances": [[]]}
     page({"PATH_INFO": "/api/studies"}, lambda *_: None)
-    assert asked == ["/api/studies"]
+    assert requests == ["/api/studies"]
     for number in range(10):
         trial = create_trial(value=float(number), params={"mu": 0.1}, distributions={"mu": FloatDistribution(0, 1)})
         mirror.storage.create_new_trial(study._study_id, trial)
     page({"PATH_INFO": importances}, lambda *_: None)
-    assert asked == ["/api/studies", importances]
+    assert requests == ["/api/studies", importances]
 
 
 def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

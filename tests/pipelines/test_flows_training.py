@@ -27,9 +27,9 @@ def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: s
         (training,) = running("launching/launcher.py train", project.folder)
         os.kill(training, signal.SIGKILL)
         assert flow.wait(120) == 0, log.read_text()
-    said = log.read_text()
-    assert "Retry 1/1" in said
-    assert [said.count(f"round {number}/60") for number in (20, 40, 60)] == [1, 1, 1]
+    output = log.read_text()
+    assert "Retry 1/1" in output
+    assert [output.count(f"round {number}/60") for number in (20, 40, 60)] == [1, 1, 1]
     first = tmp_path / "kept"
     shutil.copytree(results, first)
     project.python("dvc", "repro", "-s", "-f", f"train@{RUN}")

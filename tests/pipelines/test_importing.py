@@ -36,8 +36,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows, clients and parts are those of `from_file`; raw rows are predicted in the project; only changes refuse."""
-    given = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
-    importing.import_(Path("orders.csv"), **given, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
+    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     assert "next: dvc repro" in capsys.readouterr().out
     study = assembly.load()
     assert study.tasks["orders"].targets == "numbers"
@@ -45,7 +45,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     partition.main("orders")
     tune.main("orders")
     train.main("orders-fedavg")
-    made = fw.Federation.from_file("orders.csv", **given)
+    made = fw.Federation.from_file("orders.csv", **arguments)
     np.testing.assert_array_equal(load_dataset("data/features/orders").x, made.dataset.x)
     dealt = load_partition("data/partitions/orders/partition.npz")
     assert dealt.names == made.names
@@ -55,7 +55,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     alone = fw.fit("fedavg", made, rounds=2, metric="rmse", progress=False)
     pd.testing.assert_series_equal(result.scores, alone.scores)
     np.testing.assert_array_equal(result.predict(TABLE.head(4), "shop 1"), alone.predict(TABLE.head(4), "shop 1"))
-    importing.import_(Path("orders.csv"), **given, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
     del DATASETS["orders"], PARTITIONS["orders-rows"]

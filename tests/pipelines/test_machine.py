@@ -34,11 +34,11 @@ def test_rows_stay_few_and_span_the_whole_time(monkeypatch: pytest.MonkeyPatch) 
     class Over(threading.Event):
         """Ends after 5000 looks, without waiting."""
 
-        asked = 0
+        calls = 0
 
         def wait(self, timeout: float | None = None) -> bool:
-            self.asked += 1
-            return self.asked > 5000
+            self.calls += 1
+            return self.calls > 5000
 
     machine._watch(rows, Over())
     assert machine.MOST // 2 <= len(rows) <= machine.MOST

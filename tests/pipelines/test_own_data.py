@@ -92,8 +92,8 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     result = fw.load(folder / "out")["ditto"]
     assert table["prediction"].tolist() == result.predict(new, "BOS").tolist()
     own_data.predict(folder / "out", file, client="BOS", method="ditto", seed=1, output=tmp_path / "said.csv")
-    said = pd.read_csv(tmp_path / "said.csv")["late"]
-    np.testing.assert_allclose(said, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
+    answers = pd.read_csv(tmp_path / "said.csv")["late"]
+    np.testing.assert_allclose(answers, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
 
 
 def test_the_best_method_is_chosen_by_validation(folder: Path) -> None:
@@ -116,9 +116,9 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_refused(message: str, folder: Path, tmp_path: Path) -> None:
     """One line, before anything is written."""
-    given = {**SETTINGS, "out": tmp_path / "none", **REFUSED[message]}
+    arguments = {**SETTINGS, "out": tmp_path / "none", **REFUSED[message]}
     with pytest.raises(fw.BadInput) as caught:
-        own_data.compare(folder / "flights.csv", **given)
+        own_data.compare(folder / "flights.csv", **arguments)
     assert message in str(caught.value)
     assert not (tmp_path / "none").exists()
     with pytest.raises(fw.BadInput, match="client: 'JFK' is unknown"):

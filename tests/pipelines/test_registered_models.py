@@ -72,7 +72,7 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
 
 
 @contextmanager
-def served(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
+def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
     """`mlflow models serve`; yields a function from a request to its status and answer."""
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
@@ -106,7 +106,7 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
     run = results.load_run(folder / "runs" / "blobs-local")
     scores = results.chosen(run).set_index(["seed", "client"])["value"]
     whole, dealt = trained.dataset("images"), trained.partition("images")
-    with served(store, "models:/toy-blobs@best") as ask:
+    with serving(store, "models:/toy-blobs@best") as ask:
         for client, rows in enumerate(dealt.test):
             status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": client, "seed": 1})
             assert status == 200, answer
@@ -141,11 +141,11 @@ def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) 
     done.save(folder)
     tracking.log_study(folder, store)
     (name,) = [model.name for model in MlflowClient(store).search_registered_models()]
-    served = mlflow.pyfunc.load_model(f"models:/{name}@best")
+    serving = mlflow.pyfunc.load_model(f"models:/{name}@best")
     scores = results.chosen(done["local"].run).query("seed == 1").set_index("client")["value"]
     for place, site in enumerate(done.clients):
         mine = table[(table["site"].astype(str) == str(site)) & (table["part"] == "test")]
-        outputs = served.predict(mine[["dose", "kind"]], {"client": str(site), "seed": 1})
+        outputs = serving.predict(mine[["dose", "kind"]], {"client": str(site), "seed": 1})
         right = np.array(["no", "yes"])[np.asarray(outputs).argmax(1)] == mine["late"].to_numpy()
         assert 100.0 * right.mean() == scores[place]
 

@@ -74,13 +74,13 @@ def test_printed_numbers_are_the_papers(path: Path) -> None:
     name = rows["study"].iloc[0]
     tasks = [task for task in catalogue.expand(name, ROOT / "studies")["tasks"].values() if task.get("published")]
     columns = {(t["dataset"], t["setting"]): published.reference(t["published"], "", "") for t in tasks}
-    known = {(r.table, cell(r.dataset, r.setting, r.method)): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
+    numbers = {(r.table, cell(r.dataset, r.setting, r.method)): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
              for r in published.rows(name.split("/")[0]) if r.metric in UNIT}  # fmt: skip
     beside = rows[rows["published_mean"].notna()]
     assert (len(beside) == 0) == path.stem.endswith("-reduced")
     for line in beside.to_dict("records"):
         column = columns[line["dataset"], line["setting"]]
-        printed = known[column.table, cell(column.dataset, column.setting, line["method"])]
+        printed = numbers[column.table, cell(column.dataset, column.setting, line["method"])]
         assert (line["published_mean"], line["published_std"]) == pytest.approx(
             printed, rel=1e-5
         )  # six digits are kept

@@ -149,10 +149,10 @@ def test_killed_without_a_traceback(project: Path, command: list[str], number: s
     for child in psutil.Process(process.pid).children(recursive=True):
         child.send_signal(number)  # before its parent, who would end it
     os.killpg(process.pid, number)
-    said, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, 1, 2)
-    assert "Traceback" not in said
-    assert "Error" not in said
+    assert "Traceback" not in output
+    assert "Error" not in output
 
 
 @pytest.mark.acceptance

@@ -19,15 +19,15 @@ DRAWS = np.random.default_rng(0)
 OTHERS = ("ditto", "fedper", "pfedgraph", "heurfedamp", "fedprox", "fedrep")
 
 
-@pytest.mark.parametrize(("given", "expected"), [("90s", 90), ("1.5 h", 5400), ("2h 30min", 9000), (7, 7), ("12", 12)])
-def test_budgets_of_time(given: object, expected: float) -> None:
-    assert budget.seconds(given) == expected
+@pytest.mark.parametrize(("value", "expected"), [("90s", 90), ("1.5 h", 5400), ("2h 30min", 9000), (7, 7), ("12", 12)])
+def test_budgets_of_time(value: object, expected: float) -> None:
+    assert budget.seconds(value) == expected
 
 
-@pytest.mark.parametrize("given", ["soon", "10 parsec", "", -1, True, "0.2s", ["10min"], "10min or so"])
-def test_no_budgets_of_time(given: object) -> None:
+@pytest.mark.parametrize("value", ["soon", "10 parsec", "", -1, True, "0.2s", ["10min"], "10min or so"])
+def test_no_budgets_of_time(value: object) -> None:
     with pytest.raises(BadInput, match=r"^budget: "):
-        budget.seconds(given)
+        budget.seconds(value)
 
 
 def test_budgets_of_traffic() -> None:

@@ -132,9 +132,9 @@ def test_hidden_and_thinned_federations() -> None:
 )
 def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     """One line each, before any training."""
-    given = {**SMALL, "rounds": 3000, **arguments} if arguments.get("budget") == 1 else {**SMALL, **arguments}
+    call = {**SMALL, "rounds": 3000, **arguments} if arguments.get("budget") == 1 else {**SMALL, **arguments}
     with pytest.raises(fw.BadInput, match=message) as caught:
-        fw.recommend(truth.federation("common", 0), **given, out=tmp_path / "out")
+        fw.recommend(truth.federation("common", 0), **call, out=tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out" / "runs").exists()
 

@@ -40,7 +40,7 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
         train.main(key)
     results.write(folder)
 
-    def said() -> tuple[list[str], str, str]:
+    def page_of() -> tuple[list[str], str, str]:
         stage.main()
         return (
             leaderboard.stale(results.load_study(folder)),
@@ -48,11 +48,11 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
             (folder / "report.html").read_text(),
         )
 
-    stale, text, page = said()
+    stale, text, page = page_of()
     assert stale == []
     assert "other settings" not in text + page
     write_params(methods={"fedprox": {"mu": 0.5}})
-    stale, text, page = said()
+    stale, text, page = page_of()
     assert stale == [RUN]
     assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro" in text
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page

@@ -209,5 +209,5 @@ def test_another_process_and_hash_seed_give_the_same_bits() -> None:
         )
         for seed in ("1", "2")
     ]
-    said = {process.communicate()[0].strip() for process in running}
-    assert said == {digest(reference("digits-fedaghn"))}
+    digests = {process.communicate()[0].strip() for process in running}
+    assert digests == {digest(reference("digits-fedaghn"))}

@@ -205,8 +205,8 @@ def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.M
     plugins.load()
     assert "lines" in DATASETS
     assert plugins.installed() == {"bench_installed": place}
-    found = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
-    assert found == {"__init__.py", "own.py", "parts.py"}
+    files = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
+    assert files == {"__init__.py", "own.py", "parts.py"}
 
 
 def test_other_installed_packages_are_no_plug_ins(tmp_path: Path) -> None:

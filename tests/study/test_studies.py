@@ -172,8 +172,8 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
     for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
         studies.use("fedsheafhn/table1", *words)
-    said = capsys.readouterr().out.splitlines()
-    assert [line.endswith("reproduce it with: dvc repro") for line in said] == [True] * 3
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.endswith("reproduce it with: dvc repro") for line in lines] == [True] * 3
     spec.PARAMS.write_text(spec.PARAMS.read_text().replace("rounds: 100", "rounds: 101", 1))
     with pytest.raises(BadInput, match="save it as"):
         studies.use("quick")
@@ -327,8 +327,8 @@ def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
         run = study.run(f"photo-{name}-{method}")
         train, task = run.train, run.task
         assert (train.client_optimizer, train.averaging, run.evaluate.point) == ("kept", "uniform", "post")
-        found = (train.weight_decay, task.model["dropout"], train.epochs, task.partition["seed"])
-        assert (*found, task.partition["split"]["train"]) == expected
+        values = (train.weight_decay, task.model["dropout"], train.epochs, task.partition["seed"])
+        assert (*values, task.partition["split"]["train"]) == expected
     assert study.run("photo-fedpub-fedpub").options["detached"]
     fresh = study.run("photo-fresh-local")
     assert (fresh.train.client_optimizer, fresh.train.averaging) == ("fresh", "size")

@@ -16,8 +16,8 @@ PER_ROW = ("split", "time", "recording", "group")  # options that may be names o
 
 def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     """Options that are names of columns of `table`; the name of a rule is none, unless a column has it."""
-    given = {key: getattr(options, key) for key in PER_ROW if isinstance(getattr(options, key), str)}
-    named = {key: name for key, name in given.items() if key != "split" or name in table}
+    names = {key: getattr(options, key) for key in PER_ROW if isinstance(getattr(options, key), str)}
+    named = {key: name for key, name in names.items() if key != "split" or name in table}
     for name in named.values():
         check_column(table, name)
     return named

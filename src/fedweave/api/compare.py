@@ -207,7 +207,7 @@ def perform(
             first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
             runs = {key: chosen.study.runs[key] for key in keys}
             bar.say(heading(chosen.study, estimate(first, chosen.study) * len(runs) / len(chosen.study.runs)))
-        best = tuned(chosen, folder)
+        best = tuned(chosen, folder, bar.tune)
         for key in keys:
             try:
                 _one(chosen, chosen.study.run(key, best[key]), folder, bar)

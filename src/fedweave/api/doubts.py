@@ -17,6 +17,8 @@ MOST = 20_000  # rows that are looked at
 BINS = 200  # intervals of a column of numbers
 ERROR = 0.01  # share of wrong guesses below which a column alone reveals the label
 CHUNK = 65_536  # rows that are hashed at once
+SAMPLE = 2000  # rows of which the chance of equal rows is estimated
+TOO_MANY = 3  # times as many equal rows as chance makes are duplicates
 
 
 def revealing(
@@ -93,24 +95,41 @@ def duplicates(
 ) -> tuple[str, ...]:
     """A line if test rows are training rows too: the same features and the same class.
 
-    Nothing is said where most rows are the same as others, as in a table of a few categories: there it means nothing.
+    Nothing is said where most rows are the same as others, or where so many equal rows are likely by chance, as in a
+    table of a few categories: there it means nothing.
 
     Args:
         whole: whether a row has all its values [M]; others, which are filled in, are passed over.
     """
     if len(dataset.x) < FEWEST:
         return ()
-    said = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
-    hashes = _hashes(dataset.x, np.asarray(said))
+    targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
+    hashes = _hashes(dataset.x, np.asarray(targets))
     chosen = [np.concatenate(rows[part]) for part in ("train", "test")]
-    train, test = (hashes[part if whole is None else part[whole[part]]] for part in chosen)
+    chosen = [part if whole is None else part[whole[part]] for part in chosen]
+    train, test = (hashes[part] for part in chosen)
     count = int(np.isin(test, train).sum())
     if not count or len(np.unique(train)) < len(train) / 2:
+        return ()
+    alike = _chance(dataset.x[chosen[0]], np.asarray(targets)[chosen[0]])
+    if count < TOO_MANY * len(test) * (1 - (1 - alike) ** len(train)):
         return ()
     return (
         f"{count} of {len(chosen[1])} test rows are training rows too, with the same features and the same label; "
         "drop duplicates before splitting",
     )
+
+
+def _chance(x: np.ndarray, targets: np.ndarray) -> float:
+    """The probability that two rows are equal if their values are independent, estimated from pairs of SAMPLE rows."""
+    order = stream(2, len(x)).permutation(len(x))[:SAMPLE]
+    pairs, chance = len(order) * (len(order) - 1), 1.0
+    for column in (targets[order], *x[order].reshape(len(order), -1).T):
+        counts = np.unique(column, return_counts=True)[1]
+        chance *= float((counts * (counts - 1)).sum() / pairs)
+        if not chance:  # a column of different numbers
+            break
+    return chance
 
 
 def _hashes(x: np.ndarray, labels: np.ndarray) -> np.ndarray:

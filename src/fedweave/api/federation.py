@@ -207,10 +207,10 @@ class Federation:
         Raises:
             BadInput: shapes that do not fit each other, an edge of an unknown node, and as `from_arrays`.
         """
-        given = RowOptions(**{"name": "own-graphs", **options})
+        settings = RowOptions(**{"name": "own-graphs", **options})
         if edges is None:
-            return cls(**subgraphs.of_graphs(graphs, given))
-        return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, given))
+            return cls(**subgraphs.of_graphs(graphs, settings))
+        return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, settings))
 
     @classmethod
     def from_dataset(

@@ -25,7 +25,7 @@ def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
     first = np.cumsum([0, *sizes[:-1]])
     split = options.split
     if not (split is None or isinstance(split, str | Mapping)):
-        split = [part for given in split for part in given]
+        split = [part for labels_of_client in split for part in labels_of_client]
     owner = np.repeat(np.arange(len(parts)), sizes)
     labels = np.concatenate([y for _, _, y in parts])
     arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(named))

@@ -60,7 +60,7 @@ def store(folder: Path, seed: int, state: State) -> None:
         save_tensors(folder / STATE.format(seed), {"state": content})
 
 
-def extended(federation: Federation, given: Data) -> Federation:
+def extended(federation: Federation, arrivals: Data) -> Federation:
     """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
 
     Raises:
@@ -69,7 +69,7 @@ def extended(federation: Federation, given: Data) -> Federation:
     if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
         raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
     graph = federation.dataset.kind == "graph"
-    fresh, encoded = (_fresh_graphs if graph else _fresh)(federation, given)
+    fresh, encoded = (_fresh_graphs if graph else _fresh)(federation, arrivals)
     twice = [name for name in fresh.names if name in federation.names]
     if twice:
         raise BadInput(f"join: client {twice[0]!r} is there already; give newcomers other names")
@@ -92,50 +92,56 @@ def _grown(federation: Federation, fresh: Federation) -> Partition:
     return Partition(**parts, relation=old.relation, names=federation.names + fresh.names)
 
 
-def _fresh_graphs(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]:
+def _fresh_graphs(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
-    options = RowOptions(**{"name": federation.name, "least_classes": 1, **given.options})
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **arrivals.options})
     own = federation.preprocessing
-    if (own is None) != (given.edges is None):
+    if (own is None) != (arrivals.edges is None):
         way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
         raise BadInput(f"join: {federation.name} was made from {way}")
     if own is None:
-        fresh = Federation(**graphs.of_graphs(given.rows, options))
+        fresh = Federation(**graphs.of_graphs(arrivals.rows, options))
         return fresh, fresh.dataset.x
-    used, client, label = [column.name for column in own.columns], given.client or "client", given.label or "label"
-    fresh = Federation(**graphs.of_tables(given.rows, given.edges, given.node, client, label, used, options, own))
+    used, client, label = (
+        [column.name for column in own.columns],
+        arrivals.client or "client",
+        arrivals.label or "label",
+    )
+    fresh = Federation(
+        **graphs.of_tables(arrivals.rows, arrivals.edges, arrivals.node, client, label, used, options, own)
+    )
     return fresh, fresh.dataset.x
 
 
-def _fresh(federation: Federation, given: Data) -> tuple[Federation, np.ndarray]:
+def _fresh(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
-    if given.client is None or given.label is None:
+    if arrivals.client is None or arrivals.label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
     task: dict[str, Any] = {"target": "numbers"} if federation.dataset.targets_are == "numbers" else {}
     channels = federation.dataset.channels
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-    options = RowOptions(**{"name": federation.name, "least_classes": 1, **task, **given.options})
-    if federation.preprocessing is None and not hasattr(given.rows, "columns"):
-        fresh = Federation(**rows.of_arrays(given.rows, given.label, given.client, options))
+    options = RowOptions(**{"name": federation.name, "least_classes": 1, **task, **arrivals.options})
+    if federation.preprocessing is None and not hasattr(arrivals.rows, "columns"):
+        fresh = Federation(**rows.of_arrays(arrivals.rows, arrivals.label, arrivals.client, options))
         return fresh, fresh.dataset.x
     used = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
     if federation.preprocessing is None:
         others = rows.TableOptions(used[len(channels) :])
-        fresh = Federation(**rows.of_table(given.rows, given.client, given.label, others, options))
+        fresh = Federation(**rows.of_table(arrivals.rows, arrivals.client, arrivals.label, others, options))
         return fresh, fresh.dataset.x
     own = federation.preprocessing
     words = {c.name: list(c.words) or c.buckets for c in own.columns if c.is_text}
     coded = any(column.coded for column in own.columns)
     way = rows.TableOptions(used, coded or None, "client", words)
-    fresh = Federation(**rows.of_table(given.rows, given.client, given.label, way, options))
+    fresh = Federation(**rows.of_table(arrivals.rows, arrivals.client, arrivals.label, way, options))
     assert fresh.preprocessing is not None
     pairs = zip(own.columns, fresh.preprocessing.columns, strict=True)
     grown = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
-    owner = np.zeros(len(given.rows), dtype=np.int64)
+    owner = np.zeros(len(arrivals.rows), dtype=np.int64)
     for i in range(len(fresh)):
         owner[np.concatenate([getattr(fresh.partition, part)[i] for part in PARTS])] = len(federation) + i
-    return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(given.rows, owner))
+    return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(arrivals.rows, owner))
 
 
 def _joined(federation: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
@@ -163,24 +169,24 @@ def _preprocessing(dataset: Dataset) -> Preprocessing | None:
 
 def _fixed(federation: Federation) -> Any:
     """The scaling of training with its numbers, so that newcomers change nothing of it."""
-    given = federation.normalize
-    block = dict(given) if hasattr(given, "keys") else {"name": given}
+    arrivals = federation.normalize
+    block = dict(arrivals) if hasattr(arrivals, "keys") else {"name": arrivals}
     if block["name"] == "standard":
-        scaling = data.fit_scaling(federation.dataset, federation.partition, given)
+        scaling = data.fit_scaling(federation.dataset, federation.partition, arrivals)
         pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
         block |= dict(zip(("mean", "std"), pair, strict=True))
     if federation.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
-        offset, unit = data.fit_units(federation.dataset, federation.partition, given)
+        offset, unit = data.fit_units(federation.dataset, federation.partition, arrivals)
         block["targets"] = {"offset": offset[0].astype(float).tolist(), "unit": unit[0].astype(float).tolist()}
-    return block if len(block) > 1 else given
+    return block if len(block) > 1 else arrivals
 
 
-def join(result: "MethodResult", federation: Federation, given: Data, rounds: int, freeze: bool, out: Any) -> Any:
+def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds: int, freeze: bool, out: Any) -> Any:
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
     _check(result, federation, rounds)
-    grown = extended(federation, given)
+    grown = extended(federation, arrivals)
     run = serving.run_of(dict(result.run.info))
     task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
     before = result.run.info["spec"]["train"]["rounds"]

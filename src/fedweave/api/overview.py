@@ -21,10 +21,12 @@ def line(made: "Federation") -> str:
     rows = "nodes" if dataset.kind == "graph" else "windows" if dataset.channels else "rows"
     count = dataset.x.size if dataset.kind == "series" else len(dataset.x)
     unit = "value" if size == "1" else "values"
-    said = f", {dataset.classes} classes" if dataset.classes else ""
+    content = f", {dataset.classes} classes" if dataset.classes else ""
     if dataset.targets is not None:
-        said = f", forecasts of {dataset.outputs // len(dataset.channels)} steps" if dataset.channels else ", numbers"
-    return f"Federation {made.name!r}: {len(made)} clients, {count} {rows} of {size} {unit}{said}"
+        content = (
+            f", forecasts of {dataset.outputs // len(dataset.channels)} steps" if dataset.channels else ", numbers"
+        )
+    return f"Federation {made.name!r}: {len(made)} clients, {count} {rows} of {size} {unit}{content}"
 
 
 def table(made: "Federation") -> "pd.DataFrame":

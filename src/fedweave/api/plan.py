@@ -172,12 +172,12 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
-    entries = [(given, *_method(one)) for given, one in pairs]
+    entries = [(label, *_method(one)) for label, one in pairs]
     counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
-    for given, method, options in entries:
+    for label, method, options in entries:
         suffix = ",".join(f"{key}={value}" for key, value in options.items())
-        name = given or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
+        name = label or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
         if name in named:
             raise BadInput(
                 f"methods: {name!r} is there twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
@@ -255,10 +255,10 @@ def _task(
 
 def _tune(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
     """The tuning budget; its seeds are none of the comparison's."""
-    given: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
+    label: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
     used = _seeds(seeds)
     spare = next(seed for seed in range(1000, 2000 + len(used)) if seed not in used)
-    return {"seeds": [spare], **given, "spaces": {**_spaces(methods), **given.get("spaces", {})}}
+    return {"seeds": [spare], **label, "spaces": {**_spaces(methods), **label.get("spaces", {})}}
 
 
 def _spaces(methods: set[str]) -> dict[str, Any]:

@@ -56,6 +56,10 @@ class Bar:
         if self.visible:
             self.bar.write(line)
 
+    def tune(self, ended: int, trials: int) -> None:
+        """Searches come before the rounds."""
+        self.bar.set_description(f"tuning: {ended} of {trials} trials")
+
     def begin(self, method: str, extra: int) -> None:
         """One more method is about to run, for `extra` rounds above what was planned."""
         self.bar.set_description(method)

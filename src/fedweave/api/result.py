@@ -193,11 +193,11 @@ class MethodResult:
         """
         from fedweave.api import newcomers
 
-        given = newcomers.Data(rows, client, label, options, edges, node)
+        arrivals = newcomers.Data(rows, client, label, options, edges, node)
         federation = self.comparison.federation if federation is None else federation
         if federation is None:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
-        made: MethodResult = newcomers.join(self, federation, given, rounds, freeze, out)
+        made: MethodResult = newcomers.join(self, federation, arrivals, rounds, freeze, out)
         return made
 
     def _predictor(self, model: Any) -> Predictor:

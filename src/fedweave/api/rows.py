@@ -54,10 +54,10 @@ class TableOptions:
             BadInput: a column that is no feature.
         """
         listed = [self.text] if isinstance(self.text, str) else self.text
-        given = dict(listed) if isinstance(listed, Mapping) else dict.fromkeys(listed, HASHED)
-        for name in given:
+        vocabularies = dict(listed) if isinstance(listed, Mapping) else dict.fromkeys(listed, HASHED)
+        for name in vocabularies:
             choose(name, chosen, "text")
-        return given
+        return vocabularies
 
 
 def of_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def of_table(
     encoded = preprocessing.encode(table, arrangement.owner)
     numbers, scaled = arrangement.numbers, "standard" if columns.pooled else "standard_client"
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
-    said = [SCALED[scaled]] * has_numbers + [UNITS[columns.preprocess]] * (numbers is not None)
+    sentences = [SCALED[scaled]] * has_numbers + [UNITS[columns.preprocess]] * (numbers is not None)
     dataset = _dataset(
-        arrays.as_images(encoded), arrangement, options, " ".join(said),
+        arrays.as_images(encoded), arrangement, options, " ".join(sentences),
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
     )  # fmt: skip
     if numbers is not None and not columns.pooled:
@@ -165,21 +165,21 @@ def of_stored(
     Raises:
         BadInput: an array is not there, or an option is one of tables.
     """
-    given = dict(options)
-    features = given.pop("features", None)
-    table_only = next((key for key in ("embed", "preprocess", "text") if key in given), None)
+    arguments = dict(options)
+    features = arguments.pop("features", None)
+    table_only = next((key for key in ("embed", "preprocess", "text") if key in arguments), None)
     if table_only:
         raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
-    named = {key: given[key] for key in PER_ROW if isinstance(given.get(key), str)}
+    named = {key: arguments[key] for key in PER_ROW if isinstance(arguments.get(key), str)}
     named = {key: name for key, name in named.items() if key != "split" or name in stored}
     label = label if isinstance(label, str) else label[0]
     chosen = features if isinstance(features, str) else features[0] if features else "x"
-    alone = features is None and given.get("window") is not None and chosen not in stored
+    alone = features is None and arguments.get("window") is not None and chosen not in stored
     for name in (*([] if alone else [chosen]), client, label, *named.values()):
         if name not in stored:
             raise BadInput(f"arrays: there is no {name!r}; the file has {', '.join(stored)}")
-    given |= {key: stored[name] for key, name in named.items()}
-    return of_arrays(None if alone else stored[chosen], stored[label], stored[client], RowOptions(**given))
+    arguments |= {key: stored[name] for key, name in named.items()}
+    return of_arrays(None if alone else stored[chosen], stored[label], stored[client], RowOptions(**arguments))
 
 
 def of_images(

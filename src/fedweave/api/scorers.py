@@ -1,7 +1,9 @@
 """What users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
 
+import inspect
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from fedweave.metrics import METRICS, Metric
 from fedweave.registry import definition
 from fedweave.study import plugins
 
+UNNAMED = ("num_classes", "num_labels", "num_outputs", "validate_args")  # fixed by the data, or without effect
 WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
@@ -35,24 +38,38 @@ def named_metric(metric: Any) -> str | None:
     return made.name
 
 
-def _made(given: Any) -> Metric:
+def _made(entry: Any) -> Metric:
     """A metric of a function, or of a scorer, which asks an estimator for its answers."""
-    if isinstance(given, type) or not callable(given):
-        raise BadInput(f"metric: {given!r} is no metric; {WAY}")
-    if _is_scorer(given):
-        score = getattr(given, "_score_func", None)
-        return Metric(f"sklearn_{getattr(score, '__name__', 'scorer')}", Scored(given))
-    name = getattr(given, "__name__", type(given).__name__)
-    if type(given).__module__.startswith("torchmetrics."):
-        higher = getattr(given, "higher_is_better", None)
-        return Metric(f"torchmetrics_{name}", Collected(given), higher_is_better=higher is not False)
+    if isinstance(entry, type) or not callable(entry):
+        raise BadInput(f"metric: {entry!r} is no metric; {WAY}")
+    if _is_scorer(entry):
+        score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
+        return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", Scored(entry))
+    name = getattr(entry, "__name__", type(entry).__name__)
+    if type(entry).__module__.startswith("torchmetrics."):
+        higher = getattr(entry, "higher_is_better", None)
+        name = f"torchmetrics_{name}{_suffix(_arguments(entry))}"
+        return Metric(name, Collected(entry), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
-    return Metric(name, given, higher_is_better=bool(getattr(given, "higher_is_better", True)))
+    return Metric(name, entry, higher_is_better=bool(getattr(entry, "higher_is_better", True)))
 
 
-def _is_scorer(given: Any) -> bool:
-    return not hasattr(given, "__name__") and type(given).__module__.startswith("sklearn.metrics")
+def _suffix(options: Mapping[str, Any]) -> str:
+    """Options as a part of a name, so that two metrics of one class have two names in every process."""
+    return "".join(re.sub(r"\W", "_", f"_{key}_{value}") for key, value in sorted(options.items()))
+
+
+def _arguments(metric: Any) -> dict[str, Any]:
+    """The arguments of a metric of torchmetrics that are not the defaults of its class."""
+    signature = inspect.signature(type(metric).__init__).parameters
+    values = {name: getattr(metric, name, one.default) for name, one in signature.items() if name not in UNNAMED}
+    plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    return {name: value for name, value in plain.items() if value != signature[name].default}
+
+
+def _is_scorer(entry: Any) -> bool:
+    return not hasattr(entry, "__name__") and type(entry).__module__.startswith("sklearn.metrics")
 
 
 class Scored:

@@ -51,7 +51,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
             other.
     """
     rule, shares = _rule(options, classes=y is not None)
-    rows = _by_rule(owner, y, names, rule, shares, options) if rule else _given(owner, names, options)
+    rows = _by_rule(owner, y, names, rule, shares, options) if rule else _listed(owner, names, options)
     parts = [mine for part in PARTS for mine in rows[part]]
     taken = np.bincount(np.concatenate(parts), minlength=len(owner))
     if taken.max() > 1:  # whatever the rule was: a row in two parts makes every score wrong
@@ -95,10 +95,10 @@ def _rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float
 
 
 def _refuse(because: str, **useless: bool) -> None:
-    given = next((name for name, there in useless.items() if there), None)
-    if given:
+    option = next((name for name, there in useless.items() if there), None)
+    if option:
         raise BadInput(
-            f"{given}: {because}, which does not use it; leave one out, or give shares as split={{'train': 0.7, ...}}"
+            f"{option}: {because}, which does not use it; leave one out, or give shares as split={{'train': 0.7, ...}}"
         )
 
 
@@ -191,7 +191,7 @@ def _of_clients(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.ndar
     return np.split(ordered, np.cumsum(np.bincount(owner[rows], minlength=count))[:-1])
 
 
-def _given(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+def _listed(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
     """Parts that the user names, with validation rows from the training ones where none is named."""
     split = options.split
     label = _from_rows(split, len(owner)) if isinstance(split, Mapping) else _labels(split, len(owner))
@@ -224,10 +224,10 @@ def _labels(split: Any, count: int) -> np.ndarray:
 def _from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
     """A label per row, empty for rows that no part names."""
     label = np.full(count, "", dtype=object)
-    for part, given in split.items():
+    for part, rows_of_part in split.items():
         if part not in PARTS:
             raise BadInput(f"split: {part!r} is unknown; choices: {', '.join(PARTS)}")
-        rows = np.asarray(given)
+        rows = np.asarray(rows_of_part)
         rows = np.flatnonzero(rows) if rows.dtype == bool and rows.shape == (count,) else rows
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer) or not len(rows):
             raise BadInput(f"split: {part!r} must be a share, or a list of row numbers that is not empty")

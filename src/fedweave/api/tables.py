@@ -196,19 +196,19 @@ def fit_columns(
     )
 
 
-def _text(column: "pd.Series[Any]", name: str, given: int | Sequence[str]) -> Column:
+def _text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:
     """A column of texts.
 
     Raises:
         BadInput: no number of hashes, and no words.
     """
     missing = int(column.isna().sum())
-    if isinstance(given, int) and not isinstance(given, bool) and 2 <= given <= MOST_LEVELS:
-        return Column(name, missing=missing, buckets=given)
-    words = () if isinstance(given, int | str) else tuple(str(word).lower() for word in given)
+    if isinstance(option, int) and not isinstance(option, bool) and 2 <= option <= MOST_LEVELS:
+        return Column(name, missing=missing, buckets=option)
+    words = () if isinstance(option, int | str) else tuple(str(word).lower() for word in option)
     if not words or len({*words}) < len(words) or not all(words):
         raise BadInput(
-            f"text: {name!r} has {given!r}; give a number of hashes such as {HASHED}, or a list of different words"
+            f"text: {name!r} has {option!r}; give a number of hashes such as {HASHED}, or a list of different words"
         )
     return Column(name, missing=missing, words=words)
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from fedweave.runs import parallel
 from fedweave.study import search_spaces
 
 
-def tuned(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
+def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[str, dict[str, Any]]:
     """The best values of every run, empty where nothing is searched for; trials in `folder` are not made again.
+
+    Args:
+        show: gets how many trials have ended, and how many there are in all.
 
     Raises:
         BadInput: Optuna is not installed.
@@ -22,31 +26,50 @@ def tuned(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
     study = plan.study
     if not study.tune.trials:
         return {key: {} for key in study.runs}
-    try:
-        from fedweave.pipelines.searching import search
-        from fedweave.pipelines.stages import tune
-    except ImportError as error:
-        way = "pip install 'fedweave[pipeline]', or use tune=0"
-        raise BadInput(f"tune: {study.tune.trials} trials need Optuna ({error}); {way}") from error
+    search, record_of = _optuna(study.tune.trials)
     keys = [key for key in study.runs if search_spaces.entries(study, key)]
     inputs = tuple(plan.inputs)
 
     def root(key: str) -> Path:
         return folder / ".fedweave" / plan.code(key)
 
-    waiting = [key for key in keys if search.find(study, key, inputs, root(key)).left]
+    counts = {key: search.find(study, key, inputs, root(key)).left for key in keys}
+    total = len(keys) * study.tune.trials
+
+    def receive(message: tuple[str, int]) -> None:
+        counts.update([message])
+        show(total - sum(counts.values()), total)
+
+    inbox = parallel.Inbox(receive)
+
+    def perform(key: str) -> None:
+        search.perform(study, key, inputs, root(key), lambda left: inbox.post((key, left)))
+
+    waiting = [key for key, left in counts.items() if left]
     workers = min(parallel.cores(), study.tune.workers, len(waiting))
     if workers > 1:
-        parallel.side_by_side(lambda key: search.perform(study, key, inputs, root(key)), waiting, workers)
+        show(total - sum(counts.values()), total)
+        parallel.side_by_side(perform, waiting, workers, inbox=inbox)
     best: dict[str, dict[str, Any]] = {}
     for key in study.runs:
         record: dict[str, Any] = {"run": key, "best": {}}
         place = folder / "tuned" / study.runs[key].task
         if key in keys:
-            search.perform(study, key, inputs, root(key))  # what the processes have left, if one of them died
+            perform(key)  # what the processes have left, if one of them died
             with contextlib.redirect_stdout(io.StringIO()):
-                record = tune.record(search.find(study, key, inputs, root(key)))
+                record = record_of(search.find(study, key, inputs, root(key)))
             write_atomic(place / "trials" / f"{key}.json", json.dumps(record, indent=2) + "\n")
         best[key] = record["best"]
         write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best[key]}, indent=2) + "\n")
     return best
+
+
+def _optuna(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
+    """(the module of searches, the record of one of them)."""
+    try:
+        from fedweave.pipelines.searching import search
+        from fedweave.pipelines.stages import tune
+    except ImportError as error:
+        way = "pip install 'fedweave[pipeline]', or use tune=0"
+        raise BadInput(f"tune: {trials} trials need Optuna ({error}); {way}") from error
+    return search, tune.record

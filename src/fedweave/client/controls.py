@@ -14,14 +14,14 @@ def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
     Of classes: their shares in the training rows, of which the largest is the most frequent class. Of numbers: the mean
     of the training targets. Of forecasts: the last value of the window, repeated, and the mean of the training targets.
     """
-    known = task.targets(data, data.train[data.train >= 0])
+    targets = task.targets(data, data.train[data.train >= 0])
     if task.targets_are == "classes":
-        counts = torch.bincount(known, minlength=int(data.arrays["y"].max()) + 1).to(task.dtype)
+        counts = torch.bincount(targets, minlength=int(data.arrays["y"].max()) + 1).to(task.dtype)
         return {"Majority class": (counts / counts.sum()).expand(len(rows), -1)}
-    mean = known.mean().expand(len(rows), *known.shape[1:])
+    mean = targets.mean().expand(len(rows), *targets.shape[1:])
     if isinstance(task, RowForecast):
-        mean = known.mean(0).expand(len(rows), -1)
-        return {"Last value": task.last(data, rows, known.shape[1]), "Training mean": mean}
+        mean = targets.mean(0).expand(len(rows), -1)
+        return {"Last value": task.last(data, rows, targets.shape[1]), "Training mean": mean}
     if not isinstance(task, Forecast):
         return {"Training mean": mean}
     last = data.arrays["x"].reshape(-1)[rows + task.window - 1]

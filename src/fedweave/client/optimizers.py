@@ -34,8 +34,8 @@ class Memory:
         """The name of the phase, and the state that `solver` continues from; `state` where nothing is kept yet."""
         name = str(self.calls) if phase is None else phase
         self.calls += phase is None
-        kept = self.states.get(name)
-        return name, state if kept is None else solver.resumed(kept, params)
+        earlier = self.states.get(name)
+        return name, state if earlier is None else solver.resumed(earlier, params)
 
 
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)

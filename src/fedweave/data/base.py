@@ -171,9 +171,9 @@ def _check_targets(name: str, dataset: Dataset) -> None:
     _require(shaped and targets.shape[1] > 0, f"{name}: targets must be [{len(dataset.x)}, K], of images or vectors")
     good = targets.dtype == np.float32 and bool(np.isfinite(targets).all())
     _require(good, f"{name}: targets must be finite float32 numbers; drop the rows without one")
-    known = all(0 <= c < dataset.x.shape[1] for c in channels)
+    inside = all(0 <= c < dataset.x.shape[1] for c in channels)
     whole = not channels or targets.shape[1] % len(channels) == 0
-    _require(known and whole, f"{name}: channels {[*channels]} do not fit x and targets")
+    _require(inside and whole, f"{name}: channels {[*channels]} do not fit x and targets")
 
 
 def _check_categories(name: str, x: np.ndarray, categories: tuple[int, ...]) -> None:

@@ -28,12 +28,12 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     if dataset.channels:
         scaling = fit_scaling(dataset, partition, name)
         return _of_channels(scaling, dataset.channels, clients, width)
-    given = name.get("targets", UNITS[0]) if isinstance(name, Mapping) else UNITS[0]
-    if isinstance(given, Mapping):
-        pair = (np.asarray(given[key], dtype=np.float32) for key in ("offset", "unit"))
+    units = name.get("targets", UNITS[0]) if isinstance(name, Mapping) else UNITS[0]
+    if isinstance(units, Mapping):
+        pair = (np.asarray(units[key], dtype=np.float32) for key in ("offset", "unit"))
         offset, unit = (np.ascontiguousarray(np.broadcast_to(part, (clients, width))) for part in pair)
         return offset, unit
-    way = choose(str(given), UNITS, "normalize.targets")
+    way = choose(str(units), UNITS, "normalize.targets")
     if way == "none":
         return np.zeros((clients, width), np.float32), np.ones((clients, width), np.float32)
     values = dataset.targets.astype(np.float64)

@@ -45,17 +45,17 @@ def class_statistics(task: Task, model: Params, data: ClientData) -> Tree:
     return {"counts": counts, "means": means, "h": p[:, None] * means, "variance": variance}
 
 
-def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, known: Tensor, weight: float) -> RowLosses:
+def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, defined: Tensor, weight: float) -> RowLosses:
     """The task's loss of a row + weight · mean((z − μ_y)²), if the class y has a prototype.
 
     Args:
         prototypes: μ [C, D].
-        known: bool [C], which classes have one.
+        defined: bool [C], which classes have one.
     """
 
     def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         z, y = task.forward(model, data, rows, key, mask, method="features"), task.targets(data, rows)
-        distance = (z - prototypes[y]).square().mean(-1) * known[y]
+        distance = (z - prototypes[y]).square().mean(-1) * defined[y]
         return task.row_loss(task.call(model, z, "classify"), y) + weight * distance
 
     return losses

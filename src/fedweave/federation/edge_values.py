@@ -42,8 +42,8 @@ def edge_values(
     for picked in order.T:
         without = replace(method, control=GraphControl("without", base=method.control, sources=picked))
         gains = (_probe(without, state, federation, seed, executor).losses - whole.losses).tolist()
-        given = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
-        rows = zip(picked.tolist(), given, gains, strict=True)
+        weights = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
+        rows = zip(picked.tolist(), weights, gains, strict=True)
         values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain) in enumerate(rows)]
     return tuple(values)
 

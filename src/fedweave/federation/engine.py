@@ -43,8 +43,8 @@ def train(method: Method, state: State, who: Cohort, executor: Executor, downloa
     ids = who.positions.to(who.federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
 
-    def update(own: Tree, client: ClientState, kept: Tree, data: ClientData) -> Tree:
-        with optimizers.remembering(kept if method.training.keep_optimizer else None) as memory:
+    def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
+        with optimizers.remembering(states if method.training.keep_optimizer else None) as memory:
             done = method.client_update(shared, own, client, data)
         return done, memory.states if memory else {}
 
@@ -75,7 +75,7 @@ def one_round(
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates, kept = train(method, state, who, executor, downloads)
+    shared, own, updates, memory = train(method, state, who, executor, downloads)
 
     def base() -> Tree:
         return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
@@ -89,8 +89,9 @@ def one_round(
         weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
         server = method.aggregate(server, senders, uploads, weights)
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
-    kept = kept if whole else trees.take(kept, rows)
-    after = State(state.round + 1, server, clients, optimizers.put(state.optimizers, senders, kept, federation.clients))
+    memory = memory if whole else trees.take(memory, rows)
+    memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
+    after = State(state.round + 1, server, clients, memory)
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
     traffic = method.traffic(shared, own, updates.upload, len(positions))

@@ -117,8 +117,8 @@ class GraphControl:
         """
         recorded = self.stored.get(self.seed, self.stored.get(None))
         if recorded is None:
-            known = ", ".join(map(str, self.stored))
-            raise BadInput(f"graph: the replayed run has no graphs of seed {self.seed}; it has those of {known}")
+            seeds = ", ".join(map(str, self.stored))
+            raise BadInput(f"graph: the replayed run has no graphs of seed {self.seed}; it has those of {seeds}")
         graph = recorded.at(self.round)
         missing = clients - graph.shape[-1]
         if missing > 0:

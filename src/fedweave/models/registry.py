@@ -65,11 +65,11 @@ def build(
         BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model without
             parameters.
     """
-    known = options(name)
+    choices = options(name)
     for option in arguments:
-        if not known:
+        if not choices:
             raise BadInput(f"model.{option}: unknown; {name} has no options")
-        choose(option, known, f"model ({name}): option")
+        choose(option, choices, f"model ({name}): option")
     if categories and not MODELS[name].embeds:
         able = ", ".join(sorted(other for other, cls in MODELS.items() if cls.embeds))
         raise BadInput(

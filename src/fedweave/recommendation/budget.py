@@ -40,15 +40,15 @@ def size(traffic: Any) -> float:
     return _number(traffic, SIZE, "traffic", 'a number of bytes, or a text such as "200MB" or "2GB"')
 
 
-def _number(given: Any, units: Mapping[str, float], name: str, way: str) -> float:
-    if given is None:
+def _number(value: Any, units: Mapping[str, float], name: str, way: str) -> float:
+    if value is None:
         return math.inf
-    if isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:
-        return float(given)
-    text = str(given).lower() if isinstance(given, str) else ""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    text = str(value).lower() if isinstance(value, str) else ""
     if re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text):
         return float(text)
     parts = PART.findall(text)
     if not parts or PART.sub("", text) or any(unit not in units for _, unit in parts):
-        raise BadInput(f"{name}: {shown(given)} is no {'time' if name == 'budget' else 'size'}; give {way}")
+        raise BadInput(f"{name}: {shown(value)} is no {'time' if name == 'budget' else 'size'}; give {way}")
     return float(sum(float(number) * units[unit] for number, unit in parts))

@@ -76,12 +76,12 @@ def recommend(
     >>> advice.answer in ("local", "common", "groups", "personal")
     True
     """
-    asked = _asked(locals())
+    request = _checked(locals())
     temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
     folder = Path(temporary.name if temporary else str(out))
     with user_errors():
         check_writable(folder)
-        call = Call(federation, asked, folder, progress, tuple(callbacks))
+        call = Call(federation, request, folder, progress, tuple(callbacks))
         return call.result(temporary)
 
 
@@ -91,7 +91,7 @@ def load(folder: Path | str) -> Recommendation:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """The checked arguments of `recommend`.
 
     Attributes:
@@ -112,27 +112,27 @@ class Asked:
     notes: list[str] = field(default_factory=list)
 
 
-def _asked(given: Mapping[str, Any]) -> Asked:
+def _checked(arguments: Mapping[str, Any]) -> Request:
     """The arguments of `recommend`, checked."""
-    federation = given["federation"]
+    federation = arguments["federation"]
     if not isinstance(federation, Federation):
         raise BadInput(
             f"recommend(): {type(federation).__name__} is no federation; make one with Federation.from_arrays"
         )
     for name in ("rounds", "seeds", "settings"):
-        if type(given[name]) is not int or given[name] < 1:
-            raise BadInput(f"{name}: {given[name]!r} must be a whole number, at least 1")
-    limit, most = budget.seconds(given["budget"]), budget.size(given["traffic"])
-    schedule = Schedule(given["settings"], given["rounds"], tuple(range(given["seeds"])))
-    options = {name: given[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
-    train = {"rounds": given["rounds"], **given["train"]}
-    entered = candidates.entries(given["methods"])
+        if type(arguments[name]) is not int or arguments[name] < 1:
+            raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")
+    limit, most = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
+    schedule = Schedule(arguments["settings"], arguments["rounds"], tuple(range(arguments["seeds"])))
+    options = {name: arguments[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
+    train = {"rounds": arguments["rounds"], **arguments["train"]}
+    entered = candidates.entries(arguments["methods"])
     refused = candidates.suited(federation, entered, {**options, "seeds": schedule.seeds, "train": train})
-    if given["methods"] is not None and refused:
+    if arguments["methods"] is not None and refused:
         raise BadInput(next(iter(refused.values())))
     entered = {name: one for name, one in entered.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return Asked(entered, options, train, limit, most, schedule, notes)
+    return Request(entered, options, train, limit, most, schedule, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +141,13 @@ class Call:
 
     Attributes:
         federation: all data; the race and the learning curve get `hidden`, which has no test rows.
-        asked: the arguments.
+        request: the arguments.
         folder: of the results.
         progress, callbacks: as of `compare`.
     """
 
     federation: Federation
-    asked: Asked
+    request: Request
     folder: Path
     progress: bool
     callbacks: tuple[Callback, ...]
@@ -155,11 +155,11 @@ class Call:
     def result(self, temporary: Any) -> Recommendation:
         """Everything from the race to the files."""
         hidden, work = blind(self.federation), self.folder / results_of.FOLDER
-        journal = Journal.of(work, self._request())
-        notes = [*self.asked.notes]
+        journal = Journal.of(work, self._identity())
+        notes = [*self.request.notes]
         schedule = self._schedule(hidden, journal, notes)
-        train = {**self.asked.train, "rounds": schedule.rounds}
-        options = {**self.asked.options, "seeds": schedule.seeds, "train": train}
+        train = {**self.request.train, "rounds": schedule.rounds}
+        options = {**self.request.options, "seeds": schedule.seeds, "train": train}
         with _timed(journal):
             finalists, table = self._race(hidden, journal, schedule, train, notes)
         with _timed(journal):
@@ -176,37 +176,37 @@ class Call:
     @property
     def _alone(self) -> str:
         """The entry that is local training."""
-        return next(name for name, one in self.asked.entries.items() if one.method == CONTROLS[0])
+        return next(name for name, one in self.request.entries.items() if one.method == CONTROLS[0])
 
-    def _request(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """What the results depend on, without the budget of time, which may grow from call to call."""
-        asked = self.asked
+        request = self.request
         return {
             "data": content(self.federation.dataset, self.federation.partition),
             "normalize": str(self.federation.normalize),
-            "entries": [one.plain() for one in asked.entries.values()],
-            "options": {name: str(value) for name, value in asked.options.items()},
-            "train": {**asked.train}, "bytes": asked.bytes, "schedule": asdict(asked.schedule),
+            "entries": [one.plain() for one in request.entries.values()],
+            "options": {name: str(value) for name, value in request.options.items()},
+            "train": {**request.train}, "bytes": request.bytes, "schedule": asdict(request.schedule),
         }  # fmt: skip
 
     def _schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
         """What is trained: decided at the first call, from a few rounds of every method."""
-        wanted = self.asked.schedule
+        planned = self.request.schedule
         if journal.schedule is None:
-            train = {"seeds": race.SEEDS, "train": self.asked.train}
+            train = {"seeds": race.SEEDS, "train": self.request.train}
             with _timed(journal):
-                made = candidates.arranged(hidden, [*self.asked.entries.values()], {**self.asked.options, **train})
-                measured = costs.measured(made, self.asked.entries)
-            schedule = costs.scheduled(measured, wanted, self.asked.seconds)
+                made = candidates.arranged(hidden, [*self.request.entries.values()], {**self.request.options, **train})
+                measured = costs.measured(made, self.request.entries)
+            schedule = costs.scheduled(measured, planned, self.request.seconds)
             journal.decide(schedule, measured.total(schedule))
-        schedule = journal.schedule or wanted
-        limit = "no limit" if np.isinf(self.asked.seconds) else f"a budget of {duration(self.asked.seconds)}"
-        if (schedule.settings, schedule.rounds) != (wanted.settings, wanted.rounds):
+        schedule = journal.schedule or planned
+        limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {duration(self.request.seconds)}"
+        if (schedule.settings, schedule.rounds) != (planned.settings, planned.rounds):
             notes.append(
-                f"the budget allowed {schedule.rounds} of {wanted.rounds} rounds and {schedule.settings} of "
-                f"{wanted.settings} settings of each method"
+                f"the budget allowed {schedule.rounds} of {planned.rounds} rounds and {schedule.settings} of "
+                f"{planned.settings} settings of each method"
             )
-        count = f"{len(self.asked.entries)} methods with {schedule.settings} settings each"
+        count = f"{len(self.request.entries)} methods with {schedule.settings} settings each"
         self._say(f"{count}, {schedule.rounds} rounds: {duration(journal.estimate)}, with {limit}")
         return schedule
 
@@ -214,11 +214,11 @@ class Call:
         self, hidden: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any], notes: list[str]
     ) -> tuple[list[Candidate], pd.DataFrame]:
         """(finalists and controls with their best settings, the table of all rungs)."""
-        asked, work = self.asked, self.folder / results_of.FOLDER
-        options = {**asked.options, "seeds": race.SEEDS, "train": train}
-        made = candidates.arranged(hidden, [*asked.entries.values()], options)
-        running = candidates.proposed(made, [*asked.entries.values()], schedule.settings)
-        run = race.Race(hidden, asked.options, train, work, asked.bytes, self.progress, self.callbacks)
+        request, work = self.request, self.folder / results_of.FOLDER
+        options = {**request.options, "seeds": race.SEEDS, "train": train}
+        made = candidates.arranged(hidden, [*request.entries.values()], options)
+        running = candidates.proposed(made, [*request.entries.values()], schedule.settings)
+        run = race.Race(hidden, request.options, train, work, request.bytes, self.progress, self.callbacks)
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
             self._say(f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rounds(share)} rounds")

@@ -18,18 +18,18 @@ def below_controls(study: Study, tables: Tables) -> tuple[list[str], bool]:
 
     These are comparisons of numbers: a rule has no seeds, so no test and no claim belongs to it.
     """
-    found: list[tuple[str, bool]] = []
+    sentences: list[tuple[str, bool]] = []
     for task, runs in by_task(study).items():
         board = tables.board[tables.board["task"] == task]
         rules = tables.controls[(tables.controls["task"] == task) & (tables.controls["kind"] == RULE)]
-        found += _sentences(task, board, rules, runs[0].higher_is_better)
-    led = [task for task, leader in found if leader]
+        sentences += _sentences(task, board, rules, runs[0].higher_is_better)
+    led = [task for task, leader in sentences if leader]
     if len(led) > SPELLED:
         count = tables.board["task"].nunique()
         line = f"ON {len(led)} OF {count} TASKS EVERY METHOD IS WORSE THAN A RULE WITHOUT A MODEL (table controls.csv)."
         return [line], True
-    lines = [sentence for sentence, leader in sorted(found, key=lambda one: not one[1])]
-    return lines if len(lines) <= SPELLED else [line for line, leader in found if leader], bool(led)
+    lines = [sentence for sentence, leader in sorted(sentences, key=lambda one: not one[1])]
+    return lines if len(lines) <= SPELLED else [line for line, leader in sentences if leader], bool(led)
 
 
 def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool) -> Iterator[tuple[str, bool]]:
@@ -39,18 +39,19 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
         sign = 1.0 if higher else -1.0
         worse = list(finite[sign * finite["mean"] < sign * rule["mean"]]["method"])
         metric = str(rule["metric"])
-        said = f"{rule['control']} ({format_score(rule['mean'], np.nan, metric)}{unit(metric)})"
+        control = f"{rule['control']} ({format_score(rule['mean'], np.nan, metric)}{unit(metric)})"
         if worse and len(worse) == len(finite):
             best = finite.iloc[0]
             score = format_score(best["mean"], np.nan, metric)
             yield (
-                f"{task}: EVERY METHOD IS WORSE THAN THE CONTROL {said}; the best, {best['method']}, has {score}.",
+                f"{task}: EVERY METHOD IS WORSE THAN THE CONTROL {control}; the best, {best['method']}, has {score}.",
                 True,
             )
         elif worse:
             verb = "is" if len(worse) == 1 else "are"
             yield (
-                f"{task}: {len(worse)} of {len(finite)} methods {verb} worse than the control {said}: {listed(worse)}.",
+                f"{task}: {len(worse)} of {len(finite)} methods {verb} worse than the control {control}: "
+                f"{listed(worse)}.",
                 False,
             )
 
@@ -71,12 +72,12 @@ def upper_bound(study: Study, tables: Tables) -> list[str]:
         best, gap = _gap(row, tables.board)
         if np.isfinite(gap):
             metric = str(row["metric"])
-            size, score = (format_score(value, np.nan, metric) + unit(metric) for value in (abs(gap), row["mean"]))
-            place = f"{size} below" if gap > 0 else f"{size} above" if gap < 0 else "equal to"
-            told = "it" if gap else f"{row['control']}"
+            size, score = (format_score(value, np.nan, metric) for value in (abs(gap), row["mean"]))
+            size += " points" if unit(metric) else ""
+            place = "equal to it" if not gap else f"{size} {'worse' if gap > 0 else 'better'}"
             lines.append(
                 f"{row['task']}: {row['control']}, one model on the pooled rows of all clients, is not federated and "
-                f"has {score}; the best method, {best}, is {place} {told}."
+                f"has {score}{unit(metric)}; the best method, {best}, is {place}."
             )
     return lines
 

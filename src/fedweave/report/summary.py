@@ -213,8 +213,8 @@ def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
             if word := outcome(test, test["method"]):
                 ends = (f"{test[name]:+.2f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high"))
                 words[word].append("{} ({}, {} to {})".format(test["other"], *ends))
-        said = [f"{LEARNED[word]} {listed(names)}" for word, names in words.items() if names]
-        sentences.append(f"{task}: {'; '.join(said)}.")
+        clauses = [f"{LEARNED[word]} {listed(names)}" for word, names in words.items() if names]
+        sentences.append(f"{task}: {'; '.join(clauses)}.")
     return [Line("Learned graphs", tuple(sentences))] if sentences else []
 
 

@@ -29,10 +29,10 @@ def controls(study: Study) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         run = next((run for run in runs if run.info.get("controls")), None)
-        found = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
-        found += [_pooled(one) for one in study.pooled if one.task == task]
+        parts = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
+        parts += [_pooled(one) for one in study.pooled if one.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
-        rows += sorted(found, key=lambda row: order * row["mean"])
+        rows += sorted(parts, key=lambda row: order * row["mean"])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -53,8 +53,8 @@ def _pooled(run: Run) -> dict[str, Any]:
     scores = chosen(run).pivot(index="seed", columns="client", values="value")
     values = scores.loc[:, scores.notna().any()].to_numpy()
     numbers = selection.headline(values, run.higher_is_better)._asdict() if values.size else {}
-    kept = {name: numbers.get(name, np.nan) for name in ("mean", "client_std", "worst10")}
-    return {**_about(run, run.label), **kept, "clients": values.shape[1], "kind": POOLED}
+    summary = {name: numbers.get(name, np.nan) for name in ("mean", "client_std", "worst10")}
+    return {**_about(run, run.label), **summary, "clients": values.shape[1], "kind": POOLED}
 
 
 def unpooled(task: str, runs: list[Run]) -> str:
@@ -67,11 +67,11 @@ def unpooled(task: str, runs: list[Run]) -> str:
 def unscored(run: Run) -> list[str]:
     """Names of the clients whose test rows do not define the metric in any repetition, though they have test rows."""
     tests = run.evaluations[(run.evaluations["split"] == "test") & (run.evaluations["point"] == run.info["point"])]
-    known = tests["value"].notna().groupby(tests["client"]).any()
+    defined = tests["value"].notna().groupby(tests["client"]).any()
     metric = METRICS.get(run.info["metric"])
     if metric is not None and not metric.needs:
         return []  # it is defined wherever there is a row
-    return [run.client_names[client] for client in known.index[~known]]
+    return [run.client_names[client] for client in defined.index[~defined]]
 
 
 def without_score(task: str, runs: list[Run]) -> str:

@@ -212,8 +212,8 @@ def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None
 def _truth(prepared: PreparedRun) -> dict[str, Any]:
     """What the graph can be compared with: groups, and how much the clients' targets differ."""
     divergence = prepared.federation.divergence
-    known = {} if divergence is None else {"divergence": divergence.cpu().numpy().astype(np.float32)}
-    return {**_groups(prepared), **known}
+    divergences = {} if divergence is None else {"divergence": divergence.cpu().numpy().astype(np.float32)}
+    return {**_groups(prepared), **divergences}
 
 
 def _groups(prepared: PreparedRun) -> dict[str, Any]:

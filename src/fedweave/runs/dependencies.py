@@ -65,9 +65,9 @@ def run_digest(run: Run) -> str:
     return digest(of_run(run))
 
 
-def listed(found: Iterable[Path]) -> Mapping[str, Any]:
+def listed(files: Iterable[Path]) -> Mapping[str, Any]:
     """Digests of files, for a file on which stages depend."""
-    return {label(file): text(file).digest for file in sorted(found)}
+    return {label(file): text(file).digest for file in sorted(files)}
 
 
 def file_digest(path: Path) -> str:

@@ -57,7 +57,7 @@ def build(run: Run, method: Method, federation: Federation) -> GraphControl | No
         return GraphControl("stored", {None: Recorded((0,), _oracle(method, federation, where)[None, None])})
     layers, clients = len(method.task.layers), federation.clients
     if word.kind == "given":
-        return GraphControl("stored", {None: _given(Path(word.source), layers, clients, where)})
+        return GraphControl("stored", {None: _from_file(Path(word.source), layers, clients, where)})
     return GraphControl("stored", _replayed(run, word, layers, clients, where))
 
 
@@ -78,7 +78,7 @@ def _oracle(method: Method, federation: Federation, where: str) -> torch.Tensor:
     return similarity_graph(federation.divergence.cpu().numpy())
 
 
-def _given(path: Path, layers: int, clients: int, where: str) -> Recorded:
+def _from_file(path: Path, layers: int, clients: int, where: str) -> Recorded:
     readers = {".npz": read_npz, ".npy": _alone, ".csv": _csv}
     if path.suffix not in readers:
         raise BadInput(f"{where}: a file of another format; use {FORMATS}")
@@ -126,8 +126,8 @@ def _checked(arrays: Mapping[str, np.ndarray], layers: int, clients: int, where:
     weights = weights[None] if weights.ndim == 3 else weights
     sizes = f"[{clients}, {clients}], [{layers}, {clients}, {clients}]"
     if weights.ndim != 4 or weights.shape[1] not in (1, layers) or weights.shape[2:] != (clients, clients):
-        found = list(weights.shape[1:]) if weights.ndim == 4 else list(weights.shape)
-        raise BadInput(f"{where}: its weights are {found}, and this run needs {sizes}")
+        shape = list(weights.shape[1:]) if weights.ndim == 4 else list(weights.shape)
+        raise BadInput(f"{where}: its weights are {shape}, and this run needs {sizes}")
     if weights.dtype.kind not in "fiub" or not np.isfinite(weights).all() or (weights < 0).any():
         raise BadInput(f"{where}: a weight is negative or no number; weights are at least 0")
     if (empty := np.argwhere(~(weights > 0).any(-1))).size:

@@ -113,8 +113,8 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)
-    kept = prepared.run.evaluate
-    if not (kept.models or kept.predictions):
+    storage = prepared.run.evaluate
+    if not (storage.models or storage.predictions):
         return history
     return replace(history, snapshot=_snapshot(history, report, prepared))
 

@@ -48,8 +48,8 @@ def place(name: str, folder: Path = STUDIES, above: str = "") -> Path:
         BadInput: there is none.
     """
     if not name.endswith((".yaml", ".yml")):
-        known = studies(folder)
-        return known[choose(name, known, f"{above}: like" if above else "study")]
+        entries = studies(folder)
+        return entries[choose(name, entries, f"{above}: like" if above else "study")]
     file = Path(above).parent / name
     if not file.is_file():
         raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
@@ -79,7 +79,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         own["uses"] = plugins.paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        if str(place(other, folder, file)) in (*map(str, map(_known(folder), above)), str(path)):
+        if str(place(other, folder, file)) in (*map(str, map(_resolver(folder), above)), str(path)):
             way = " -> ".join([*map(_short, (*above, file)), other])
             raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
         inherited = merge(inherited, overlay(other, folder, (*above, file)))
@@ -94,7 +94,7 @@ def _short(file: str) -> str:
     return file.removeprefix("studies/").removesuffix(".yaml") if file.startswith("studies/") else file
 
 
-def _known(folder: Path) -> Callable[[str], Path]:
+def _resolver(folder: Path) -> Callable[[str], Path]:
     """Study file as messages call it -> its path."""
     return lambda file: folder / file.removeprefix("studies/") if file.startswith("studies/") else Path(file)
 

@@ -73,12 +73,12 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
 
     def named(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
         def perform() -> None:
-            given = () if alone else objects()
+            arguments = () if alone else objects()
             try:
-                check(*given, *([expected()] if compared else []))
+                check(*arguments, *([expected()] if compared else []))
             except Exception as error:  # whatever the code of a user raises
-                said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-                raise AssertionError(f"{cls.__name__} on {kind}: {check.__doc__} {said}") from error
+                message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+                raise AssertionError(f"{cls.__name__} on {kind}: {check.__doc__} {message}") from error
 
         perform.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
         return perform

@@ -90,13 +90,13 @@ def _census(dataset: Dataset, rows: np.ndarray) -> Census:
 
 def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> Rows:
     """Random disjoint rows for a table of counts [N, C]: one sorted array a client."""
-    given: list[list[np.ndarray]] = [[] for _ in counts]
+    hands: list[list[np.ndarray]] = [[] for _ in counts]
     for c in range(counts.shape[1]):
         mine = rng.permutation(rows[y[rows] == c])
         ends = np.cumsum(counts[:, c])
-        for hand, part in zip(given, np.split(mine[: ends[-1]], ends[:-1]), strict=True):
+        for hand, part in zip(hands, np.split(mine[: ends[-1]], ends[:-1]), strict=True):
             hand.append(part)
-    return tuple(np.sort(np.concatenate(hand)) for hand in given)
+    return tuple(np.sort(np.concatenate(hand)) for hand in hands)
 
 
 def _cut(
