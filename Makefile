@@ -41,7 +41,7 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)
 
-acceptance: $(READY)  ## slow tests from outside: guides and examples as typed, both UIs in a browser, workers, fresh projects
+acceptance: $(READY)  ## slow tests from outside: guides and examples as typed, both UIs in a browser, workers, SLURM, fresh projects
 	@python tools/run_tests.py -m acceptance $(ARGS)
 
 ray: .ray/.ready  ## the tests of Ray, with two nodes, in an environment of their own (.ray)

@@ -15,7 +15,8 @@ import pytest
 from servers import Project, running, until
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import resources, slurm
+from fedweave.pipelines.scheduling import resources, slurm, submissions
+from fedweave.pipelines.scheduling.submissions import Submission
 from tools import slurm as two_nodes
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
@@ -55,12 +56,8 @@ class Login:
         env = {**os.environ, **self.environment}
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
-    def queue(self) -> dict[str, tuple[str, str]]:
-        """Stage -> (state, node) of the jobs in the queue."""
-        from fedweave.pipelines.scheduling import submissions
-
-        rows = self.slurm("squeue", "--array", "--noheader", "--format=%i|%T|%N").split()
-        states = {job: (state, node) for job, state, node in (row.split("|") for row in rows)}
+    def submission(self) -> Submission:
+        """The record of what is submitted."""
         here = Path.cwd()
         os.chdir(self.project.folder)
         try:
@@ -68,7 +65,17 @@ class Login:
         finally:
             os.chdir(here)
         assert submission is not None
-        return {job.task.stage: states.get(job.job, ("", "")) for job in submission.jobs}
+        return submission
+
+    def job(self, stage: str) -> str:
+        """The number of the job of `stage`."""
+        return next(job.job for job in self.submission().jobs if job.task.stage == stage)
+
+    def queue(self) -> dict[str, tuple[str, str]]:
+        """Stage -> (state, node) of the jobs in the queue."""
+        rows = self.slurm("squeue", "--array", "--noheader", "--format=%i|%T|%N").split()
+        states = {job: (state, node) for job, state, node in (row.split("|") for row in rows)}
+        return {job.task.stage: states.get(job.job, ("", "")) for job in self.submission().jobs}
 
     def log(self) -> str:
         """The words of all jobs."""
@@ -133,7 +140,7 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: 
 
 
 def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
-    """A cancelled run starts again from its checkpoint, a killed one on its own; a drained node gets no job."""
+    """A cancelled run goes on when submitted again; one at its limit of time, and a killed one, do so on their own."""
     login.fedweave("submit")
     assert until(lambda: "round 20/60" in login.log(), 240), login.log()
     assert "stages cancelled" in login.fedweave("cancel")
@@ -143,6 +150,9 @@ def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
     login.slurm("scontrol", "update", "NodeName=first", "State=DRAIN", "Reason=test")
     try:
         login.fedweave("submit")
+        assert until(lambda: bool(login.training()), 120)
+        login.slurm("scancel", "--signal=USR2", login.job(f"train@{RUN}"))  # as before the limit of time
+        assert until(lambda: "Restarts=1" in login.slurm("scontrol", "show", "job", login.job(f"train@{RUN}")), 60)
         assert until(lambda: bool(login.training()), 120)
         nodes = {node for state, node in login.queue().values() if state == "RUNNING"}
         os.kill(login.training()[0], signal.SIGKILL)
