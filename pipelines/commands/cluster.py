@@ -109,15 +109,10 @@ def _finish(study: str) -> None:
 @app.command()
 def cancel(study: Study = "") -> None:
     """End the jobs of STUDY; what has finished can still be collected, and checkpoints stay."""
-    from fedweave.pipelines.scheduling import slurm
-
     submission = _open(study)
-    states = submission.states()
-    jobs = [job.job for job in submission.jobs if job.job in states and states[job.job].active]
-    slurm.cancel(submission.executor, jobs)
-    out.print(
-        f"{submission.study}: {len(jobs)} of {len(submission.jobs)} stages cancelled; their jobs end within a minute"
-    )
+    stages = submission.cancel()
+    count = f"{len(stages)} of {len(submission.jobs)} stages cancelled"
+    out.print(f"{submission.study}: {count}; their jobs end within a minute", soft_wrap=True)
     out.print(f"next: fedweave cluster collect {submission.study}, then submit again", soft_wrap=True)
 
 

@@ -163,7 +163,7 @@ def cancel(executor: str, jobs: Sequence[str]) -> None:
         for job in set(jobs):
             _end(job)
     elif jobs:
-        ask("scancel", *sorted(set(jobs)))
+        ask("scancel", "--quiet", *sorted(set(jobs)))  # one that has just ended is no error
 
 
 def _runs(process: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from fedweave.pipelines.scheduling import host, resources, slurm, submissions
+from fedweave.pipelines.scheduling import host, resources, submissions
 from fedweave.pipelines.scheduling.artifacts import Bar
 from fedweave.pipelines.scheduling.submissions import Submission
 
@@ -30,7 +30,7 @@ def on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     try:
         _follow(submission)
     except BaseException:
-        slurm.cancel(submission.executor, list(submission.states()))
+        submission.cancel()
         raise
     done = collection.collect(submission)
     if done.failed:

@@ -63,6 +63,13 @@ class Submission:
         """Job -> what the queue says of it, where it still knows it."""
         return slurm.states(self.executor, {job.job for job in self.jobs})
 
+    def cancel(self) -> list[str]:
+        """End the jobs that wait or run; returns their stages."""
+        states = self.states()
+        active = [job for job in self.jobs if job.job in states and states[job.job].active]
+        slurm.cancel(self.executor, [job.job for job in active])
+        return [job.task.stage for job in active]
+
     def save(self) -> None:
         """Write the record."""
         jobs = [{"job": job.job, **asdict(job.task)} for job in self.jobs]

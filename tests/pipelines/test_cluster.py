@@ -105,8 +105,9 @@ def test_a_cancelled_submission_keeps_what_finished(submit: Callable[[], Submiss
     submission = submit()
     assert until(lambda: "b" in cluster_project.starts(), 120)
     job = job_process(submission)
-    slurm.cancel("local", [job.job for job in submission.jobs])
+    assert submission.cancel() == [job.task.stage for job in submission.jobs]
     assert until(lambda: not job.is_running())
+    assert submission.cancel() == []
     before = {row.job.task.stage for row in collection.progress(submission) if row.state == "finished"}
     done = collection.collect(submission)
     assert set(done.committed) == before
