@@ -59,6 +59,10 @@ ARGUMENTS: dict[str, dict] = {
         "lr_phi": 0.05,
     },
     "cfl": {"eps1": 10.0, "eps2": 0.0, "first_split": 1},
+    "gcfl_plus": {"eps1": 10.0, "eps2": 0.0, "first_split": 1, "sequence": 2},
+    "fedgta": {"threshold": 0.9, "orders": 3},
+    "fedaux": {"tau": 3.0, "sigma": 1.0},
+    "pefll": {"embed_width": 6, "width": 16, "hidden": 1, "server_lr": 0.03},
     "fedala": {"start_epochs": 2},
     "fedcp": {"lam": 0.5},
     "heurfedamp": {"sigma": 5.0, "alpha": 2.0},
@@ -69,6 +73,8 @@ ARGUMENTS: dict[str, dict] = {
     "ditto": {"personal_epochs": 2},
     "fedrep": {"head_epochs": 2},
     "fedamp": {"sigma": 20.0, "alpha": 2.0},
+    "feddbe": {"kappa": 1.0, "momentum": 0.5},
+    "fedem": {"components": 2},
 }
 # On images and nodes every client keeps its optimiser; on rows and series it is a new one every round.
 TRAINING = {
@@ -79,7 +85,7 @@ TRAINING = {
 SOLVERS: dict[str, Solver] = {"nodes": Adam(lr=0.02, weight_decay=5e-4), "images": SGD(lr=0.05, momentum=0.5)}
 
 # Rounds after which a method has learnt the toy, where it is not the default.
-ROUNDS_TO_LEARN: dict[str, int] = {"fedpub": 50, "fedsheafhn": 30}
+ROUNDS_TO_LEARN: dict[str, int] = {"fedgta": 50, "fedpub": 50, "fedsheafhn": 30}
 # Methods whose server starts from draws per client, and the settings under which they are symmetric.
 ASYMMETRIC: dict[str, dict] = {"fedsheafhn": {"dropout": 0.0}}
 

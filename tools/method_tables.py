@@ -17,6 +17,9 @@ from fedweave.settings import Setting
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "methods"
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = "| setting | default | values | search | meaning |\n|---|---|---|---|---|\n"
+SERVER = """
+Its server takes the mean, or a step of `train.server_optimizer`: [server optimisers](README.md#server-optimisers).
+"""
 KINDS = {int: "whole numbers", float: "numbers", bool: "`true`, `false`"}
 
 
@@ -34,12 +37,13 @@ def main() -> None:
 
 
 def filled(text: str, name: str) -> str:
-    """The text of the page of the method `name` with the table of today."""
+    """The text of the page of the method `name` with the table of today, and what its server can do."""
     places = [place[2] for place in TABLE.finditer(text)]
     if places != [name]:
         marker = f"<!-- settings: {name} --> <!-- end -->"
         raise BadInput(f"docs/methods/{name}.md: {len(places)} tables of settings; write the page, with {marker} once")
-    return TABLE.sub(lambda place: place[1] + table(METHODS[name].settings()) + place[3], text)
+    content = table(METHODS[name].settings()) + (SERVER if METHODS[name].server_steps else "")
+    return TABLE.sub(lambda place: place[1] + content + place[3], text)
 
 
 def table(settings: tuple[Setting, ...]) -> str:

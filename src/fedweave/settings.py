@@ -187,6 +187,7 @@ Rate = NonNegative
 Weight = NonNegative
 Positive = Annotated[float, AtLeast(1e-12)]
 Share = Annotated[float, Between(0, 1)]
+Momentum = Annotated[float, Between(0, 0.9999)]
 Dropout = Annotated[float, Between(0, 0.99)]
 Count = Annotated[int, AtLeast(0)]
 Epochs = Annotated[int, AtLeast(0), AtMost(10_000)]

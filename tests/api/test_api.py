@@ -240,6 +240,14 @@ def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not calls
 
 
+def test_one_method_with_two_settings() -> None:
+    """Both run, and their names say the settings."""
+    pair = [fw.methods.Ditto(lam=lam) for lam in (0.5, 1e-5)]
+    compared = fw.compare(people(), pair, rounds=1, seeds=1, **QUIET)
+    names = ("ditto-lam-0_5", "ditto-lam-1e-05")
+    assert [compared[name].settings["method"]["lam"] for name in names] == [0.5, 1e-5]
+
+
 def test_warnings() -> None:
     """Said once each: training was too short, nobody is above the majority, clients are small or few."""
     draws = np.random.default_rng(0)

@@ -240,10 +240,10 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
 def test_unsquared_penalty_has_a_unit_gradient() -> None:
     """∇ weight ‖w − a‖ is weight times the unit vector, 0 at w = a, and several anchors add up."""
     g = torch.Generator().manual_seed(0)
-    a, b = (
-        {n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(2)
+    a, b, w = (
+        {n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(3)
     )
-    w = {n: torch.randn_like(v).requires_grad_() for n, v in a.items()}
+    w = {n: v.requires_grad_() for n, v in w.items()}
     loss = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 0.3), (b, 0.5)])
     grads = torch.autograd.grad(loss(w, torch.zeros(1), dropout_keys.key(0))[0], [*w.values()])
     for name, grad in zip(w, grads, strict=True):

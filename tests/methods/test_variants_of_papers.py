@@ -17,6 +17,7 @@ from fedweave.federation.schedule import Training
 from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.runs.preparation import check_validation
+from fedweave.study.search_spaces import derived
 from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
 from tests.trained import study
@@ -45,6 +46,13 @@ def test_cfl_waits_for_a_tenth_of_the_rounds() -> None:
     cfl = METHODS["cfl"]
     assert [cfl().stages(rounds)[0].method.first_split for rounds in (200, 20, 6)] == [20, 2, 0]
     assert cfl(first_split=7).stages(200)[0].method.first_split == 7
+
+
+def test_spaces_hold_what_a_method_can_use() -> None:
+    """pFedMe's steps on the envelope are stable for lr_p λ < 2; HeurFedAMP's pull is searched, and through λ alone."""
+    pfedme, heurfedamp = (derived(name) for name in ("pfedme", "heurfedamp"))
+    assert pfedme["inner_lr"]["high"] * pfedme["lam"]["high"] < 2
+    assert ("lam" in heurfedamp, "alpha" in heurfedamp) == (True, False)
 
 
 def test_fedamp_never_leaves_the_mixtures() -> None:

@@ -15,11 +15,11 @@ from fedweave.runs import serving
 from tests import trained
 
 # One of each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate,
-# mended graphs.
+# mended graphs, a mixture, a bias of features, prototypes.
 CASES = {
-    "images": {"local": {}, "knn_per": {}, "fedrod": {}, "fedcp": {}},
+    "images": {"local": {}, "knn_per": {}, "fedrod": {}, "fedcp": {}, "fedem": {}, "feddbe": {}, "fedproto": {}},
     "graph": {"fedavg_ft": {}, "fedsage": {"wide": 8, "generator_rounds": 1}, "fedsheafhn": {"enrol_epochs": 1}},
-    "series": {"fedavg": {}},
+    "series": {"fedavg": {}, "fedem": {}},
 }
 
 

@@ -246,7 +246,8 @@ def test_settings_that_hide_each_other(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
-    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'perfedavg'?"), ("AVG_ft", "did you mean 'fedavg_ft'?"),
+    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'perfedavg'?"),
+    ("AVG_ft", "did you mean 'fedavg_ft'?"),
     ("e", "is unknown; choices"),
 ])  # fmt: skip
 def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -> None:

@@ -135,12 +135,11 @@ def _with_control(
     """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
 
     Clients with graphs of their own have no common rows, and targets in units of each client have no common scale. A
-    study of attacks or privacy is about uploads, of which
-    pooled training has none.
+    study of attacks, privacy or the server's optimiser is about uploads, of which pooled training has none.
     """
     pooling = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
     listed = any(METHODS[method].pools for method, _ in named.values())
-    about_uploads = any(train.get(key) for key in ("privacy", "robust"))
+    about_uploads = any(train.get(key) for key in ("privacy", "robust", "server_optimizer"))
     if listed or about_uploads or federation.partition.nodes is not None or not _one_unit(federation):
         return named
     return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
@@ -176,7 +175,7 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
     for label, method, options in entries:
-        suffix = ",".join(f"{key}={value}" for key, value in options.items())
+        suffix = "-".join(re.sub(r"[^\w-]", "_", f"{key}-{value}") for key, value in options.items())
         name = label or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
         if name in named:
             raise BadInput(

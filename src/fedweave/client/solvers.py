@@ -6,7 +6,7 @@ copies that nobody else sees. `fedweave.client.local_training` runs a solver thr
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -145,7 +145,7 @@ class Grouped(Solver):
         group: parameter name -> group.
     """
 
-    solvers: Mapping[str, Solver]
+    solvers: Mapping[str, Solver] = field(hash=False)
     group: Callable[[str], str] = root
 
     def init(self, params: Params) -> Tree:
@@ -176,6 +176,33 @@ class Grouped(Solver):
         }
         new = {name: value for part, _ in done.values() for name, value in part.items()}
         return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
+
+
+@dataclass(frozen=True)
+class Recorder(Solver):
+    """A solver that also adds up the gradients of a round; state {"inner": its own, "sum", "steps"}."""
+
+    inner: Solver
+
+    def init(self, params: Params) -> Tree:
+        steps = next(iter(params.values())).new_zeros(())
+        return {"inner": self.inner.init(params), "sum": trees.tree_map(torch.zeros_like, params), "steps": steps}
+
+    def resumed(self, state: Tree, params: Params) -> Tree:
+        return {**self.init(params), "inner": self.inner.resumed(state["inner"], params)}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        new, inner = self.inner.step(params, grads, state["inner"])
+        return new, {"inner": inner, "sum": trees.tree_map(torch.add, state["sum"], grads), "steps": state["steps"] + 1}
+
+    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        # First, because the inner solver may write to the gradients.
+        torch._foreach_add_([*state["sum"].values()], [*grads.values()])
+        new, inner = self.inner.step_(params, grads, state["inner"])
+        return new, {"inner": inner, "sum": state["sum"], "steps": state["steps"] + 1}
+
+    def stacks(self, state: Tree) -> bool:
+        return self.inner.stacks(state["inner"])
 
 
 def owned(tree: Tree) -> Tree:

@@ -61,9 +61,20 @@ class SplitClient(Method):
 
 
 class GlobalModel(Method):
-    """The server keeps one model (the part that is not private) and averages uploads by training set size."""
+    """The server keeps one model (the part that is not private) and averages uploads by training set size.
+
+    Where it has an optimiser (`train.server_optimizer`), the model takes a step of it on the gradient x − x̂, with x the
+    model and x̂ its successor without an optimiser (Reddi et al., ICLR 2021, arXiv:2003.00295).
+    State: {"model": x}, and {"optimizer": its state} if there is one.
+    """
 
     averages = True
+    server_steps = True
+
+    @property
+    def server_solver(self) -> Solver | None:
+        """The server's optimiser, or None; by default the run's."""
+        return self.training.server
 
     def extras(self, start: Start) -> Params:
         """What the server averages in addition to the model, before round 0; by default nothing."""
@@ -74,13 +85,30 @@ class GlobalModel(Method):
         return mean
 
     def init(self, start: Start) -> Server:
-        return {"model": {**trees.without(start.model, self.local_names), **self.extras(start)}}
+        model = {**trees.without(start.model, self.local_names), **self.extras(start)}
+        solver = self.server_solver
+        return (
+            {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._parameters(model))}
+        )
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        return {"model": self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))}
+        mean = self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))
+        solver = self.server_solver
+        if solver is None:
+            return {"model": mean}
+        old = self._parameters(server["model"])
+        model, state = solver.step(old, trees.sub(old, self._parameters(mean)), server["optimizer"])
+        return {"model": {**mean, **model}, "optimizer": state}
+
+    def _parameters(self, model: Params) -> Params:
+        """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean.
+
+        A method with several models puts a path before the names of the further ones, as "1/norm.running_mean".
+        """
+        return {name: value for name, value in model.items() if name.rpartition("/")[2] not in self.task.buffers}
 
 
 class ClientModels(Weaving):

@@ -122,6 +122,8 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # Whether this server can take a step of an optimiser in place of the mean, as a run may ask for.
+    server_steps: ClassVar[bool] = False
     # Whether one party trains on the rows of all clients. Such a method is a control: an upper bound, not federated.
     pools: ClassVar[bool] = False
     # Whether downloads are mixtures of models by the weights of a graph, so that one source can be left out.

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.client.solvers import Solver
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.random_streams import stream
@@ -28,6 +29,7 @@ class Training:
         average_buffers: BatchNorm statistics travel and are averaged with the model, in methods that average.
         uniform_mean: the server weighs uploads alike, and not by training rows.
         keep_optimizer: every client has one optimiser for the whole run, instead of a new one every round.
+        server: the optimiser of a server that averages, or None for a server that takes the mean.
     """
 
     batch_size: int = 32
@@ -37,6 +39,7 @@ class Training:
     average_buffers: bool = False
     keep_optimizer: bool = False
     uniform_mean: bool = False
+    server: Solver | None = None
 
 
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:

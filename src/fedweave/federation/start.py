@@ -120,4 +120,4 @@ def _enrol(
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
     upload, client, states = executor.each(one, (), who)
-    return Enrolled(deliver_enrolment(upload, who, seed, upload_path), client, states)
+    return Enrolled(deliver_enrolment(upload, who, seed, upload_path, method.public), client, states)

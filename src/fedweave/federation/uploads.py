@@ -47,13 +47,16 @@ class Delivery(NamedTuple):
     rows: Tensor
 
 
-def deliver_enrolment(enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath) -> Tree:
-    """The clients' uploads on joining [P, ...] as they reach the server."""
+def deliver_enrolment(
+    enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
+) -> Tree:
+    """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `deliver`."""
     where, ids = _senders(who)
     if upload_path.privacy:
-        enrolled = upload_path.privacy.protect(
-            enrolled, trees.tree_map(torch.zeros_like, enrolled), ids, seed, who.round
-        )
+        content = trees.without(enrolled, public) if public else enrolled
+        zeros = trees.tree_map(torch.zeros_like, content)
+        hidden = upload_path.privacy.protect(content, zeros, ids, seed, who.round)
+        enrolled = {**enrolled, **hidden} if public else hidden
     attack = who.federation.attack
     return enrolled if attack is None else attack.corrupt(enrolled, where, ids, seed, who.round)
 

@@ -20,6 +20,7 @@ class Central(SplitClient, GlobalModel):
     point = "pre"
     needs = frozenset({"pooled_rows"})
     pools = True
+    server_steps = False
 
     @property
     def statistics(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class HeurFedAMP(ClientModels):
 
     omega: Annotated[Share, LogSpace(0.02, 0.8), "ω, weight of a client's own model; 1 is local training"] = 0.05
     sigma: Annotated[Positive, LogSpace(1, 100), "σ, sharpness of the softmax"] = 100.0
-    lam: Annotated[Weight, "λ; λ / α_K is the strength of the pull towards u_i"] = 1.0
+    lam: Annotated[Weight, LogSpace(0.1, 10), "λ; λ / α_K is the strength of the pull towards u_i"] = 1.0
     alpha: Annotated[Positive, "α_K, see lam"] = 1.0
     begin_at: Annotated[Literal["own", "mixture"], "where local training starts"] = "own"
     origin: Annotated[Literal["zero", "initial"], "compare models, or what they learnt since the initial one"] = "zero"

@@ -69,7 +69,7 @@ class PFedMe(GlobalModel):
 
     lam: Annotated[Weight, LogSpace(1, 30), "λ, strength of the envelope"] = 15.0
     inner_steps: Annotated[int, AtLeast(1), AtMost(10_000), "K, steps of θ per batch"] = 5
-    inner_lr: Annotated[Rate, LogSpace(0.001, 0.1), "lr_p, size of these steps"] = 0.01
+    inner_lr: Annotated[Rate, LogSpace(0.001, 0.06), "lr_p, size of these steps"] = 0.01
     beta: Annotated[Weight, "β, share of the new average in g"] = 1.0
     mu: Annotated[Weight, "μ, weight decay of θ"] = 1e-3
     eval_w: Annotated[bool, "deploy w instead of θ"] = False

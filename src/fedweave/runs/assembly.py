@@ -13,6 +13,7 @@ from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
+from fedweave.families.servers import server_optimizer
 from fedweave.federation.executors import Executor, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
@@ -125,6 +126,16 @@ def build_solver(train: TrainSpec) -> Solver:
     return SOLVERS[train.optimizer](**chosen, **({"momentum": train.momentum} if train.optimizer == "sgd" else {}))
 
 
+def build_server(train: TrainSpec, where: str) -> Solver | None:
+    """The optimiser of a server that averages, or None.
+
+    Raises:
+        BadInput: for a setting that it does not read.
+    """
+    names = ("server_lr", "server_momentum", "server_beta2", "server_tau")
+    return server_optimizer(train.server_optimizer, {name: getattr(train, name) for name in names}, where)
+
+
 def build_method(run: Run, task: Task) -> Method:
     """The run's method.
 
@@ -141,6 +152,7 @@ def build_method(run: Run, task: Task) -> Method:
         average_buffers=average,
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",
+        server=build_server(train, f"params.yaml: runs.{run.key}.train"),
     )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}

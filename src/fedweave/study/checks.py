@@ -122,6 +122,11 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
         _refuse(f"{where}: train.class_weights needs classes, {run.task.dataset} has none; leave it out")
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
+    if run.train.server_optimizer and not method.server_steps:
+        _refuse(
+            f"{where}: train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
+            f"none or has an optimiser of its own; use it with {_methods('server_steps')}"
+        )
     robust = upload_path(run).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(

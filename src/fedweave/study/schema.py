@@ -29,6 +29,22 @@ class TrainSpec:
     averaging: Annotated[Literal["size", "uniform"], "what the server weighs uploads by: training rows, or nothing"] = (
         "size"
     )
+    server_optimizer: Annotated[
+        Literal["sgd", "adam", "yogi", "adagrad"] | None, "the step of a server that averages; null: it takes the mean"
+    ] = None
+    server_lr: Annotated[
+        float | None,
+        AtLeast(0),
+        AtMost(1000),
+        "its learning rate; null: 1 of sgd, 0.01 of adam and yogi, 0.1 of adagrad",
+    ] = None
+    server_momentum: Annotated[float | None, Between(0, 0.9999), "momentum of sgd, β1 of adam and yogi; null: 0.9"] = (
+        None
+    )
+    server_beta2: Annotated[float | None, Between(0, 0.9999), "β2 of adam and yogi; null: 0.99"] = None
+    server_tau: Annotated[
+        float | None, AtLeast(1e-12), "τ of adam, yogi and adagrad, how little they adapt; null: 0.001"
+    ] = None
     participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
     optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser"] = "sgd"
     client_optimizer: Annotated[

@@ -1,0 +1,34 @@
+"""FedAdam (Reddi et al., ICLR 2021, arXiv:2003.00295, Algorithm 2).
+
+Server keeps one model g and moments m, v; g goes down, the locally trained θ_k comes up (2P). With x̂ = Σ n_k θ_k, n_k
+the share of training rows among the participants, and Δ = x̂ − g: m ← β1 m + (1 − β1) Δ, v ← β2 v + (1 − β2) Δ² and
+g ← g + η m / (√v + τ). v begins at τ², and nothing corrects the moments' bias.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedweave.client.solvers import Solver
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.families.servers import solver
+from fedweave.federation.registry import method
+from fedweave.settings import LogSpace, Momentum, Positive, Rate
+
+
+@method("fedadam")
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(SplitClient, GlobalModel):
+    """FedAvg with Adam at the server."""
+
+    server_lr: Annotated[Rate, LogSpace(0.001, 1), "η, learning rate of the server"] = 0.01
+    server_momentum: Annotated[Momentum, "β1, of the mean update"] = 0.9
+    server_beta2: Annotated[Momentum, "β2, of its squares"] = 0.99
+    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
+
+    label = "FedAdam"
+    point = "pre"
+    server_steps = False
+
+    @property
+    def server_solver(self) -> Solver:
+        return solver("adam", self.server_lr, self.server_momentum, self.server_beta2, self.server_tau)

@@ -1,0 +1,124 @@
+"""GCFL+: distances and cuts against brute force, and a run with splits against a naive loop."""
+
+import itertools
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from naive import FED, batches, ce, copies, made, models, network, ran, same
+from torch import Tensor, nn
+
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Settings
+from fedweave.methods.gcfl_plus import minimum_cut, warping_distances
+from fedweave.tensors import trees
+
+
+def warped(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """The distance of two sequences by its recursion."""
+
+    @cache
+    def cost(i: int, j: int) -> float:
+        if i < 0 or j < 0:
+            return 0.0 if i == j == -1 else float("inf")
+        return (a[i] - b[j]) ** 2 + min(cost(i - 1, j), cost(i, j - 1), cost(i - 1, j - 1))
+
+    return cost(len(a) - 1, len(b) - 1) ** 0.5
+
+
+def cheapest(weights: Tensor) -> frozenset[frozenset[int]]:
+    """The bipartition with the least weight between its parts, of all."""
+    n = len(weights)
+    parts = [set(part) for size in range(1, n) for part in itertools.combinations(range(n), size)]
+    best = min(parts, key=lambda part: float(sum(weights[i, j] for i in part for j in range(n) if j not in part)))
+    return frozenset([frozenset(best), frozenset(range(n)) - frozenset(best)])
+
+
+def sides(cut: Tensor) -> frozenset[frozenset[int]]:
+    """A cut as two sets."""
+    return frozenset(frozenset((cut == side).nonzero().flatten().tolist()) for side in (True, False))
+
+
+def test_distances_and_cuts() -> None:
+    """Both on random sequences, of one step and more."""
+    g = torch.Generator().manual_seed(0)
+    for length in (1, 2, 6):
+        x = torch.rand(5, length, generator=g, dtype=torch.float64)
+        distance = warping_distances(x)
+        for i, j in itertools.product(range(5), range(5)):
+            expected = warped(tuple(x[i].tolist()), tuple(x[j].tolist()))
+            assert float(distance[i, j]) == pytest.approx(expected, abs=1e-12)
+        weights = distance.max() - distance
+        assert sides(minimum_cut(weights)) == cheapest(weights)
+    assert float(warping_distances(torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).max()) == 0.0
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_clusters(standardize: bool) -> None:
+    """Five rounds on the toy: two splits, whose sequences begin anew, and means by training rows."""
+    nets = [net for _, net in copies(network(made("gcfl_plus")))]
+    clusters, norms = [[0, 1, 2, 3, 4]], [[] for _ in nets]
+    sizes = FED.sizes.double()
+    for r in range(5):
+        moves = []
+        for i, net in enumerate(nets):
+            before = nn.utils.parameters_to_vector(net.parameters()).detach()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for rows in batches(i, r, 0, 2):
+                optimizer.zero_grad()
+                ce(net, rows).backward()
+                optimizer.step()
+            moves.append(nn.utils.parameters_to_vector(net.parameters()).detach() - before)
+            nn.utils.vector_to_parameters(before, net.parameters())
+            norms[i].append(float(moves[-1].norm()))
+        split = [
+            parted(cluster, norms, standardize) if len(cluster) > 2 and r >= 1 and len(norms[0]) >= 2 else [cluster]
+            for cluster in clusters
+        ]
+        norms = [[] for _ in nets] if sum(map(len, split)) > len(clusters) else norms
+        clusters = [part for parts in split for part in parts]
+        for cluster in clusters:
+            mean = sum(sizes[i] * moves[i] for i in cluster) / sizes[cluster].sum()
+            for i in cluster:
+                moved = nn.utils.parameters_to_vector(nets[i].parameters()).detach() + mean
+                nn.utils.vector_to_parameters(moved, nets[i].parameters())
+    report = ran("gcfl_plus", rounds=5, standardize=standardize)
+    for i, net in enumerate(nets):
+        same(net, trees.at(report.state.server["models"], i))
+    labels = report.state.server["labels"]
+    assert {frozenset((labels == label).nonzero().flatten().tolist()) for label in labels.unique()} == {
+        frozenset(cluster) for cluster in clusters
+    }
+    assert len(clusters) > 1
+    assert report.bytes_down == report.bytes_up
+
+
+def parted(cluster: list[int], norms: list[list[float]], standardize: bool) -> list[list[int]]:
+    """The two parts of a cluster by its members' last two norms."""
+    rows = torch.tensor([norms[i][-2:] for i in cluster], dtype=torch.float64)
+    rows = rows / rows.std(1, keepdim=True, correction=0) if standardize else rows
+    distance = torch.tensor([[warped(tuple(a), tuple(b)) for b in rows.tolist()] for a in rows.tolist()])
+    return [sorted(cluster[i] for i in side) for side in cheapest(distance.max() - distance)]
+
+
+def test_without_splits_it_is_fedavg() -> None:
+    """No mean has a norm below 0, and no sequence is ever long enough."""
+    average = models(ran("fedavg_ft"))
+    for settings in ({"eps1": 0.0}, {"sequence": 9}):
+        # FedAvg's shares are single precision numbers.
+        torch.testing.assert_close(models(ran("gcfl_plus", **settings)), average, rtol=1e-6, atol=1e-7)
+    assert (models(ran("gcfl_plus", rounds=5)) - models(ran("fedavg_ft", rounds=5))).abs().max() > 1e-3
+
+
+def test_a_cluster_waits_for_whole_sequences() -> None:
+    """Under partial participation, members that were heard twice split; the others stay with the larger part."""
+    settings = Settings(rounds=6, seed=2, participation=0.6)
+    seen = torch.zeros(tiny.CLIENTS, dtype=torch.int64)
+    for report in run(made("gcfl_plus", first_split=0), FED, settings, Loop()):
+        server = report.state.server
+        if (server["labels"] == 0).all():
+            assert int(server["length"][server["seen"]].min()) < 2
+        seen = torch.maximum(seen, server["labels"])
+    assert seen.any()

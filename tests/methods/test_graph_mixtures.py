@@ -1,0 +1,210 @@
+"""FedGTA and FedAux against naive loops over clients and nodes, with dense matrices and `torch.optim`."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from naive import SEED
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave.client.solvers import SGD
+from fedweave.client.task import NodeClassification
+from fedweave.federation.engine import one_round, run
+from fedweave.federation.executors import Loop
+from fedweave.federation.graph_controls import GraphControl
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import begin, onboard
+from fedweave.methods.fedaux import MAP, VECTOR
+from fedweave.models import build
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params
+
+NODES = tiny.nodes_federation()
+EVERYBODY = range(tiny.CLIENTS)
+WHOLE = {"solver": SGD(lr=0.3), "training": Training(batch_size=0, epochs=2)}
+
+
+def made(name: str, **settings: object) -> Method:
+    """A method on the toy, without dropout, whose clients take two steps of SGD a round."""
+    task = NodeClassification(lambda: build("gcn", (7,), tiny.CLASSES, hidden=4, dropout=0.0), torch.float64)
+    return tiny.method(name, task, "nodes", **{**WHOLE, **settings})
+
+
+def last(method: Method, rounds: int = 3) -> Report:
+    """The last report of a run with everybody."""
+    *_, report = run(method, NODES, Settings(rounds=rounds, seed=SEED), Loop())
+    return report
+
+
+@cache
+def adjacency(client: int) -> Tensor:
+    """0-1 matrix [V, V] of a client's subgraph, without loops."""
+    nodes, links = (int(NODES.extents[name][client]) for name in ("x", "edges"))
+    edges, dense = NODES.own["edges"][client][:, :links], torch.zeros(nodes, nodes, dtype=torch.float64)
+    dense[edges[1], edges[0]] = 1.0
+    return dense.fill_diagonal_(0.0)
+
+
+@cache
+def normalised(client: int) -> Tensor:
+    """D^-1/2 (A + I) D^-1/2 [V, V]; a federation has it in single precision."""
+    loops = adjacency(client).float() + torch.eye(len(adjacency(client)))
+    scale = loops.sum(1).rsqrt()
+    return (scale[:, None] * loops * scale).double()
+
+
+def features(model: Params, client: int) -> Tensor:
+    """Input of the classifier [V, D]."""
+    a, h = normalised(client), NODES.own["x"][client][: len(adjacency(client))]
+    for layer in ("gcn1", "gcn2"):
+        h = F.relu(a @ (h @ model[f"{layer}.weight"]) + model[f"{layer}.bias"])
+    return h
+
+
+def plain(model: Params, client: int) -> Tensor:
+    """Logits of a GCN [V, C]."""
+    return features(model, client) @ model["fc.weight"].T + model["fc.bias"]
+
+
+def trained(model: Params, client: int, logits: Callable[[Params, int], Tensor]) -> Params:
+    """Two full steps on the training nodes."""
+    leaves = {name: value.clone().requires_grad_() for name, value in model.items()}
+    optimizer, rows = torch.optim.SGD([*leaves.values()], lr=0.3), training_nodes(client)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(logits(leaves, client)[rows], NODES.own["y"][client][rows]).backward()
+        optimizer.step()
+    return {name: value.detach() for name, value in leaves.items()}
+
+
+def training_nodes(client: int) -> Tensor:
+    """Their positions."""
+    return NODES.train[client][NODES.train[client] >= 0]
+
+
+def mixed(models: list[Params], weights: Tensor) -> Params:
+    """Σ_j weights_j θ_j."""
+    return {name: sum(w * model[name] for w, model in zip(weights, models, strict=True)) for name in models[0]}
+
+
+def same(actual: Params, expected: Params) -> None:
+    """Equal up to rounding."""
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=1e-8, atol=1e-10)
+
+
+def label_statistics(model: Params, client: int, orders: int = 3) -> tuple[Tensor, float]:
+    """FedGTA's moments and confidence, node by node."""
+    truth, train = NODES.own["y"][client], {*training_nodes(client).tolist()}
+    soft = plain(model, client).softmax(1)
+    nodes, classes = soft.shape
+    first = [F.one_hot(truth[v], classes).double() if v in train else soft[v] for v in range(nodes)]
+    spread = first
+    for _ in range(5):
+        mean = [sum(normalised(client)[v, u] * spread[u] for u in range(nodes)) for v in range(nodes)]
+        spread = [0.5 * mean[v] + 0.5 * first[v] + (first[v] if v in train else 0.0) for v in range(nodes)]
+    sharp, flat = (
+        torch.stack([first[v] if v in train else (spread[v] / t).softmax(0) for v in range(nodes)]) for t in (1.0, 20.0)
+    )
+    kinds = [[(sharp**p).mean(0) for p in range(1, orders + 1)]]
+    kinds += [[((sharp - sharp.mean(0)) ** p).mean(0) for p in range(1, orders + 1)]]
+    terms = (
+        float(adjacency(client)[v].sum()) * (1 / math.e + (p * math.log(p) if p > 0 else 0.0))
+        for v in range(nodes)
+        for p in flat[v].tolist()
+    )
+    return torch.cat([moment for kind in kinds for moment in kind]), sum(terms)
+
+
+def test_fedgta() -> None:
+    """Three rounds: models of clients whose moments are alike, by the confidence of their labels."""
+    method = made("fedgta", threshold=0.9)
+    start = method.task.init(SEED * 1000 + 4)
+    received = [dict(start) for _ in EVERYBODY]
+    for _ in range(3):
+        models = [trained(model, i, plain) for i, model in enumerate(received)]
+        moments, confidence = zip(*(label_statistics(model, i) for i, model in enumerate(models)), strict=True)
+        alike = F.cosine_similarity(torch.stack(moments)[:, None], torch.stack(moments), dim=-1) > 0.9
+        weights = alike * torch.tensor(confidence, dtype=torch.float64)
+        weights = weights / weights.sum(1, keepdim=True)
+        received = [mixed(models, row) for row in weights]
+    report = last(method)
+    for i in EVERYBODY:
+        same(trees.at(report.models["post"], i), models[i])
+        same(trees.at(report.models["pre"], i), received[i])
+    torch.testing.assert_close(method.collaboration(report.state.server)[0], weights)
+    assert 5 < int(alike.sum()) < 25, "some clients are alike, and some are not"
+    sent = sum(len(value.flatten()) for value in start.values())
+    assert report.bytes_down == 4 * 5 * sent
+    assert report.bytes_up == 4 * 5 * (sent + 2 * 3 * tiny.CLASSES + 1)
+
+
+def test_fedgta_edges_of_the_threshold() -> None:
+    """With 1 nobody is alike: Local. With −1 all are: one model."""
+    local = trees.flat(last(made("local")).models["pre"])
+    torch.testing.assert_close(trees.flat(last(made("fedgta", threshold=1.0)).models["pre"]), local)
+    alone = {"threshold": -1.0, "control": GraphControl("self")}
+    torch.testing.assert_close(trees.flat(last(made("fedgta", **alone)).models["pre"]), local)
+    one = trees.flat(last(made("fedgta", threshold=-1.0)).models["pre"])
+    torch.testing.assert_close(one, one[:1].expand_as(one))
+    assert (one - local).abs().max() > 1e-3
+
+
+def projected(sigma: float) -> Callable[[Params, int], Tensor]:
+    """FedAux's logits [V, C], node by node."""
+
+    def logits(model: Params, client: int) -> Tensor:
+        h, rows = features(model, client), []
+        score = [torch.dot(x, model[VECTOR]) / (x.norm() * model[VECTOR].norm()).clamp(min=1e-8) for x in h]
+        for v, own in enumerate(score):
+            kernel = [torch.exp(-((own - other) ** 2) / sigma**2) for other in score]
+            z = sum(k * x for k, x in zip(kernel, h, strict=True)) / sum(kernel)
+            rows.append(model["fc.weight"] @ h[v] + model["fc.bias"] + model[MAP] @ z)
+        return torch.stack(rows)
+
+    return logits
+
+
+@pytest.mark.parametrize("tau", [0.0, 8.0])
+def test_fedaux(tau: float) -> None:
+    """Two rounds: every client's model and vector, mixed by the cosines of the vectors."""
+    method = made("fedaux", tau=tau, sigma=0.4)
+    begun = begin(method, NODES, SEED, Loop())
+    start = {**method.task.init(SEED * 1000 + 4), **trees.at(begun.server["fixed"], 0)}
+    received = [dict(start) for _ in EVERYBODY]
+    for _ in range(2):
+        models = [trained(model, i, projected(0.4)) for i, model in enumerate(received)]
+        vectors = torch.stack([model[VECTOR] for model in models])
+        weights = torch.softmax(tau * F.cosine_similarity(vectors[:, None], vectors, dim=-1), 1)
+        received = [mixed(models, row) for row in weights]
+    report = last(method, 2)
+    for i in EVERYBODY:
+        same(trees.at(report.models["post"], i), models[i])
+        same(trees.at(report.models["pre"], i), received[i])
+        data = viewers(NODES, SEED, 0).one(i)
+        rows = data.val[data.val >= 0]
+        predicted = method.predict(trees.at(report.models["pre"], i), data, rows)
+        torch.testing.assert_close(predicted, projected(0.4)(received[i], i)[rows])
+    torch.testing.assert_close(method.collaboration(report.state.server)[0], weights)
+    assert (weights.std() > 1e-5) == (tau > 0)
+    sent = sum(len(value.flatten()) for value in start.values())
+    assert report.bytes_down == report.bytes_up == 4 * 5 * sent
+
+
+@pytest.mark.parametrize("name", ["fedgta", "fedaux"])
+def test_newcomers_get_a_mixture_of_those_who_were_heard(name: str) -> None:
+    """They have sent nothing; nobody learns from them yet."""
+    method, present = made(name), NODES.select(torch.arange(3))
+    settings = Settings(rounds=1, seed=SEED)
+    state, _, _ = one_round(method, begin(method, present, SEED, Loop()), present, settings, Loop())
+    state = onboard(method, state, NODES, 2, SEED, Loop())
+    weights = method.collaboration(state.server)[0]
+    torch.testing.assert_close(weights.sum(1), torch.ones(5, dtype=weights.dtype))
+    assert not weights[:, 3:].any()
+    assert (weights[3:, :3] > 0).all()

@@ -1,0 +1,99 @@
+"""PeFLL: the server's step against autograd through both networks, and newcomers."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, batches, ce, made, network
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.federation.engine import evaluate, one_round
+from fedweave.federation.executors import Loop
+from fedweave.federation.protocol import Method, Server
+from fedweave.federation.records import Settings
+from fedweave.federation.start import begin, onboard
+from fedweave.server_networks import TargetHypernetwork
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params
+
+SETTINGS = Settings(rounds=1, seed=SEED)
+PLAIN = {"server_optimizer": "sgd", "server_momentum": 0.0, "server_clip": 0.0, "server_lr": 1.0}
+
+
+def vector(method: Method, embed: Params, rows: Tensor) -> Tensor:
+    """The mean output of the embedding network on `rows` [B]."""
+    y = F.one_hot(FED.shared["y"][rows], tiny.CLASSES).double()
+    if method.reads == "targets":
+        return (y @ embed["weight"].T + embed["bias"]).mean(0)
+    body = F.relu(FED.shared["x"][rows] @ embed["body.fc1.weight"].T + embed["body.fc1.bias"])
+    hidden = F.relu(torch.cat([body, y], 1) @ embed["0.weight"].T + embed["0.bias"])
+    return (hidden @ embed["1.weight"].T + embed["1.bias"]).mean(0)
+
+
+def model(method: Method, phi: Params, scale: Tensor, rows: Tensor) -> tuple[Params, Tensor]:
+    """θ̄ from both networks, and the vector between them."""
+    v = vector(method, phi["embed"], rows)
+    mean, deviation = scale if scale.any() else (v.detach().mean(), v.detach().std())
+    hyper = TargetHypernetwork(len(v), method.task.shapes(), width=16, hidden=1).double()
+    z = ((v - mean) / deviation)[None]
+    return {n: p[0] for n, p in torch.func.functional_call(hyper, phi["hyper"], (z,)).items()}, v
+
+
+def trained(net: nn.Module, client: int, round: int) -> Params:
+    """The client's model after its minibatches."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for rows in batches(client, round, 0, 2):
+        optimizer.zero_grad()
+        ce(net, rows).backward()
+        optimizer.step()
+    return {name: value.detach() for name, value in net.named_parameters()}
+
+
+def expected(method: Method, server: Server, round: int) -> tuple[Params, Tensor]:
+    """Both networks after a step on the mean of ½ ‖θ̄_i − θ_i‖², and the vectors."""
+    phi = trees.tree_map(lambda p: p.clone().requires_grad_(), server["phi"])
+    total, vectors, net = 0.0, [], copy.deepcopy(network(method))
+    for i in range(tiny.CLIENTS):
+        made_, v = model(method, phi, server["fixed"]["scale"], batches(i, round, 0, 1)[0])
+        net.load_state_dict({name: value.detach() for name, value in made_.items()})
+        after = trained(net, i, round)
+        total = total + sum((made_[n] - after[n]).square().sum() for n in made_) / 2 / tiny.CLIENTS
+        vectors.append(v.detach())
+    total.backward()
+    return trees.tree_map(lambda p: p.detach() - p.grad, phi), torch.stack(vectors)
+
+
+@pytest.mark.parametrize("reads", ["rows", "targets"])
+def test_both_networks_descend(reads: str) -> None:
+    """Two rounds: with everyone's own scale, and with the mean of these."""
+    method = made("pefll", reads=reads, **PLAIN)
+    state = begin(method, FED, SEED, Loop())
+    for round in range(2):
+        phi, vectors = expected(method, state.server, round)
+        state, report, _ = one_round(method, state, FED, SETTINGS, Loop())
+        torch.testing.assert_close(state.server["phi"], phi, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(state.server["fixed"]["embeddings"], vectors)
+        if round == 0:
+            scale = torch.stack([vectors.mean(1).mean(), vectors.std(1).mean()])
+        torch.testing.assert_close(state.server["fixed"]["scale"], scale)
+    sent = [sum(p.numel() for p in tree.values()) for tree in (method.task.init(0), phi["embed"])]
+    assert report.bytes_down == report.bytes_up == 4 * tiny.CLIENTS * (sum(sent) + 2)
+
+
+def test_newcomers_have_a_model_before_they_train() -> None:
+    """It is made of all their training rows, and nothing of the server changes but its table."""
+    method, present = made("pefll"), FED.select(torch.arange(3))
+    state, _, _ = one_round(method, begin(method, present, SEED, Loop()), present, SETTINGS, Loop())
+    joined = onboard(method, state, FED, 2, SEED, Loop())
+    torch.testing.assert_close(joined.server["phi"], state.server["phi"], rtol=0, atol=0)
+    _, models = evaluate(method, joined, FED, SETTINGS, Loop())
+    for i in range(tiny.CLIENTS):
+        rows = FED.train[i][FED.train[i] >= 0]
+        made_, _ = model(method, joined.server["phi"], joined.server["fixed"]["scale"], rows)
+        for name, value in made_.items():
+            torch.testing.assert_close(models["pre"][name][i], value.detach())
+    assert (models["pre"]["fc1.weight"][3] - models["pre"]["fc1.weight"][4]).abs().max() > 1e-4
+    longer = made("pefll", embedding_size=7)
+    assert begin(longer, FED, SEED, Loop()).server["fixed"]["embeddings"].shape == (tiny.CLIENTS, 7)

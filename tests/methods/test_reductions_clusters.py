@@ -1,0 +1,158 @@
+"""IFCA, FedEM, FedDBE, FedProto and FedAS at their edges, under privacy, and with optimisers that clients keep."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, made, ran
+from torch import Tensor
+
+from fedweave.client.solvers import Adam
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import Training, participants
+from fedweave.federation.start import begin
+from fedweave.federation.uploads import UploadPath
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params
+from fedweave.threats.privacy import Privacy
+from fedweave.threats.robust import Robust
+
+METHODS = ("ifca", "fedem", "feddbe", "fedproto", "fedas")
+
+
+def same_models(left: Params, right: Params) -> None:
+    """Every parameter and statistic of `right` in `left`."""
+    for name, value in right.items():
+        torch.testing.assert_close(left[name], value, rtol=1e-9, atol=1e-11)
+
+
+def deployed(report: Report) -> Params:
+    """Personalized models [N, ...], without what a method deploys besides."""
+    models = report.models["pre"]
+    return models.get("components", models.get("model", models))
+
+
+REDUCTIONS: dict[str, tuple[Callable[[str], Report], Callable[[str], Report]]] = {
+    "IFCA with one cluster = FedAvg": (lambda kind: ran("ifca", kind, clusters=1), lambda kind: ran("fedavg", kind)),
+    "FedEM with one component = FedAvg": (
+        lambda kind: ran("fedem", kind, components=1),
+        lambda kind: ran("fedavg", kind),
+    ),
+    "FedDBE without memory and kappa = FedAvg": (
+        lambda kind: ran("feddbe", kind, kappa=0.0, memory=False),
+        lambda kind: ran("fedavg", kind),
+    ),
+    "FedProto(lam=0) trains as Local": (
+        lambda kind: ran("fedproto", kind, lam=0.0, prediction="head"),
+        lambda kind: ran("local", kind),
+    ),
+    "FedAS without alignment and traces = FedPer": (
+        lambda kind: ran("fedas", kind, align_epochs=0, weights="rows"),
+        lambda kind: ran("fedper", kind),
+    ),
+}
+
+
+EDGES = [(name, kind) for name in REDUCTIONS for kind in ("images", "nodes")]
+EDGES += [(name, "series") for name in REDUCTIONS if name.endswith("= FedAvg")]  # the others need classes
+
+
+@pytest.mark.parametrize(("name", "kind"), EDGES)
+def test_reduction(name: str, kind: str) -> None:
+    """The same models with their statistics and the same scores; images and nodes keep moments over rounds."""
+    left, right = (side(kind) for side in REDUCTIONS[name])
+    same_models(deployed(left), deployed(right))
+    for part, value in right.scores["pre"].items():
+        torch.testing.assert_close(left.scores["pre"][part], value, rtol=1e-9, atol=1e-9)
+    assert left.loss == pytest.approx(right.loss, rel=1e-9)
+
+
+def test_gradients_of_one_cluster_are_fedavg_of_one_full_batch_step() -> None:
+    """IFCA's first option without clusters, on images with BatchNorm and momentum too."""
+    for kind in ("rows", "images"):
+        left = ran("ifca", kind, clusters=1, averaging="gradients")
+        right = ran("fedavg", kind, training=replace(left.method.training, batch_size=0, epochs=1))
+        same_models(deployed(left), deployed(right))
+
+
+@pytest.mark.parametrize(
+    ("name", "off", "on"),
+    [
+        ("ifca", {"clusters": 1}, {"clusters": 3}),
+        ("ifca", {"averaging": "models"}, {"averaging": "gradients"}),
+        ("fedem", {"components": 1}, {"components": 2}),
+        ("feddbe", {"kappa": 0.0}, {"kappa": 1.0}),
+        ("feddbe", {"memory": False}, {"memory": True}),
+        ("feddbe", {"momentum": 0.5}, {"momentum": 1.0}),
+        ("fedproto", {"lam": 0.0}, {"lam": 1.0}),
+        ("fedas", {"align_epochs": 0}, {"align_epochs": 1}),
+        ("fedas", {"weights": "rows"}, {"weights": "fisher"}),
+    ],
+)
+def test_settings_matter(name: str, off: dict, on: dict) -> None:
+    """Away from its edge, a method trains something else."""
+    first, second = (trees.tree_leaves(ran(name, rounds=2, **settings).models["post"]) for settings in (off, on))
+    assert max(float((x - y).abs().max()) for x, y in zip(first, second, strict=False) if x.is_floating_point()) > 1e-6
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
+    """With private uploads, partial participation, newcomers and Adam that clients keep, both executors agree."""
+    path = UploadPath(Privacy(clip=1.0, noise=0.01))
+    settings = Settings(rounds=3, seed=1, participation=0.6, newcomers=1, join_round=2, upload_path=path)
+    memory = {"solver": Adam(lr=0.02), "training": Training(batch_size=4, epochs=2, keep_optimizer=True)}
+    reports = [[*run(made(name, **memory), FED, settings, executor)][-1] for executor in (Loop(), Batched(2))]
+    first, second = (trees.tree_leaves((r.state.server, r.state.clients, r.state.optimizers)) for r in reports)
+    for x, y in zip(first, second, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-8)
+    assert reports[0].scores["pre"]["test"].isfinite().all()
+    silent = [*run(made(name, **memory), FED, replace(settings, upload_path=UploadPath()), Loop())][-1]
+    pairs = zip(first, trees.tree_leaves((silent.state.server, silent.state.clients)), strict=False)
+    assert max(float((x - y).abs().max()) for x, y in pairs if x.is_floating_point()) > 1e-4
+
+
+def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
+    """They are public: under privacy, the consensual mean of FedDBE weighs clients as without."""
+    method = made("feddbe")
+    path = UploadPath(
+        Privacy(clip=1e6, noise=1e-3)
+    )  # noise of a thousand on every mean, and on numbers if they got any
+    noisy, plain = (
+        begin(method, FED.select(torch.arange(2)), SEED, Loop(), p).server["model"]["memory/consensus"]
+        for p in (path, UploadPath())
+    )
+    assert 10 < (noisy - plain).abs().max() < 1e4
+
+
+def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:
+    """Also in a round in which one client takes part; absent clients keep their labels."""
+    settings = Settings(rounds=1, seed=SEED, participation=2)
+    method = made("ifca", clusters=3)
+    state = begin(method, FED, SEED, Loop())
+    *_, report = run(method, FED, settings, Loop())
+    labels = report.state.server["labels"]
+    present = participants(SEED, 0, FED.ids, 2)
+    absent = torch.tensor([i for i in range(tiny.CLIENTS) if i not in present.tolist()])
+    assert (labels[absent] == -1).all()
+    assert (labels[present] >= 0).all()
+    for j in {0, 1, 2} - {*labels[present].tolist()}:
+        same_models(trees.at(report.state.server["models"], j), trees.at(state.server["models"], j))
+    graph: Tensor = method.collaboration(report.state.server)[0]
+    torch.testing.assert_close(graph.sum(1), torch.ones(tiny.CLIENTS, dtype=graph.dtype))
+    assert torch.equal(graph[absent], torch.eye(tiny.CLIENTS, dtype=graph.dtype)[absent])
+
+
+@pytest.mark.parametrize("name", ["fedem", "feddbe"])
+def test_a_robust_rule_takes_the_place_of_the_mean(name: str) -> None:
+    """The median of the uploads, component by component; what the server alone keeps stays."""
+    path = UploadPath(robust=Robust(rule="median"))
+    *_, report = run(made(name), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
+    models = report.models["post"].get("components", report.models["post"])
+    server = report.state.server["model"]
+    for key, value in server.items():
+        if key != "memory/consensus":
+            torch.testing.assert_close(value, models[key].sort(0).values[2], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,295 @@
+"""Methods with several models or with prototypes against naive loops of `torch.optim`, one client after the other."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, average, batches, ce, copies, gradients, made, network, ran, same
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.start import ENROLMENT
+from fedweave.tensors import trees
+
+MOMENTUM, KAPPA = 0.4, 0.8
+
+
+def rows_of(client: int) -> Tensor:
+    """A client's training rows."""
+    return FED.train[client][FED.train[client] >= 0]
+
+
+def drawn(name: str, count: int) -> list[nn.Module]:
+    """The common initial model, and those that are drawn after it."""
+    first = network(made(name))
+    others = [copy.deepcopy(first) for _ in range(1, count)]
+    for i, net in enumerate(others, 1):
+        net.load_state_dict(made(name).task.init(SEED * 1000 + 5 + i))
+    return [first, *others]
+
+
+def trained(net: nn.Module, steps: list[Tensor], *, lr: float = 0.1) -> nn.Module:
+    """`net` after SGD on the cross-entropy of each batch."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    for rows in steps:
+        optimizer.zero_grad()
+        ce(net, rows).backward()
+        optimizer.step()
+    return net
+
+
+def class_means(net: nn.Module, rows: Tensor) -> dict[int, Tensor]:
+    """Mean features of the classes of `rows`."""
+    with torch.no_grad():
+        z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
+    return {int(c): z[y == c].mean(0) for c in y.unique()}
+
+
+def outputs(report: Report, client: int, rows: Tensor, point: str = "pre") -> Tensor:
+    """What a client's model says of `rows`."""
+    data = viewers(FED, SEED, 0).one(client)
+    return report.method.predict(trees.at(report.models[point], client), data, rows)
+
+
+@pytest.mark.parametrize("averaging", ["models", "gradients"])
+def test_ifca(averaging: str) -> None:
+    """Everybody trains the model with the lowest loss; a model moves by those who took it."""
+    models, k = drawn("ifca", 3), 3
+    for r in range(3):
+        takers: list[list[int]] = [[] for _ in range(k)]
+        nets = []
+        for i in range(tiny.CLIENTS):
+            with torch.no_grad():
+                best = min(range(k), key=lambda j: float(ce(models[j], rows_of(i))))
+            takers[best].append(i)
+            net = copy.deepcopy(models[best])
+            steps = batches(i, r, 0, 2) if averaging == "models" else [rows_of(i)]
+            nets.append(trained(net, steps))
+        for j, members in enumerate(takers):
+            if members and averaging == "models":
+                models[j] = average([nets[i] for i in members], FED.sizes[members])
+            elif members:
+                old = [models[j]] * tiny.CLIENTS
+                models[j] = average([nets[i] if i in members else old[i] for i in range(tiny.CLIENTS)], FED.sizes)
+    report = ran("ifca", clusters=3, averaging=averaging)
+    for j, net in enumerate(models):
+        same(net, trees.at(report.state.server["models"], j))
+    labels = report.state.server["labels"]
+    assert [(labels == j).nonzero().flatten().tolist() for j in range(k)] == takers
+    assert len({len(members) > 0 for members in takers}) == 2, "some cluster is empty, and some is not"
+    graph = report.method.collaboration(report.state.server)[0]
+    for members in takers:
+        torch.testing.assert_close(
+            graph[members][:, members],
+            (FED.sizes[members] / FED.sizes[members].sum()).expand(len(members), -1).double(),
+        )
+    size = sum(p.numel() for p in models[0].parameters())
+    assert (report.bytes_down, report.bytes_up) == (4 * 5 * k * size, 4 * 5 * (size + k))
+
+
+def test_ifca_finds_planted_groups() -> None:
+    """Clients whose classes mean something else take another model, also those who join later."""
+    group = torch.tensor([0, 1, 0, 1, 0])
+    y = FED.shared["y"].clone()
+    for i in group.nonzero().flatten().tolist():
+        for part in (FED.train, FED.val, FED.test):
+            rows = part[i][part[i] >= 0]
+            y[rows] = (y[rows] + 1) % tiny.CLASSES
+    federation = replace(FED, shared={**FED.shared, "y": y}, group=group)
+    settings = Settings(rounds=12, seed=1, newcomers=1, join_round=10)
+    *_, report = run(made("ifca"), federation, settings, Loop())
+    labels = report.state.server["labels"]
+    assert torch.equal(labels == labels[0], group == 0)
+    assert report.diagnostics["clusters in use"] == 2
+    assert report.diagnostics["weight within groups"] == pytest.approx(1.0)
+    assert report.scores["pre"]["test"].mean() > 90
+
+
+def test_fedem() -> None:
+    """E-step, M-step and weighted training of every component; the prediction is the mixture of probabilities."""
+    m = 3
+    components, pi = drawn("fedem", m), torch.full((tiny.CLIENTS, m), 1 / m, dtype=torch.float64)
+    for r in range(3):
+        nets: list[list[nn.Module]] = [[] for _ in range(m)]
+        for i in range(tiny.CLIENTS):
+            rows = rows_of(i)
+            x, y = FED.shared["x"][rows], FED.shared["y"][rows]
+            with torch.no_grad():
+                joint = torch.stack(
+                    [pi[i, j] * net(x).softmax(1)[range(len(y)), y] for j, net in enumerate(components)]
+                )
+            q = joint / joint.sum(0)
+            pi[i] = q.mean(1)
+            share = {int(row): q[:, s] for s, row in enumerate(rows)}
+            for j in range(m):
+                net = copy.deepcopy(components[j])
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for batch in batches(i, r, 0, 2):
+                    optimizer.zero_grad()
+                    losses = F.cross_entropy(net(FED.shared["x"][batch]), FED.shared["y"][batch], reduction="none")
+                    (losses * torch.stack([share[int(row)][j] for row in batch])).mean().backward()
+                    optimizer.step()
+                nets[j].append(net)
+        components = [average(each, FED.sizes) for each in nets]
+    report = ran("fedem", components=m)
+    torch.testing.assert_close(report.state.clients["weights"], pi, rtol=1e-8, atol=1e-10)
+    model = report.state.server["model"]
+    for j, net in enumerate(components):
+        same(net, {name: model[f"{j}/{name}" if j else name] for name in report.method.task.params})
+    rows = FED.test[1][FED.test[1] >= 0]
+    with torch.no_grad():
+        mixture = sum(pi[1, j] * net(FED.shared["x"][rows]).softmax(1) for j, net in enumerate(components))
+    torch.testing.assert_close(outputs(report, 1, rows).exp(), mixture, rtol=1e-8, atol=1e-10)
+    assert report.bytes_down == report.bytes_up == 4 * 5 * m * sum(p.numel() for p in components[0].parameters())
+
+
+def test_fedem_mixes_forecasts() -> None:
+    """Numbers are mixed themselves; a client that has never trained takes one step of EM from equal weights."""
+    federation, settings = tiny.series_federation(), Settings(rounds=2, seed=SEED, participation=2)
+    *_, report = run(made("fedem", "series"), federation, settings, Loop())
+    task, client = report.method.task, int((~report.state.clients["trained"]).nonzero()[0])
+    data = viewers(federation, SEED, 0).one(client)
+    deployed = trees.at(report.models["pre"], client)
+    parts = [{name: deployed["components"][prefix + name] for name in task.params} for prefix in ("", "1/")]
+    rows = data.train[data.train >= 0]
+    forecasts = torch.stack([task.predict(part, data, rows) for part in parts])
+    density = torch.exp(-(forecasts - task.targets(data, rows)).square().mean(-1))
+    pi = (density / density.sum(0)).mean(1)
+    torch.testing.assert_close(deployed["weights"], pi, rtol=1e-9, atol=1e-12)
+    mixture = torch.einsum("m,mbh->bh", pi, forecasts)
+    torch.testing.assert_close(report.method.predict(deployed, data, rows), mixture, rtol=1e-9, atol=1e-12)
+
+
+def running(net: nn.Module, steps: list[Tensor], bias: Tensor | None, consensus: Tensor | None) -> Tensor:
+    """Train `net`, and `bias` with it, by hand; returns the running mean of the features."""
+    mean = torch.zeros(5, dtype=torch.float64)
+    optimizer = torch.optim.SGD([*net.parameters(), *([] if bias is None else [bias])], lr=0.1)
+    for rows in steps:
+        optimizer.zero_grad()
+        z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
+        mean = (1 - MOMENTUM) * mean.detach() + MOMENTUM * z.mean(0)
+        loss = F.cross_entropy(net.fc(z if bias is None else z + bias), y)
+        if consensus is not None:
+            loss = loss + KAPPA * 0.5 * ((mean - consensus) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    return mean.detach()
+
+
+def test_feddbe() -> None:
+    """The consensual mean before the first round, then bias memories and the pull of running means towards it."""
+    g = network(made("feddbe"))
+    means = [running(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in copies(g)]
+    consensus = sum(n * mean for n, mean in zip(FED.sizes.double() / FED.sizes.sum(), means, strict=True))
+    biases = [torch.zeros(5, dtype=torch.float64, requires_grad=True) for _ in range(tiny.CLIENTS)]
+    for r in range(3):
+        nets = [net for _, net in copies(g)]
+        for i, net in enumerate(nets):
+            running(net, batches(i, r, 0, 2), biases[i], consensus)
+        g = average(nets, FED.sizes)
+    report = ran("feddbe", kappa=KAPPA, momentum=MOMENTUM)
+    torch.testing.assert_close(report.state.server["model"]["memory/consensus"], consensus, rtol=1e-8, atol=1e-10)
+    for name, value in g.named_parameters():
+        torch.testing.assert_close(report.state.server["model"][name], value.detach(), rtol=1e-8, atol=1e-10)
+    for i, bias in enumerate(biases):
+        torch.testing.assert_close(report.state.clients["memory/bias"][i], bias.detach(), rtol=1e-8, atol=1e-10)
+        assert bias.abs().max() > 1e-3
+    rows = FED.test[2][FED.test[2] >= 0]
+    with torch.no_grad():
+        logits = g.fc(g.features(FED.shared["x"][rows]) + biases[2])
+    torch.testing.assert_close(outputs(report, 2, rows), logits, rtol=1e-8, atol=1e-10)
+    size = sum(p.numel() for p in g.parameters())
+    assert (report.bytes_down, report.bytes_up) == (4 * 5 * (size + 5), 4 * 5 * size)
+
+
+@pytest.mark.parametrize(("weighted", "classes"), [(True, "all"), (False, "own")])
+def test_fedproto(weighted: bool, classes: str) -> None:
+    """Local models pulled towards the mean features of all clients; nothing but class means and counts is sent."""
+    lam, nets = 0.7, [net for _, net in copies(network(made("fedproto")))]
+    prototypes: dict[int, Tensor] = {}
+    for r in range(3):
+        defined_before = len(prototypes)
+        for i, net in enumerate(nets):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for rows in batches(i, r, 0, 2):
+                optimizer.zero_grad()
+                z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
+                near = torch.stack([prototypes.get(int(c), z[b].detach()) for b, c in enumerate(y)])
+                (F.cross_entropy(net.fc(z), y) + lam * F.mse_loss(z, near)).backward()
+                optimizer.step()
+        own = [class_means(net, rows_of(i)) for i, net in enumerate(nets)]
+        counts = [torch.bincount(FED.shared["y"][rows_of(i)], minlength=3) for i in range(tiny.CLIENTS)]
+        for c in range(tiny.CLASSES):
+            holders = [i for i in range(tiny.CLIENTS) if c in own[i]]
+            weights = torch.tensor([float(counts[i][c]) if weighted else 1.0 for i in holders], dtype=torch.float64)
+            means = torch.stack([own[i][c] for i in holders])
+            prototypes[c] = (weights[:, None] * means).sum(0) / weights.sum()
+    report = ran("fedproto", lam=lam, weighted=weighted, classes=classes)
+    torch.testing.assert_close(report.state.server["prototypes"], torch.stack([prototypes[c] for c in range(3)]))
+    for i, net in enumerate(nets):
+        same(net, trees.at(report.state.clients, i))
+        rows, candidates = FED.test[i][FED.test[i] >= 0], sorted(own[i]) if classes == "own" else [0, 1, 2]
+        with torch.no_grad():
+            z = net.features(FED.shared["x"][rows])
+        distance = torch.stack([(z - prototypes[c]).norm(dim=1) for c in candidates], 1)
+        expected = torch.tensor(candidates)[distance.argmin(1)]
+        assert torch.equal(outputs(report, i, rows).argmax(1), expected)
+    present = sum(len(means) for means in own)
+    assert (report.bytes_down, report.bytes_up) == (5 * (defined_before * 5 * 4 + 3), present * 5 * 4 + 5 * 3 * 4)
+
+
+def test_fedproto_without_a_prototype() -> None:
+    """In the first round the head predicts what was just trained; a class that nobody has never wins."""
+    first = ran("fedproto", rounds=1)
+    local = ran("local", rounds=1)
+    torch.testing.assert_close(first.scores["post"]["test"], local.scores["post"]["test"])
+    y = FED.shared["y"].clone()
+    y[y == 2] = 0
+    report = ran("fedproto", "rows", replace(FED, shared={**FED.shared, "y": y}))
+    assert report.state.server["defined"].tolist() == [True, True, False]
+    assert all(outputs(report, i, FED.test[i][:1]).argmax() < 2 for i in range(tiny.CLIENTS))
+
+
+@pytest.mark.parametrize(
+    "training", [Training(batch_size=4, epochs=2), Training(batch_size=4, epochs=2, drop_last=True)]
+)
+def test_fedas(training: Training) -> None:
+    """Bodies are aligned to class means of the last body, and averaged by the squared gradients that are left."""
+    own = [net for _, net in copies(network(made("fedas")))]
+    g = copy.deepcopy(own[0])
+    for r in range(2):
+        traces = []
+        for i, net in enumerate(own):
+            rows = rows_of(i)
+            keep = len(rows) - (len(rows) % 4 if training.drop_last else 0)
+            means, parts = class_means(net, rows), rows[:keep].split(4)
+            head = copy.deepcopy(net.fc)
+            net.load_state_dict(g.state_dict())
+            net.fc = head
+            body = [p for n, p in net.named_parameters() if not n.startswith("fc.")]
+            optimizer = torch.optim.SGD(body, lr=0.05)
+            for batch in parts:
+                optimizer.zero_grad()
+                z, y = net.features(FED.shared["x"][batch]), FED.shared["y"][batch]
+                sum(F.mse_loss(z[y == c], means[int(c)].expand_as(z[y == c])) for c in y.unique()).backward()
+                optimizer.step()
+            steps = batches(i, r, 0, 2)
+            trained(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
+            traces.append(sum(float(d.square().sum()) for batch in parts for d in gradients(net, batch)))
+        g = average(own, torch.tensor(traces, dtype=torch.float64))
+    report = ran("fedas", rounds=2, align_lr=0.05, training=training)
+    body_names = [name for name in report.method.task.params if not name.startswith("fc.")]
+    assert [*report.state.server["model"]] == body_names
+    for name, value in g.named_parameters():
+        if name in body_names:
+            torch.testing.assert_close(report.state.server["model"][name], value.detach(), rtol=1e-8, atol=1e-10)
+    for i, net in enumerate(own):
+        same(net, trees.at(report.state.clients, i))
+    size = sum(value.numel() for value in report.state.server["model"].values())
+    assert (report.bytes_down, report.bytes_up) == (4 * 5 * size, 4 * 5 * (size + 1))
