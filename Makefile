@@ -21,7 +21,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: flower help setup repro test acceptance fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: help setup repro test acceptance flower ray slurm fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -47,8 +47,20 @@ repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, com
 test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)
 
-acceptance: $(READY)  ## slow tests from outside: guides and examples as typed, both UIs in a browser, workers, fresh projects
+acceptance: $(READY)  ## slow tests from outside: guides and examples as typed, both UIs in a browser, workers, SLURM, fresh projects
 	@python tools/run_tests.py -m acceptance $(ARGS)
+
+ray: .ray/.ready  ## the tests of Ray, with two nodes, in an environment of their own (.ray)
+	@PATH="$(CURDIR)/.ray/bin:$$PATH" .ray/bin/python tools/run_tests.py -m acceptance $(or $(ARGS),tests/pipelines/test_ray.py)
+
+.ray/.ready: pyproject.toml constraints.txt tools/setup.py
+	@$(PYTHON) tools/setup.py .ray --extras pipeline,datasets,dev,ray $(if $(TORCH),--torch $(TORCH))
+	@touch $@
+
+slurm:  ## a SLURM of two nodes on this host, from the system's packages (root), for `make acceptance` and to try it
+	@python3 tools/slurm.py install
+	@python3 tools/slurm.py start .slurm
+	@echo "its end: python3 tools/slurm.py stop .slurm"
 
 fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)
@@ -106,4 +118,4 @@ clean:  ## remove results and records; data, caches and the environment stay
 	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache site
 
 distclean: clean  ## remove everything that git does not track
-	@rm -rf $(VENV) .flower .peers .docs data .dvc/cache .dvc/tmp .dvc/config.local
+	@rm -rf $(VENV) .flower .peers .ray .slurm .docs data .dvc/cache .dvc/tmp .dvc/config.local

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import user_errors
 from fedweave.pipelines.commands import (
+    cluster,
     federate,
     importing,
     listing,
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(studies.app, name="study")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(federate.app, name="federate")
 app.add_typer(records.app)
 app.add_typer(own_data.app)

@@ -43,7 +43,7 @@ def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = No
 @app.command()
 def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
-    content = _switch(name, task, method, uses, force)
+    content = switch(name, task, method, uses, force)
     runs = len(content["runs"])
     out.print(
         f"params.yaml now holds [bold]{content['study']}[/]: {runs} runs; reproduce it with: dvc repro", soft_wrap=True
@@ -53,13 +53,13 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 @app.command()
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
-    _switch(name, task, method, uses, force)
+    switch(name, task, method, uses, force)
     done = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 
 
-def _switch(
+def switch(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None, force: bool
 ) -> dict[str, Any]:
     """Write params.yaml and return what it holds.

@@ -1,4 +1,4 @@
-"""The Prefect flows: DVC's graph, one task per stale stage, here or on the workers of a pool.
+"""The Prefect flows: DVC's graph, one task per stale stage; training here, on workers, by Ray or by SLURM.
 
 DVC stays the ledger. A task runs `dvc repro -s STAGE`, so this route and a plain `dvc repro` write the same lock
 file, and either may go on where the other stopped. A worker elsewhere gets a stage as a work order.
@@ -10,8 +10,9 @@ import re
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.request import urlopen
 
 from prefect import State, Task, flow, get_run_logger, runtime, task
@@ -27,11 +28,11 @@ from ruamel.yaml import YAML
 from fedweave.errors import BadInput, choose
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import host, remote_stages
+from fedweave.pipelines.scheduling import host, ray_cluster, remote_stages, slurm_flow, submissions
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 from fedweave.pipelines.scheduling.gpus import visible
-from fedweave.pipelines.scheduling.pool import Lost, Place, errand, packed, ray_runner, recall
+from fedweave.pipelines.scheduling.pool import Lost, Place, errand, recall
 from fedweave.study import catalogue
 
 SERVER = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
@@ -39,6 +40,7 @@ SERVER = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
 HINTS = ("To track the changes", "To enable auto staging", "Use `dvc push`", "git add", "dvc config core.auto")
 REFUSED = re.compile(r"exited with [23]\b")  # bad input and diverged training: the same again would end the same way
+MOST = 64  # stages elsewhere that a flow waits for at once
 RECALL = 120.0  # seconds for stages of an earlier flow to end
 PAUSE = 5  # seconds before a failed stage is tried again
 
@@ -87,7 +89,7 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     retry_delay_seconds=PAUSE,
     retry_condition_fn=_worth_it,
 )
-def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = (), after: Any = None) -> State[None]:
+def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> State[None]:
     """Bring one DVC stage up to date. DVC's locks make this safe with other stages on the same host."""
     with host.current().device(gpu) as env:
         if env:
@@ -103,10 +105,41 @@ def send_stage(stage: str, retries: int = 0) -> None:
     errand(stage, retries, host.current().children.pause)
 
 
+@task(
+    task_run_name="{stage} by Ray",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retry_delay_seconds=PAUSE,
+    retry_condition_fn=_worth_it,
+)
+def pack_stage(stage: str, share: float = 0.0, retries: int = 0) -> None:
+    """Let Ray run one stage on a part of a GPU, and commit what it made. Ray sends it again if its host was lost."""
+    logger, rounds = get_run_logger(), Rounds(stage, len(_params().get("seeds") or [0]))
+
+    def show(line: str) -> None:
+        logger.info("%s", line)
+        rounds.read(line)
+
+    try:
+        ray_cluster.errand(stage, share, retries, host.current().children.pause, show)
+    except (host.StageError, BadInput) as error:
+        refused = isinstance(error, BadInput) or error.code in (2, 3)
+        raise (Refused if refused else RuntimeError)(str(error)) from error
+
+
 @task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
 def use_study(study: str) -> None:
     """Write a study of the catalogue into params.yaml."""
     _run("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
+
+
+def _job(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[Task[..., Any], dict[str, Any]]:
+    """The task that runs `stage`, and its parameters."""
+    if where == "workers" and stage.gpu:
+        return send_stage, {"retries": retries}
+    if where == "ray" and submissions.sent(stage.name, stage.gpu, _params()):
+        return pack_stage, {"share": share * stage.gpu, "retries": retries}
+    return run_stage, {"gpu": stage.gpu}
 
 
 def _submit(
@@ -115,20 +148,10 @@ def _submit(
     """One task per stage, in order, each waiting for the stages it needs."""
     futures: dict[str, PrefectFuture[Any]] = {}
     for stage in stages:
-        away = where == "workers" and stage.gpu
-        job: Task[..., Any] = (send_stage if away else run_stage).with_options(
-            tags=["gpu"] * stage.gpu, retries=retries
-        )
-        parameters: dict[str, Any] = {"stage": stage.name, **({"retries": retries} if away else {"gpu": stage.gpu})}
+        job, parameters = _job(stage, retries, where, share)
+        job = job.with_options(tags=["gpu"] * stage.gpu, retries=retries)
         needed = [futures[name] for name in stage.needs]
-        # Ray starts a task when its parameters are there; one that waits inside would hold a core that others need.
-        order = (
-            {"parameters": {**parameters, "after": needed}}
-            if where == "ray"
-            else {"parameters": parameters, "wait_for": needed}
-        )
-        with packed(where, share * stage.gpu):
-            futures[stage.name] = runner.submit(job, **order)
+        futures[stage.name] = runner.submit(job, parameters={"stage": stage.name, **parameters}, wait_for=needed)
     return list(futures.values())
 
 
@@ -162,10 +185,8 @@ def _bring(
 
 
 def _runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
-    """Who runs the tasks: `parallel` threads, or Ray with as many cores."""
-    if where == "ray":
-        return ray_runner(parallel, devices)
-    most = parallel or (64 if where == "workers" else max(2, len(devices)))
+    """Who runs the tasks: threads, as many as stages may run here, or wait for one elsewhere."""
+    most = MOST if where == "ray" else parallel or (MOST if where == "workers" else max(2, len(devices)))
     return ThreadPoolTaskRunner[Any](max_workers=most)
 
 
@@ -188,8 +209,10 @@ def reproduce(
     Args:
         study: a name of `fedweave list studies`; empty: the one that params.yaml holds.
         targets: only these stages and what they depend on, for example `tune`; empty: all.
-        where: training runs `here`, on the `workers` of the pool gpu-pool, or by `ray` on this host's GPUs and cores.
-        parallel: how many stages run at once; 0: one per GPU, at least two; with workers the pool's limit.
+        where: training runs `here`, on the `workers` of the pool gpu-pool, by `ray` on this host or on the cluster of
+            RAY_ADDRESS, or by `slurm` as cluster.yaml says.
+        parallel: how many stages run at once; 0: one per GPU, at least two; with workers the pool's limit; with ray the
+            cores of this host.
         retries: how often a failed stage is tried again; training goes on from its last checkpoint.
         gpus: values of CUDA_VISIBLE_DEVICES, one per training stage; empty: all GPUs of the host.
         share: with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one.
@@ -198,16 +221,18 @@ def reproduce(
     host.enter(devices if where == "here" else ())
     if study:
         use_study(study)
+    away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
     stages = stale_stages(targets or ())
     if where == "workers":
         recall(RECALL)  # what a flow that was killed left with them
-    failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
+    with ray_cluster.connected(parallel, devices) if where == "ray" and stages else nullcontext():
+        failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
     finished = str(_params()["study"])
     synchronise.apart(RESULTS / finished, finished)
     publish(finished)
     if failed or idle:
         raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
-    return f"{len(stages)} stages brought up to date"
+    return f"{away + len(stages)} stages brought up to date"
 
 
 @flow(name="stage", flow_run_name="{work_order.stage}")
@@ -242,7 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Reproduce a study, scheduled by Prefect.")
     parser.add_argument("--study", default="", help="default: the one that params.yaml holds")
     parser.add_argument("--targets", nargs="*", help="only these stages and what they depend on, such as tune")
-    parser.add_argument("--where", choices=["here", "workers", "ray"], default="here", help="where training runs")
+    parser.add_argument("--where", choices=get_args(Place), default="here", help="where training runs")
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
     parser.add_argument("--retries", type=int, default=1)
     parser.add_argument("--gpus", nargs="*", help="CUDA devices, one per training stage; default: all")

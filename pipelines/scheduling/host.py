@@ -1,7 +1,4 @@
-"""What the stages of one flow run share on a host: its child processes and the GPUs that they take turns on.
-
-A module of its own, because Ray copies the functions of a flow's module together with everything they name.
-"""
+"""What the stages of one flow run share on a host: its child processes and the GPUs that they take turns on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +7,17 @@ from typing import NamedTuple
 
 from fedweave.pipelines.processes import Children
 from fedweave.pipelines.scheduling.gpus import borrow
+
+
+class StageError(RuntimeError):
+    """A stage ended with `code`; `line` is the line with the error, or the last one."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(code, line)
+        self.code, self.line = code, line
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}: {self.line or 'no error line'}"
 
 
 class Site(NamedTuple):

@@ -1,14 +1,12 @@
-"""Training away from the flow's own process: on the workers of `gpu-pool`, or packed by Ray."""
+"""Training on the workers of `gpu-pool`."""
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
@@ -16,11 +14,9 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 
-from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import remote_stages
-from fedweave.runs.parallel import cores
 
-Place = Literal["here", "workers", "ray"]
+Place = Literal["here", "workers", "ray", "slurm"]
 DEPLOYMENT = "stage/stage"
 POLL = 2.0  # seconds between two looks at a stage elsewhere
 
@@ -81,36 +77,6 @@ def _sent(client: SyncPrefectClient, states: Sequence[StateType]) -> list[FlowRu
 def tag() -> str:
     """What marks the runs of this folder's flows."""
     return f"writer:{socket.gethostname()}:{Path.cwd()}"
-
-
-def packed(where: Place, share: float) -> AbstractContextManager[Any]:
-    """Tasks that are submitted inside take `share` of a GPU each, if Ray runs them and has any."""
-    if where != "ray":
-        return nullcontext()
-    import ray
-    from prefect_ray.context import remote_options
-
-    return remote_options(num_gpus=share if ray.cluster_resources().get("GPU") else 0)
-
-
-def ray_runner(parallel: int, devices: Sequence[str]) -> Any:
-    """A task runner over Ray: the cluster of RAY_ADDRESS if it is set, else this host's cores and `devices`.
-
-    Raises:
-        BadInput: the extra is not installed.
-    """
-    try:
-        from prefect_ray import RayTaskRunner
-    except ImportError as error:
-        raise BadInput("where: 'ray' needs the extra: pip install -c constraints.txt -e '.[ray]'") from error
-    if os.environ.get("RAY_ADDRESS"):
-        return RayTaskRunner()
-    names = list(dict.fromkeys(devices))
-    if names:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the names behind Ray's numbers
-    return RayTaskRunner(
-        init_kwargs={"num_cpus": parallel or cores(), "num_gpus": len(names), "include_dashboard": False}
-    )
 
 
 def _made(run: FlowRun) -> list[dict[str, str]]:

@@ -121,7 +121,7 @@ def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:
                 f"{work_order.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
             )
         _pull(repo, stage, outputs, stage.outs)
-        lost = [path for path in map(str, _outputs(stage)) if not Path(path).exists()]
+        lost = [path for path in map(str, outputs_of(stage)) if not Path(path).exists()]
         if lost:
             raise BadInput(
                 f"{work_order.stage}: {lost[0]} did not arrive; "
@@ -142,9 +142,9 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
     if work_order.here:
         with _repo() as repo:
             stage = _stage(repo, work_order.stage)
-            command, outputs = str(stage.cmd), _outputs(stage)
+            command, outputs = str(stage.cmd), outputs_of(stage)
         for path in outputs:
-            _remove(path)
+            remove(path)
         yield ["/bin/sh", "-c", command]
         return
     with _params(work_order.params):
@@ -154,7 +154,7 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
         yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", work_order.stage]
 
 
-def _outputs(stage: Any) -> list[Path]:
+def outputs_of(stage: Any) -> list[Path]:
     """The paths that a stage writes, relative to the project.
 
     Raises:
@@ -167,7 +167,7 @@ def _outputs(stage: Any) -> list[Path]:
     return paths
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove an output of any kind; of a link only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

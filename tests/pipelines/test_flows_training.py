@@ -1,4 +1,4 @@
-"""The flow over real training: a killed stage goes on from its checkpoint, and Ray packs stages."""
+"""The flow over real training: a killed stage goes on from its checkpoint."""
 
 import os
 import shutil
@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import toy_project
-from servers import ROOT, Project, running, until
-
-from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+from servers import Project, running, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
@@ -39,21 +36,3 @@ def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: s
     assert (results / "evaluations.parquet").read_bytes() == (first / "evaluations.parquet").read_bytes()
     models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, first)]
     torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.usefixtures("reporting")
-def test_ray_packs_stages_onto_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the one GPU each; on a single core the stage that waits for them lets them go first."""
-    pytest.importorskip("prefect_ray", reason="needs the extra: pip install -c constraints.txt -e '.[ray]'")
-    from fedweave.pipelines.scheduling.flows import reproduce
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDWEAVE_GPUS", "5")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
-    toy_project.make(tmp_path)
-    assert reproduce(where="ray", parallel=1, retries=0, share=0.5) == "4 stages brought up to date"
-    gpus = dict(toy_project.seen())
-    assert gpus["made-a.txt"] == gpus["made-b.txt"] == "5"
-    assert stale_stages() == []

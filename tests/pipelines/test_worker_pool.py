@@ -91,7 +91,7 @@ def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[...
     assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
     parameters = deployments["reproduce"].parameter_openapi_schema["properties"]
     assert all(entry["description"] and "default" in entry for entry in parameters.values())
-    assert parameters["where"]["enum"] == ["here", "workers", "ray"]
+    assert parameters["where"]["enum"] == ["here", "workers", "ray", "slurm"]
     assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
 
 

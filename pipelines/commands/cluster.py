@@ -1,0 +1,141 @@
+"""`fedweave cluster`: a study on SLURM, from the login node, with nothing left running there."""
+
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedweave.errors import BadInput, choose
+from fedweave.pipelines.commands import studies
+
+if TYPE_CHECKING:
+    from fedweave.pipelines.scheduling.submissions import Submission
+
+POLL = 10.0  # seconds between two looks at the queue
+STYLES = {"finished": "green", "failed": "red", "ended": "red", "running": "cyan", "waiting": ""}
+
+app = typer.Typer(help="A study on a SLURM cluster: submit, status, collect, cancel.", no_args_is_help=True)
+out = Console(markup=False, highlight=False)
+
+Study = Annotated[str, typer.Argument(help="a study; default: the one that params.yaml holds")]
+
+
+@app.command()
+def submit(study: Study = "", force: studies.Force = False) -> None:
+    """Prepare the data of STUDY here, and submit its searches, its training and its ablations as array jobs.
+
+    cluster.yaml says what they ask for.
+    """
+    from fedweave.pipelines.scheduling import resources, submissions
+
+    cluster = resources.load()
+    if study:
+        submissions.check_open(study)
+        studies.switch(study, None, None, None, force)
+    submission = submissions.submit(cluster)
+    name = submission.study if submission else study or _current()
+    if submission is None:
+        out.print(f"{name}: all training is up to date; the rest: dvc repro", soft_wrap=True)
+        return
+    arrays = Counter(job.job.partition("_")[0] for job in submission.jobs)
+    where = "SLURM" if submission.executor == "slurm" else "this machine"
+    jobs = "one job" if len(arrays) == 1 else f"{len(arrays)} jobs"
+    out.print(
+        f"{name}: {len(submission.jobs)} stages in {jobs} of {where}: {', '.join(sorted(arrays))}", soft_wrap=True
+    )
+    out.print(f"next: fedweave cluster status {name}; then: fedweave cluster collect {name}", soft_wrap=True)
+
+
+@app.command()
+def status(study: Study = "") -> None:
+    """How far every stage of STUDY is; without STUDY, of all that is submitted."""
+    from fedweave.pipelines.scheduling import collection, submissions
+
+    for submission in [_open(study)] if study else list(map(_open, submissions.studies())) or [_open("")]:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("stage", "job", "state", "detail"):
+            table.add_column(name, no_wrap=name != "detail", overflow="fold")
+        rows = collection.progress(submission)
+        for row in rows:
+            table.add_row(row.job.task.stage, row.job.job, row.state, row.detail, style=STYLES[row.state])
+        out.print(table)
+        counts = Counter(row.state for row in rows)
+        out.print(f"{submission.study}: {', '.join(f'{n} {state}' for state, n in counts.items())}", soft_wrap=True)
+
+
+@app.command()
+def collect(
+    study: Study = "", wait: Annotated[bool, typer.Option("--wait", help="first wait until no job is left")] = False
+) -> None:
+    """Commit what has come back to DVC; when all has, also compare, and print the leaderboard."""
+    from fedweave.pipelines.scheduling import collection, submissions
+
+    submission = _open(study)
+    if wait:
+        submissions.wait(submission, POLL)
+    done = collection.collect(submission)
+    out.print(f"{submission.study}: {len(done.committed)} stages committed", soft_wrap=True)
+    if done.active:
+        out.print(f"{len(done.active)} still wait or run: fedweave cluster status {submission.study}", soft_wrap=True)
+    if done.failed:
+        way = f"see above; what to do next: fedweave cluster submit {submission.study}"
+        for line in done.failed:
+            print(line, file=sys.stderr)
+        raise BadInput(f"{submission.study}: {len(done.failed)} stages did not succeed; {way}")
+    if not done.active:
+        _finish(submission.study)
+
+
+def _finish(study: str) -> None:
+    """Run what is left of the study here, unless it would train: a stage can have become stale since."""
+    from fedweave.pipelines.scheduling import submissions
+    from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+    from fedweave.study.config import read_yaml
+    from fedweave.study.spec import PARAMS
+
+    away = submissions.split(stale_stages(), read_yaml(PARAMS))[1]
+    if away:
+        out.print(f"{len(away)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
+        return
+    code = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False).returncode
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def cancel(study: Study = "") -> None:
+    """End the jobs of STUDY; what has finished can still be collected, and checkpoints stay."""
+    submission = _open(study)
+    stages = submission.cancel()
+    count = f"{len(stages)} of {len(submission.jobs)} stages cancelled"
+    out.print(f"{submission.study}: {count}; their jobs end within a minute", soft_wrap=True)
+    out.print(f"next: fedweave cluster collect {submission.study}, then submit again", soft_wrap=True)
+
+
+def _current() -> str:
+    from fedweave.study.config import read_yaml
+    from fedweave.study.spec import PARAMS
+
+    return str(read_yaml(PARAMS)["study"])
+
+
+def _open(study: str) -> "Submission":
+    """The open submission of `study`.
+
+    Raises:
+        BadInput: it has none.
+    """
+    from fedweave.pipelines.scheduling import submissions
+
+    name = study or _current()
+    submission = submissions.load(name)
+    if submission is None:
+        known = submissions.studies()
+        if known and study:
+            choose(study, known, "fedweave cluster: submitted studies")
+        raise BadInput(f"{name}: nothing is submitted; submit it: fedweave cluster submit {name}")
+    return submission

@@ -1,0 +1,146 @@
+"""What came back from a cluster: how far each stage is, and one commit to DVC of all that have succeeded."""
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedweave.errors import BadInput
+from fedweave.pipelines import project
+from fedweave.pipelines.scheduling import remote_stages, submissions
+from fedweave.pipelines.scheduling.slurm import NEVER, State
+from fedweave.pipelines.scheduling.stage_jobs import Outcome, StageTask, digest, read
+from fedweave.pipelines.scheduling.submissions import Job, Submission
+from fedweave.study.config import read_yaml
+from fedweave.study.spec import PARAMS
+
+ROUND = re.compile(r"seed (\d+): round (\d+)/(\d+)")
+TAIL = 65536  # bytes of a log that are looked at
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
+
+
+class Progress(NamedTuple):
+    """A stage of a submission.
+
+    Attributes:
+        job: the task and its job.
+        state: finished, failed, ended, running or waiting; "ended" is without an outcome.
+        detail: node, rounds, reason or error.
+        outcome: what came of it, if anything did.
+    """
+
+    job: Job
+    state: str
+    detail: str
+    outcome: Outcome | None
+
+
+def progress(submission: Submission) -> list[Progress]:
+    """How far every stage of `submission` is."""
+    states = submission.states()  # before the outcomes: a job that ends in between has one
+    return [_progress(submission, job, states.get(job.job)) for job in submission.jobs]
+
+
+def _progress(submission: Submission, job: Job, state: State | None) -> Progress:
+    outcome, active = read(job.task), state is not None and state.active
+    if outcome and not outcome.code:
+        again = f", restarts: {outcome.restarts}" if outcome.restarts else ""
+        detail = f"{outcome.node}, {outcome.seconds:.0f} s, {outcome.mib:.0f} MiB{again}"
+        return Progress(job, "finished", detail, outcome)
+    if outcome and not active:
+        return Progress(job, "failed", outcome.message, outcome)
+    if state is not None and active:
+        waiting = state.name in WAITING
+        detail = state.reason if waiting else f"{state.node} {_rounds(submission, job)}".strip()
+        return Progress(job, "waiting" if waiting else "running", detail, None)
+    said = (
+        "a stage that it needs failed"
+        if state and state.reason == NEVER
+        else state.name
+        if state
+        else "not in the queue"
+    )
+    return Progress(job, "ended", f"without an outcome ({said}); log: {log(submission, job)}", None)
+
+
+def log(submission: Submission, job: Job) -> Path:
+    """Where a job's words are."""
+    return submission.folder / "jobs" / f"{job.job}_0_log.out"
+
+
+def _rounds(submission: Submission, job: Job) -> str:
+    """The last round of every repetition that the log tells of."""
+    try:
+        with log(submission, job).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    rounds = {seed: f"{done}/{total}" for seed, done, total in ROUND.findall(text)}
+    return ", ".join(f"seed {seed}: round {done}" for seed, done in sorted(rounds.items()))
+
+
+class Collected(NamedTuple):
+    """What `collect` did: stages committed, lines about the others, and stages that are still on their way."""
+
+    committed: list[str]
+    failed: list[str]
+    active: list[str]
+
+
+def collect(submission: Submission) -> Collected:
+    """Commit every stage that has succeeded, all in one transaction of DVC; what failed can be submitted again.
+
+    Raises:
+        BadInput: params.yaml holds another study.
+    """
+    study = str(read_yaml(PARAMS)["study"])
+    if study != submission.study:
+        raise BadInput(
+            f"{PARAMS}: study: {study!r}, but {submission.study!r} is to be collected; "
+            f"switch first: fedweave study use {submission.study}"
+        )
+    rows = progress(submission)
+    finished = {row.job.task.stage: row for row in rows if row.state == "finished"}
+    committed, refused = commit([row.job.task for row in finished.values()])
+    failed = [f"{row.job.task.stage}: {row.detail}" for row in rows if row.state in ("failed", "ended")]
+    going = [row.job for row in rows if row.state in ("running", "waiting")]
+    submissions.close(submission, going)
+    return Collected(committed, [*failed, *refused], [job.task.stage for job in going])
+
+
+def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
+    """Commit the outputs of `tasks` to DVC under one lock; returns (stages, lines about those that are refused)."""
+    from dvc.repo import lock_repo
+
+    refused, committed = [], []
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it has a line for every stage
+    with remote_stages.WRITER, project.repository(wait=True) as repo, lock_repo(repo):
+        graph = {stage.addressing: stage for stage in repo.index.stages}
+        for task in tasks:
+            stage = graph.get(task.stage)
+            reason = "dvc.yaml has it no more" if stage is None else _reason(stage, task)
+            if reason:
+                refused.append(f"{task.stage}: {reason}; its outputs are not accepted, submit it again")
+            else:
+                committed.append(task.stage)
+        for name in committed:
+            repo.commit(name, force=True)
+    return committed, refused
+
+
+def _reason(stage: object, task: StageTask) -> str:
+    """Why the outputs of `task` are not those of the stage as it is now; empty if they are."""
+    outcome = read(task)
+    if outcome is None or outcome.code:
+        return "it has not succeeded"
+    if submissions.definition(stage) != task.definition:
+        return "its command or its parameters in params.yaml changed while it ran"
+    changed = _changed([*outcome.inputs.items(), *outcome.outputs.items()])
+    return f"{changed} changed while it ran or after it" if changed else ""
+
+
+def _changed(digests: Iterable[tuple[str, str]]) -> str:
+    """The first path that is another one by now, or empty."""
+    return next((path for path, known in digests if not Path(path).exists() or digest(Path(path)) != known), "")

@@ -1,0 +1,139 @@
+"""What a job of a cluster asks for: cluster.yaml, one block for all stages, which methods can override.
+
+default: {cpus: 2, memory: 4G, time: "1:00:00"}
+stages:
+  train: {gpus: 1, partition: gpu, flags: {account: vision}}
+methods:
+  shn: {memory: 16G, time: "4:00:00"}
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fedweave.errors import BadInput, choose, shown
+from fedweave.methods import METHODS
+from fedweave.settings import AtLeast, AtMost, Between
+from fedweave.study.config import construct, read_yaml
+
+FILE = Path("cluster.yaml")
+STAGES = ("tune", "train", "ablate")  # which run on a cluster
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])B?", re.IGNORECASE)
+GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
+DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+OWN = ("gpus_per_node", "cpus_per_task", "mem", "time", "partition", "array", "dependency", "requeue", "signal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one array task gets; what is null is left to the cluster."""
+
+    gpus: Annotated[int, Between(0, 64), "GPUs"] = 0
+    cpus: Annotated[int, Between(1, 1024), "cores"] = 1
+    memory: Annotated[str | None, "such as 500M, 16G or 1T"] = None
+    time: Annotated[str | int, "days-hours:minutes:seconds, as sbatch takes it, or a number of minutes"] = 60
+    partition: Annotated[str | None, "queue of the cluster"] = None
+    flags: Annotated[dict[str, Any], "further flags of sbatch by their long names, such as account"] = field(
+        default_factory=dict
+    )
+
+    @property
+    def gib(self) -> float | None:
+        """Memory [GiB], or None."""
+        size = SIZE.fullmatch(self.memory or "")
+        return float(size[1]) * GIB[size[2].upper()] if size else None
+
+    @property
+    def minutes(self) -> int:
+        """The limit of time, in whole minutes."""
+        return minutes(self.time) or 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The content of cluster.yaml."""
+
+    executor: Annotated[Literal["slurm", "local"], "local: one process of this machine, for a trial"] = "slurm"
+    parallel: Annotated[int, Between(1, 100_000), "tasks of an array that run at once"] = 256
+    requeues: Annotated[int, Between(0, 1000), "how often a task that reaches its limit of time goes on"] = 3
+    retries: Annotated[int, AtLeast(0), AtMost(100), "how often a stage that fails is tried again"] = 1
+    setup: Annotated[list[str], "lines of shell that a job runs first, such as module load cuda"] = field(
+        default_factory=list
+    )
+    default: Annotated[dict[str, Any], "resources of every stage"] = field(default_factory=dict)
+    stages: Annotated[dict[str, Any], "stage -> resources that differ"] = field(default_factory=dict)
+    methods: Annotated[dict[str, Any], "method -> resources of its training and ablations that differ"] = field(
+        default_factory=dict
+    )
+
+    def layers(self, stage: str, method: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """(key, block) of what holds for `stage` of `method`, the strongest first."""
+        blocks = ((f"methods.{method}", self.methods.get(method)), (f"stages.{stage}", self.stages.get(stage)))
+        return [(key, block) for key, block in (*blocks, ("default", self.default)) if block]
+
+    def resources(self, stage: str, method: str = "") -> Resources:
+        """What a task of `stage` (such as `train`), of a run with `method`, asks for."""
+        merged: dict[str, Any] = {}
+        for _, block in reversed(self.layers(stage, method)):
+            merged = {**merged, **block, "flags": {**merged.get("flags", {}), **block.get("flags", {})}}
+        return construct(Resources, merged, str(FILE))
+
+    def key(self, name: str, stage: str, method: str = "") -> str:
+        """Where the setting `name` of `stage` stands, for a message."""
+        keys = [key for key, block in self.layers(stage, method) if name in block]
+        return f"{FILE}: {keys[0] if keys else f'stages.{stage}'}.{name}"
+
+
+def load(file: Path = FILE) -> Cluster:
+    """The cluster.yaml of this folder; the defaults where there is none.
+
+    Raises:
+        BadInput: an unknown key, stage or method, or a value that is none.
+    """
+    if not file.is_file():
+        return Cluster()
+    cluster = construct(Cluster, read_yaml(file), str(file))
+    for name in cluster.stages:
+        choose(name, STAGES, f"{file}: stages")
+    for name in cluster.methods:
+        choose(name, METHODS, f"{file}: methods")
+    blocks = {"default": cluster.default}
+    for group in ("stages", "methods"):
+        blocks |= {f"{group}.{name}": block for name, block in getattr(cluster, group).items()}
+    for key, block in blocks.items():
+        _check(construct(Resources, block, f"{file}: {key}"), f"{file}: {key}")
+    return cluster
+
+
+def minutes(text: str | int) -> int | None:
+    """A duration in SLURM's forms as whole minutes, rounded up; None for another text.
+
+    `90`, `90:00` and `1:30:00` are 90 minutes; `1-12`, `1-12:00` and `1-12:00:00` are a day and a half.
+    """
+    if isinstance(text, int):
+        return text
+    match = DURATION.fullmatch(text)
+    if match is None:
+        return None
+    numbers = [int(part) for part in match["rest"].split(":")]
+    if match["days"]:
+        hours, mins, seconds = [*numbers, 0, 0][:3]
+        return int(match["days"]) * 1440 + hours * 60 + mins + (seconds > 0)
+    hours, mins, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
+    return hours * 60 + mins + (seconds > 0)
+
+
+def _check(resources: Resources, key: str) -> None:
+    """Refuse texts that are no size, no duration or no flag of their own."""
+    if resources.memory is not None and not resources.gib:
+        raise BadInput(f"{key}.memory: {shown(resources.memory)} is not a size; write for example 500M or 16G")
+    if not resources.minutes > 0:
+        raise BadInput(f'{key}.time: {shown(resources.time)} is not a duration; write for example "2:30:00" or 150')
+    for name in resources.flags:
+        if name.lstrip("-").replace("-", "_") in OWN or name.startswith("-"):
+            raise BadInput(
+                f"{key}.flags.{name}: is set by fedweave, or begins with a dash; "
+                f"flags are long names of sbatch without dashes, other than {', '.join(OWN)}"
+            )

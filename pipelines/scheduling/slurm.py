@@ -1,0 +1,184 @@
+"""What SLURM says: its partitions and nodes before a submission, the states of jobs after it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import psutil
+
+from fedweave.errors import BadInput, choose, shown
+from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources, minutes
+
+PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
+WAY = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"
+CHECKED = ("partition", "cpus", "memory", "gpus", "time")  # of what a task asks for, against what there is
+SECONDS = 120  # for an answer of the controller
+# States of a job that will run, or run again; every other one is an end.
+ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
+          "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "PREEMPTED", "SPECIAL_EXIT"}  # fmt: skip
+NEVER = "DependencyNeverSatisfied"
+
+
+class State(NamedTuple):
+    """A job in the queue: its state in SLURM's words, its host, and why it waits."""
+
+    name: str
+    node: str = ""
+    reason: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs or is going to."""
+        return self.name in ACTIVE and self.reason != NEVER
+
+
+class Nodes(NamedTuple):
+    """Equal nodes of a partition: cores, memory [MiB] and GPUs of one, and the partition's limit of time [minutes]."""
+
+    partition: str
+    default: bool
+    cpus: int
+    mib: int
+    gpus: int
+    minutes: int | None
+
+    @property
+    def gib(self) -> float:
+        """Memory of a node [GiB]."""
+        return self.mib / 1024
+
+
+def ask(*command: str) -> str:
+    """What one of SLURM's programs prints.
+
+    Raises:
+        BadInput: it is not installed, or the controller does not answer.
+    """
+    if shutil.which(command[0]) is None:
+        raise BadInput(f"{command[0]}: not found, so this is no host of a SLURM cluster; {WAY}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"{command[0]}: no answer within {SECONDS} s; try again, or see: scontrol ping") from error
+    if done.returncode:
+        raise BadInput(f"{command[0]}: {done.stderr.strip()}; see: scontrol ping")
+    return done.stdout
+
+
+def nodes() -> list[Nodes]:
+    """What the cluster has, by `sinfo`."""
+    lines = ask("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%l").splitlines()
+    return [_nodes(*line.split("|")) for line in lines if line.count("|") == 4]
+
+
+def _nodes(partition: str, cpus: str, mib: str, gres: str, limit: str) -> Nodes:
+    return Nodes(
+        partition.rstrip("*"), partition.endswith("*"), _number(cpus), _number(mib), _gpus(gres), minutes(limit)
+    )
+
+
+def _number(text: str) -> int:
+    return int(text.rstrip("+") or 0)
+
+
+def _gpus(gres: str) -> int:
+    """GPUs of a node: `gpu:a100:4(S:0-1),gpu:2` has 6."""
+    parts = [part.partition("(")[0].split(":") for part in gres.split(",") if part.startswith("gpu")]
+    return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts)
+
+
+def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
+    """Refuse what no node has, before anything is submitted.
+
+    Args:
+        cluster: cluster.yaml.
+        kinds: (stage, method) of the tasks, for example ("train", "ditto").
+
+    Raises:
+        BadInput: an unknown partition, or a request beyond every node of its partition.
+    """
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            raise BadInput(f"{program}: not found, so this is no host of a SLURM cluster; {WAY}")
+    present = nodes()
+    for stage, method in sorted(set(kinds)):
+        _check(cluster.resources(stage, method), present, {n: cluster.key(n, stage, method) for n in CHECKED})
+
+
+def _check(resources: Resources, present: Sequence[Nodes], keys: Mapping[str, str]) -> None:
+    mine = _candidates(resources, present, keys["partition"])
+    names = ", ".join(dict.fromkeys(one.partition for one in mine))
+    beyond = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
+    most = {"cpus": max(one.cpus for one in mine), "gpus": max(one.gpus for one in mine)}
+    for name, limit in most.items():
+        if (value := getattr(resources, name)) > limit:
+            raise BadInput(beyond.format(keys[name], value, names, limit))
+    if (resources.gib or 0) > (largest := max(one.gib for one in mine)):
+        raise BadInput(beyond.format(keys["memory"], shown(resources.memory), names, f"{largest * 1024:.0f}M"))
+    if not any(_fits(resources, one) for one in mine):
+        raise BadInput(
+            f"{keys['partition']}: no node of {names} has these cpus, memory and gpus together; lower one of them"
+        )
+    longest = max(float("inf") if one.minutes is None else one.minutes for one in mine)
+    if resources.minutes > longest:
+        raise BadInput(
+            f"{keys['time']}: {shown(resources.time)}, but the limit of partition {names} is {longest:.0f} minutes; "
+            "lower it (a stage that reaches it goes on, as often as `requeues` says), or name another partition"
+        )
+
+
+def _candidates(resources: Resources, present: Sequence[Nodes], key: str) -> list[Nodes]:
+    """The nodes of the partitions that `resources` names, or of the default one."""
+    partitions = list(dict.fromkeys(one.partition for one in present))
+    named = resources.partition.split(",") if resources.partition else []
+    for name in named:
+        choose(name, partitions, key)
+    mine = [one for one in present if (one.partition in named if named else one.default)]
+    if not mine:
+        raise BadInput(f"{key}: missing, and the cluster has no default; name one of: {', '.join(partitions)}")
+    return mine
+
+
+def _fits(resources: Resources, node: Nodes) -> bool:
+    enough = resources.cpus <= node.cpus and resources.gpus <= node.gpus
+    return enough and (resources.gib or 0) <= node.gib
+
+
+def states(executor: str, jobs: Iterable[str]) -> dict[str, State]:
+    """Job -> its state, without those that the cluster does not know any more."""
+    known = set(jobs)
+    if executor == "local":
+        return {job: State("RUNNING") for job in known if _runs(job)}
+    words = ("--array", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+    lines = ask("squeue", f"--user={os.getuid()}", *words).splitlines() if known else ()
+    rows = (line.split("|", 3) for line in lines)
+    return {job: State(name, node, reason) for job, name, node, reason in rows if job in known}
+
+
+def cancel(executor: str, jobs: Sequence[str]) -> None:
+    """End jobs, whether they wait or run."""
+    if executor == "local":
+        for job in set(jobs):
+            _end(job)
+    elif jobs:
+        ask("scancel", "--quiet", *sorted(set(jobs)))  # one that has just ended is no error
+
+
+def _runs(process: str) -> bool:
+    """Whether `process` is a controller of submitit's local executor; numbers of processes are used again."""
+    try:
+        found = psutil.Process(int(process))
+        return found.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in found.cmdline()
+    except psutil.Error:
+        return False
+
+
+def _end(process: str) -> None:
+    """End a controller and what it has started."""
+    if _runs(process):
+        tree = [psutil.Process(int(process)), *psutil.Process(int(process)).children(recursive=True)]
+        for one in tree:
+            one.kill()
+        psutil.wait_procs(tree, 10)

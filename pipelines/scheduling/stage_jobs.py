@@ -1,0 +1,214 @@
+"""What a job of a cluster does: the command of a stage, in a copy of the parameters, without DVC and without a network.
+
+A task names everything that a node has to know. The node checks inputs and code, runs the command and writes an
+outcome; the writer, on the login node, checks the outcome and commits it to DVC. submitit carries tasks to the nodes.
+"""
+
+import hashlib
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from submitit.helpers import Checkpointable, DelayedSubmission
+
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.pipelines.processes import Children
+from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
+
+REFUSED = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
+# A cluster sends these to every process of a job before it kills them, and queues the job again or does not.
+SENT = {code for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT) for code in (-number, 128 + number)}
+PATIENCE = 90.0  # seconds for a cluster to kill a job whose stage it has ended
+ERROR = re.compile(r"error", re.IGNORECASE)
+
+
+class StageFailed(RuntimeError):
+    """A stage of a job failed; jobs that wait for its outputs do not run."""
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """One stage for a node.
+
+    Attributes:
+        stage: its address in dvc.yaml.
+        command: of the shell.
+        inputs: path -> digest; None for what another task of the same submission makes.
+        outputs: paths that the command writes.
+        definition: digest of command and parameters.
+        code: digest of the code at the time of submission.
+        folder: where it runs, absolute, the same on all hosts.
+        outcome: the file for what came of it.
+        retries: how often a failure is tried again.
+    """
+
+    stage: str
+    command: str
+    inputs: dict[str, str | None]
+    outputs: tuple[str, ...]
+    definition: str
+    code: str
+    folder: str
+    outcome: str
+    retries: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task.
+
+    Attributes:
+        code: exit code, 0 for success.
+        message: the line with the error, or empty.
+        inputs, outputs: path -> digest, before and after the run.
+        node: host.
+        seconds, mib: duration and peak memory of its largest process.
+        restarts: how often the cluster had queued it again.
+    """
+
+    code: int
+    message: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    node: str
+    seconds: float
+    mib: float
+    restarts: int
+
+
+class StageJob(Checkpointable):
+    """The callable of one array task; it goes on after a requeue, from the last checkpoint of the training."""
+
+    def __init__(self, tasks: Sequence[StageTask]) -> None:
+        self.tasks = tuple(tasks)
+        self._children = Children()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"tasks": self.tasks}
+
+    def __setstate__(self, state: dict[str, tuple[StageTask, ...]]) -> None:
+        self.__init__(state["tasks"])  # type: ignore[misc]
+
+    def __call__(self) -> None:
+        """Run the tasks, each after the one before; those that have succeeded already are left out.
+
+        Raises:
+            StageFailed: one did not succeed.
+        """
+        failed = []
+        for task in self.tasks:
+            done = read(task)
+            if done is None or done.code:
+                done = self._attempts(task)
+                write_atomic(Path(task.outcome), json.dumps(asdict(done)))
+            if done.code:
+                failed.append(f"{task.stage}: {done.message}")
+        if failed:
+            raise StageFailed("; ".join(failed))
+
+    def checkpoint(self) -> DelayedSubmission:
+        """End the stage that runs; submitit queues the job again (its hook before a limit of time or a preemption)."""
+        self._children.end()
+        return DelayedSubmission(StageJob(self.tasks))
+
+    def _attempts(self, task: StageTask) -> Outcome:
+        for _ in range(task.retries):
+            if (outcome := self._run(task)).code in (0, *REFUSED):
+                return outcome
+        return self._run(task)
+
+    def _run(self, task: StageTask) -> Outcome:
+        """The command of `task`, which ends with this job."""
+        begun = time.monotonic()
+        os.chdir(task.folder)
+        base = Outcome(0, "", {}, {}, node(), 0.0, 0.0, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+        try:
+            inputs = check(task)
+        except BadInput as error:
+            return replace(base, code=2, message=str(error))
+        code, message = self._command(task)
+        missing = [path for path in task.outputs if not Path(path).exists()]
+        if not code and missing:
+            code, message = 1, f"{missing[0]} was not written; look at the log"
+        return replace(
+            base,
+            code=code,
+            message=message,
+            inputs=inputs,
+            outputs={} if code else {path: digest(Path(path)) for path in task.outputs},
+            seconds=round(time.monotonic() - begun, 3),
+            mib=round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1),
+        )
+
+    def _command(self, task: StageTask) -> tuple[int, str]:
+        """(exit code, line with the error); a stage that the cluster's signal ended runs again if the job lives."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        # The fork server's sockets would lie in a folder that hosts share.
+        environment = {"PATH": path, "FEDWEAVE_DIRECT": "1"}
+        while True:
+            for output in task.outputs:
+                remove(Path(output))
+            last = deque[str](maxlen=20)
+            with self._children.child(["/bin/sh", "-c", task.command], environment) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    print(line, end="", flush=True)
+                    last.append(line.strip())
+                code = process.wait()
+            if code not in SENT:
+                return code, next((line for line in last if ERROR.search(line)), f"exit code {code}") if code else ""
+            time.sleep(PATIENCE)
+
+
+def node() -> str:
+    """The name of this host on its cluster."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def read(task: StageTask) -> Outcome | None:
+    """What came of `task`; None as long as nothing did."""
+    try:
+        return Outcome(**json.loads(Path(task.outcome).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{task.outcome}: is damaged ({type(error).__name__}); delete it and submit again") from error
+
+
+def check(task: StageTask) -> dict[str, str]:
+    """The digests of the inputs of `task`, which are those of the submission.
+
+    Raises:
+        BadInput: code or an input is another one by now.
+    """
+    if code_digest() != task.code:
+        raise BadInput(f"{task.stage}: the code changed after the submission; cancel it and submit again")
+    digests = {}
+    for path, expected in task.inputs.items():
+        if not Path(path).exists():
+            raise BadInput(f"{task.stage}: {path} is not there on {node()}; nodes must share the project's folder")
+        digests[path] = digest(Path(path))
+        if expected is not None and digests[path] != expected:
+            raise BadInput(f"{task.stage}: {path} changed after the submission; cancel it and submit again")
+    return digests
+
+
+def digest(path: Path) -> str:
+    """A hash of a file, or of the names and contents of all files of a folder."""
+    content = hashlib.sha256()
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
+        with file.open("rb") as stream:
+            single = hashlib.file_digest(stream, "sha256").digest()
+        content.update(str(file.relative_to(path)).encode() + b"\0" + single)
+    return content.hexdigest()[:32]

@@ -1,0 +1,213 @@
+"""Stages as jobs of submitit, here by its executor for one machine: from `submit` to the commit of `collect`."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import cluster_project
+import psutil
+import pytest
+from servers import ROOT, until
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import collection, resources, slurm, submissions
+from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+from fedweave.pipelines.scheduling.submissions import Submission
+
+acceptance = pytest.mark.acceptance
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Submission]]:
+    """Submits what is stale of a project, which is the current folder; its jobs end with the test."""
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    cluster_project.make(tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    open_ones: list[Submission] = []
+
+    def send() -> Submission:
+        submission = submissions.submit(resources.load())
+        assert submission is not None
+        open_ones.append(submission)
+        return submission
+
+    yield send
+    for submission in open_ones:
+        with suppress(psutil.Error):
+            slurm.cancel("local", [job.job for job in submission.jobs])
+
+
+def ended(submission: Submission) -> bool:
+    """Whether no job of it is active within a minute."""
+    return until(lambda: not any(state.active for state in submission.states().values()))
+
+
+def job_process(submission: Submission) -> psutil.Process:
+    """The process that runs the tasks, a child of submitit's controller."""
+    controller = psutil.Process(int(submission.jobs[0].job))
+    assert until(lambda: bool(controller.children()))
+    return controller.children()[0]
+
+
+def test_jobs_run_without_dvc_and_are_committed_at_once(submit: Callable[[], Submission]) -> None:
+    """Held in the middle: stopped, queued again, and not disturbed by another study or a second submission."""
+    Path("knobs/hold-b").touch()
+    submission = submit()
+    assert {job.task.stage for job in submission.jobs} == {"make@a", "make@b", "last"}
+    assert cluster_project.starts()[0] == "before"
+    assert until(lambda: "b" in cluster_project.starts(), 120)
+    with pytest.raises(
+        BadInput, match=r"3 stages are submitted and not collected, 3 wait or run: .*cluster cancel toy"
+    ):
+        submit()
+    mine = Path("params.yaml").read_text()
+    Path("params.yaml").write_text("names: [c]\nsize: 2\nstudy: other\n")
+    with pytest.raises(BadInput, match=r"'toy' is to be collected; switch first: fedweave study use toy"):
+        collection.collect(submission)
+    job_process(submission).send_signal(signal.SIGUSR2)
+    assert until(lambda: cluster_project.starts().count("b") == 2, 120)
+    Path("knobs/hold-b").unlink()
+    assert ended(submission)
+    Path("params.yaml").write_text(mine)
+    assert {row.state for row in collection.progress(submission)} == {"finished"}
+    done = collection.collect(submission)
+    assert (sorted(done.committed), done.failed, done.active) == (["last", "make@a", "make@b"], [], [])
+    assert stale_stages() == []
+    assert sorted(cluster_project.starts()) == ["a", "b", "b", "before", "last"]
+    assert Path("results/b.txt").read_text() == f"b{mine}"
+    assert submissions.load("toy") is None
+
+
+@acceptance
+def test_what_failed_is_reported_and_only_that_is_submitted_again(submit: Callable[[], Submission]) -> None:
+    Path("knobs/refuse-a").touch()
+    submission = submit()
+    assert ended(submission)
+    done = collection.collect(submission)
+    assert done.committed == ["make@b"]
+    assert any("make@a: error: asked to refuse" in line for line in done.failed)
+    assert any(line.startswith("last:") and "results/a.txt is not there" in line for line in done.failed)
+    Path("knobs/refuse-a").unlink()
+    again = submit()
+    assert {job.task.stage for job in again.jobs} == {"make@a", "last"}
+    assert ended(again)
+    assert sorted(collection.collect(again).committed) == ["last", "make@a"]
+    assert stale_stages() == []
+
+
+@acceptance
+def test_a_cancelled_submission_keeps_what_finished(submit: Callable[[], Submission]) -> None:
+    Path("knobs/hold-b").touch()
+    submission = submit()
+    assert until(lambda: "b" in cluster_project.starts(), 120)
+    job = job_process(submission)
+    assert submission.cancel() == [job.task.stage for job in submission.jobs]
+    assert until(lambda: not job.is_running())
+    assert submission.cancel() == []
+    before = {row.job.task.stage for row in collection.progress(submission) if row.state == "finished"}
+    done = collection.collect(submission)
+    assert set(done.committed) == before
+    assert done.failed
+    assert all("without an outcome (not in the queue); log: " in line for line in done.failed)
+
+
+@acceptance
+def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submission]) -> None:
+    """Parameters, an input or the output itself are others than when it ran; as they were, they are accepted."""
+    submission = submit()
+    assert ended(submission)
+    changes = {
+        "params.yaml": ("names: [a, b]\nsize: 2\nstudy: toy\n", "its command or its parameters in params.yaml changed"),
+        "results/before.txt": ("x", "results/before.txt changed while it ran or after it"),
+        "results/a.txt": ("x", "results/a.txt changed while it ran or after it"),
+    }
+    (task,) = [job.task for job in submission.jobs if job.task.stage == "make@a"]
+    for name, (content, reason) in changes.items():
+        file = Path(name)
+        before = file.read_text()
+        file.write_text(content)
+        committed, (line,) = collection.commit([task])
+        assert committed == []
+        assert reason in line
+        assert "submit it again" in line
+        file.write_text(before)
+    assert collection.commit([task]) == (["make@a"], [])
+
+
+@acceptance
+@pytest.mark.xdist_group("prefect")
+@pytest.mark.usefixtures("reporting")
+def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier flow left with the cluster is followed by the next one; a failure fails the flow in words."""
+    from fedweave.pipelines.scheduling import slurm_flow
+    from fedweave.pipelines.scheduling.flows import reproduce
+
+    monkeypatch.setattr(slurm_flow, "POLL", 0.2)
+    Path("knobs/refuse-b").touch()
+    with pytest.raises(RuntimeError, match="1 stages did not succeed on the cluster: make@b: error: asked to refuse"):
+        reproduce(where="slurm")
+    Path("knobs/refuse-b").unlink()
+    submit()
+    assert reproduce(where="slurm") == "1 stages brought up to date"
+    assert stale_stages() == []
+
+
+BAD = [
+    ("{executor: slum}", "executor: 'slum' is unknown; did you mean 'slurm'"),
+    ("{default: {gpus: -1}}", r"default.gpus: -1 .* between 0 and 64"),
+    ("{default: {cpu: 2}}", "default.cpu: not a setting of Resources: 'cpu' is unknown; did you mean 'cpus'"),
+    ("{default: {memory: 16}}", "default.memory: 16 is not text"),
+    ("{default: {memory: 16X}}", "default.memory: '16X' is not a size; write for example 500M or 16G"),
+    ("{stages: {train: {time: never}}}", "stages.train.time: 'never' is not a duration"),
+    ("{stages: {train: {time: 0}}}", "stages.train.time: 0 is not a duration"),
+    ("{stages: {trian: {}}}", "stages: 'trian' is unknown; did you mean 'train'"),
+    ("{stages: {train: 3}}", "stages.train: 3 is not a mapping"),
+    ("{methods: {dito: {}}}", "methods: 'dito' is unknown; did you mean 'ditto'"),
+    ("{default: {flags: {mem: 3}}}", r"default.flags.mem: is set by fedweave"),
+    ("{default: {flags: {--account: a}}}", r"default.flags.--account: is set by fedweave, or begins with a dash"),
+    ("{requeues: -1}", "requeues: -1"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BAD)
+def test_a_cluster_file_that_cannot_be_meant(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=words) as caught:
+        resources.load(file)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_strongest_layer_wins() -> None:
+    """Method before stage before default; flags are joined."""
+    cluster = resources.Cluster(
+        default={"cpus": 2, "memory": "4G", "flags": {"account": "lab"}},
+        stages={"train": {"gpus": 1, "time": "1-02:30:30", "flags": {"qos": "long"}}},
+        methods={"shn": {"memory": "1.5T"}},
+    )
+    train = cluster.resources("train", "shn")
+    assert (train.cpus, train.gpus, train.gib, train.minutes) == (2, 1, 1536.0, 1591)
+    assert train.flags == {"account": "lab", "qos": "long"}
+    assert cluster.resources("tune") == resources.Resources(cpus=2, memory="4G", flags={"account": "lab"})
+    assert cluster.key("memory", "train", "shn") == "cluster.yaml: methods.shn.memory"
+    assert cluster.key("partition", "train", "shn") == "cluster.yaml: stages.train.partition"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(90, 90), ("90", 90), ("90:00", 90), ("1:30:00", 90), ("0:30", 1), ("1-12", 2160), ("1-12:00", 2160),
+     ("1-0:0:1", 1441), ("infinite", None), ("1:2:3:4", None)],
+)  # fmt: skip
+def test_durations_are_those_of_slurm(text: str | int, expected: int | None) -> None:
+    assert resources.minutes(text) == expected
+
+
+def test_without_slurm_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadInput, match=r"sbatch: not found.*executor: local in cluster\.yaml"):
+        slurm.check(resources.Cluster(), [("train", "ditto")])

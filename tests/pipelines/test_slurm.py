@@ -1,0 +1,204 @@
+"""A study on a real SLURM of two nodes: preempted, killed, cancelled, drained, and the same to the bit.
+
+`tools/slurm.py` starts the cluster on this host where its programs are installed.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from servers import Project, running, until
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import resources, slurm, submissions
+from fedweave.pipelines.scheduling.submissions import Submission
+from tools import slurm as two_nodes
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
+
+RUN = "digits-fedavg_ft"  # the longest, with a checkpoint after every round
+MEASURED = ["seconds"]  # columns of the leaderboard that are no result
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What selects the cluster."""
+    if reason := two_nodes.missing():
+        pytest.skip(f"a real SLURM {reason}")
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        yield two_nodes.start(folder)
+    finally:
+        two_nodes.stop(folder)
+
+
+class Login:
+    """A project on the login node of the cluster."""
+
+    def __init__(self, project: Project, environment: dict[str, str]) -> None:
+        self.project, self.environment = project, environment
+        (project.folder / "cluster.yaml").write_text("default: {cpus: 2, memory: 1500M, time: 30}\n")
+
+    def fedweave(self, *words: str, code: int = 0) -> str:
+        """`fedweave cluster WORDS`, which ends with `code`; what it says."""
+        module = "fedweave.pipelines.commands.main"
+        done = self.project.python(module, "cluster", *words, check=False, COLUMNS="200", **self.environment)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def slurm(self, *command: str) -> str:
+        """What one of SLURM's programs says."""
+        env = {**os.environ, **self.environment}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def submission(self) -> Submission:
+        """The record of what is submitted."""
+        here = Path.cwd()
+        os.chdir(self.project.folder)
+        try:
+            submission = submissions.load("small")
+        finally:
+            os.chdir(here)
+        assert submission is not None
+        return submission
+
+    def job(self, stage: str) -> str:
+        """The number of the job of `stage`."""
+        return next(job.job for job in self.submission().jobs if job.task.stage == stage)
+
+    def queue(self) -> dict[str, tuple[str, str]]:
+        """Stage -> (state, node) of the jobs in the queue."""
+        rows = self.slurm("squeue", "--array", "--noheader", "--format=%i|%T|%N").split()
+        states = {job: (state, node) for job, state, node in (row.split("|") for row in rows)}
+        return {job.task.stage: states.get(job.job, ("", "")) for job in self.submission().jobs}
+
+    def log(self) -> str:
+        """The words of all jobs."""
+        folder = self.project.folder / ".fedweave" / "cluster" / "small" / "jobs"
+        return "".join(file.read_text() for file in sorted(folder.glob("*_log.out")))
+
+    def training(self) -> list[int]:
+        """The processes that train the longest run."""
+        return running(f"stages.train {RUN}", self.project.folder / ".fedweave" / "cluster" / "small" / "project")
+
+    def empty(self) -> bool:
+        """Whether no job is left in the queue."""
+        return until(lambda: not self.slurm("squeue", "--noheader").strip(), 240)
+
+
+@pytest.fixture
+def login(dealt: Project, tmp_path: Path, environment: dict[str, str]) -> Iterator[Login]:
+    """A project whose data are dealt."""
+    one = Login(dealt.copy(tmp_path / "project"), environment)
+    yield one
+    subprocess.run(["scancel", "--full", "--user", str(os.getuid())], env={**os.environ, **environment}, check=False)
+    assert one.empty()
+
+
+def rounds(text: str) -> list[int]:
+    """How often the log has each of the thirds of the longest run."""
+    return [len(re.findall(rf"{RUN}, seed 0: round {number}/60", text)) for number in (20, 40, 60)]
+
+
+def board(folder: Path) -> pd.DataFrame:
+    """The leaderboard without what was measured by a clock."""
+    table = pd.read_csv(folder / "results" / "small" / "leaderboard.csv")
+    return table[[column for column in table if not any(word in column for word in MEASURED)]]
+
+
+def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: Project, tmp_path: Path) -> None:
+    """The longest run is preempted in its middle, and goes on from its last checkpoint; DVC has nothing left to do."""
+    said = login.fedweave("submit")
+    assert "3 stages in one job of SLURM" in said
+    assert "small: 3 stages are submitted and not collected" in login.fedweave("submit", code=2)
+    assert until(lambda: len({node for state, node in login.queue().values() if state == "RUNNING"}) == 2, 120)
+    assert until(lambda: "round 20/60" in login.log(), 240), login.log()
+    node = login.queue()[f"train@{RUN}"][1]
+    urgent = ["-p", "urgent", "-w", node, "--mem=1500M", "-c2"]
+    login.slurm("sbatch", *urgent, "--output=/dev/null", "--wrap", "sleep 1")
+    assert until(lambda: "Restarts=1" in login.slurm("scontrol", "show", "job"), 60)
+    assert login.empty()
+    assert re.search(rf"train@{RUN} .* finished .* restarts: 1", login.fedweave("status"))
+    said = login.fedweave("collect", "--wait")
+    assert "small: 3 stages committed" in said
+    assert "FedAvg-FT" in said
+    assert rounds(login.log()) == [1, 1, 1]
+    assert login.project.python("dvc", "status").stdout.strip().endswith("up to date.")
+    reference = dealt.copy(tmp_path / "reference")
+    reference.python("dvc", "repro")
+    pd.testing.assert_frame_equal(board(login.project.folder), board(reference.folder), check_exact=True)
+    for run in ("digits-fedavg", "digits-local", RUN):
+        files = [
+            p.folder / "results" / "small" / "runs" / run / "evaluations.parquet" for p in (login.project, reference)
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
+    """A cancelled run goes on when submitted again; one at its limit of time, and a killed one, do so on their own."""
+    login.fedweave("submit")
+    assert until(lambda: "round 20/60" in login.log(), 240), login.log()
+    assert "stages cancelled" in login.fedweave("cancel")
+    assert login.empty()
+    first = login.log()
+    assert f"train@{RUN}: without an outcome" in login.fedweave("collect", code=2)
+    login.slurm("scontrol", "update", "NodeName=first", "State=DRAIN", "Reason=test")
+    try:
+        login.fedweave("submit")
+        assert until(lambda: bool(login.training()), 120)
+        login.slurm("scancel", "--signal=USR2", login.job(f"train@{RUN}"))  # as before the limit of time
+        assert until(lambda: "Restarts=1" in login.slurm("scontrol", "show", "job", login.job(f"train@{RUN}")), 60)
+        assert until(lambda: bool(login.training()), 120)
+        nodes = {node for state, node in login.queue().values() if state == "RUNNING"}
+        os.kill(login.training()[0], signal.SIGKILL)
+        assert nodes == {"second"}
+        said = login.fedweave("collect", "--wait")
+    finally:
+        login.slurm("scontrol", "update", "NodeName=first", "State=RESUME")
+    assert "committed" in said
+    assert rounds(first + login.log()) == [1, 1, 1]
+    assert "train" not in login.project.python("dvc", "status").stdout
+
+
+BEYOND = [
+    ("{default: {partition: gpu}}", "cluster.yaml: default.partition: 'gpu' is unknown; .*choices: cpu, large, urgent"),
+    (
+        "{methods: {ditto: {memory: 900G}}}",
+        "methods.ditto.memory: '900G', but no node of partition cpu has more than 2000M",
+    ),
+    ("{stages: {train: {cpus: 64}}}", "stages.train.cpus: 64, but no node of partition cpu has more than 2"),
+    ("{stages: {train: {gpus: 1}}}", "stages.train.gpus: 1, but no node of partition cpu has more than 0"),
+    (
+        '{default: {time: "9:00:00", partition: large}}',
+        "default.time: '9:00:00', but the limit of partition large is 30",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BEYOND)
+def test_what_no_node_has_is_one_line(
+    text: str, words: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    (tmp_path / "cluster.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    cluster = resources.load()
+    with pytest.raises(BadInput, match=words) as caught:
+        slurm.check(cluster, [("train", "ditto")])
+    assert "\n" not in str(caught.value)
+    assert "partition" in str(caught.value)
+
+
+def test_what_sbatch_refuses_is_one_line_and_nothing_is_submitted(login: Login) -> None:
+    """A flag that only SLURM knows."""
+    (login.project.folder / "cluster.yaml").write_text("{default: {flags: {nodelist: third}}}\n")
+    said = login.fedweave("submit", code=2)
+    assert "cluster.yaml: sbatch refuses train@digits-" in said
+    assert "Invalid node name" in said
+    assert len(said.splitlines()) == 1
+    assert "nothing is submitted" in login.fedweave("status", code=2)

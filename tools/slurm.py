@@ -1,0 +1,206 @@
+"""A SLURM of two nodes on this host, from the system's packages: for tests of `fedweave cluster`, and to try it.
+
+python tools/slurm.py install          install slurm-wlm and munge with apt (Debian, Ubuntu)
+python tools/slurm.py start FOLDER     start it with all of its state in FOLDER; prints the line that selects it
+python tools/slurm.py stop FOLDER      end it
+
+No service manager, no entry in /etc, no port that is fixed. Partitions: `cpu` (both nodes, the default), `urgent` (both
+nodes; its jobs preempt those of `cpu`, which are queued again), `large` (the second node).
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+PACKAGES = ("slurm-wlm", "munge")
+WAYS = "make slurm installs it on Debian and Ubuntu"
+NODES = ("first", "second")
+MEMORY = 2000  # MiB of a node
+PATIENCE = 60.0  # seconds for a daemon to answer
+CONF = """
+ClusterName=fedweave
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=sched_interval=2,batch_sched_delay=0,defer_batch
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=10
+KillWait=3
+MinJobAge=60
+InactiveLimit=0
+MaxArraySize=1001
+SlurmdParameters=config_overrides
+"""
+
+
+def missing() -> str:
+    """Why this host cannot run it, with the way out; empty if it can."""
+    absent = [name for name in PROGRAMS if _program(name) is None]
+    return f"needs {', '.join(absent)}; {WAYS}" if absent else ""
+
+
+def install() -> None:
+    """Install the packages, without starting any service."""
+    if shutil.which("apt-get") is None:
+        sys.exit("slurm: there is no apt-get here; install SLURM and munge with the package manager of this system")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for words in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *PACKAGES)):
+        if subprocess.run(["apt-get", *words], env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
+            sys.exit(f"slurm: apt-get {words[0]} failed; see above (it needs the rights of root)")
+
+
+def start(folder: Path) -> dict[str, str]:
+    """Start munge, the controller and two nodes with all of their state in `folder`; returns the environment that
+    selects this cluster.
+
+    Raises:
+        RuntimeError: a daemon does not answer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    _munge(folder / "munge")
+    environment = {"SLURM_CONF": str(_configure(folder))}
+    for words in (("slurmctld", "-c"), *(("slurmd", "-N", name) for name in NODES)):
+        _run([str(_program(words[0])), *words[1:]], environment)
+    end = time.monotonic() + PATIENCE
+    while (states := node_states(environment)) != dict.fromkeys(NODES, "idle"):
+        if time.monotonic() > end:
+            raise RuntimeError(f"slurm: the nodes do not answer: {states}; see {folder}/*.log")
+        time.sleep(0.2)
+    return environment
+
+
+def node_states(environment: dict[str, str]) -> dict[str, str]:
+    """Node -> what `sinfo` says of it, such as "idle" or "drained"."""
+    command = ["sinfo", "--noheader", "--Node", "--format=%N %T"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def stop(folder: Path) -> None:
+    """End the daemons that were started in `folder`, jobs first."""
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    if (folder / "slurm.conf").is_file():
+        subprocess.run(["scancel", "--signal=KILL", "--full", "--state=RUNNING"], env=environment, check=False,
+                       capture_output=True, timeout=PATIENCE)  # fmt: skip
+    for name in (*(f"slurmd-{name}" for name in NODES), "slurmctld", "munge/munged"):
+        end_daemon(folder / f"{name}.pid")
+
+
+def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
+    """End the daemon whose process `file` names; by force after some seconds."""
+    with suppress(OSError, ValueError):
+        process = int(file.read_text())
+        os.kill(process, number)
+        for _ in range(50):
+            time.sleep(0.1)
+            os.kill(process, 0)
+        os.kill(process, signal.SIGKILL)
+
+
+def start_node(folder: Path, name: str) -> None:
+    """Start the daemon of one node again."""
+    _run([str(_program("slurmd")), "-N", name], {"SLURM_CONF": str(folder / "slurm.conf")})
+
+
+def _munge(folder: Path) -> None:
+    """Start munge with a key of its own."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    key = folder / "key"
+    if not key.exists():
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+    files = {name: folder / name for name in ("socket", "log", "seed")}
+    words = [f"--{option}={path}" for option, path in (
+        ("key-file", key), ("socket", files["socket"]), ("log-file", files["log"]), ("seed-file", files["seed"]),
+        ("pid-file", folder / "munged.pid"))]  # fmt: skip
+    _run([str(_program("munged")), "--force", *words], {})
+
+
+def _configure(folder: Path) -> Path:
+    """Write slurm.conf: two nodes of this host, told apart by their ports."""
+    host, user = socket.gethostname(), Path("~").expanduser().owner()
+    ports = _free_ports(1 + len(NODES))
+    lines = [CONF.format(host=host, controller=ports[0], user=user, folder=folder)]
+    for name, port in zip(NODES, ports[1:], strict=True):
+        address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
+        lines.append(f"NodeName={name} {address} CPUs=2 RealMemory={MEMORY} State=UNKNOWN")
+    everywhere = f"Nodes={','.join(NODES)} State=UP DefMemPerCPU=500 MaxTime=2:00:00"
+    lines += [f"PartitionName=cpu {everywhere} Default=YES PriorityTier=1",
+              f"PartitionName=urgent {everywhere} PriorityTier=10 PreemptMode=OFF",
+              f"PartitionName=large Nodes={NODES[1]} State=UP PriorityTier=1 MaxTime=30"]  # fmt: skip
+    (folder / "state").mkdir(exist_ok=True)
+    file = folder / "slurm.conf"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    if done.returncode:
+        raise RuntimeError(f"slurm: {command[0]} could not be started: {(done.stdout + done.stderr).strip()}")
+
+
+def main(action: str = "", folder: str = ".slurm") -> None:
+    """The command line."""
+    place = Path(folder).resolve()
+    if action == "install":
+        install()
+    elif action == "start":
+        if reason := missing():
+            sys.exit(f"slurm: {reason}")
+        print(f"export SLURM_CONF={start(place)['SLURM_CONF']}")
+    elif action == "stop":
+        stop(place)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
