@@ -33,18 +33,26 @@ GRAPHS = {
 }
 
 
+# The others are for `make acceptance`.
+QUICK = ("fedavg", "fedrep", "fedala", "fedaghn", "pfedhn", "fedpub")
+
+
+def marked(names):
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.acceptance]) for name in names]
+
+
 @pytest.fixture(scope="module")
 def rows() -> fw.Federation:
     return rows_of()
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", marked(ROWS))
 def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
     hosts = Hosts(tmp_path, planned(METHODS[name](**ROWS[name]), rows))
     assert same(hosts.run().history, hosts.simulation())
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", marked(GRAPHS))
 def test_clients_with_graphs_have_the_bits_of_the_simulation(name, tmp_path):
     hosts = Hosts(tmp_path, planned(METHODS[name](**GRAPHS[name]), graphs_of()))
     assert same(hosts.run().history, hosts.simulation())
@@ -65,7 +73,7 @@ def test_forecasts_have_the_bits_of_the_simulation(tmp_path):
     ],
     ids=["participation", "newcomers", "robust", "optimizer"],
 )
-@pytest.mark.parametrize("name", ["fedrep", "fedamp"])
+@pytest.mark.parametrize("name", marked(["fedrep", "fedamp"]))
 def test_settings_of_training_have_the_bits_of_the_simulation(name, train, rows, tmp_path):
     hosts = Hosts(tmp_path, planned(name, rows, **train))
     assert same(hosts.run().history, hosts.simulation())

@@ -21,14 +21,14 @@ from fedweave.testing.contract import EVERYBODY, assert_close, last
 
 PAIRS = [(name, kind) for kind, (task, _) in tiny.TASKS.items() for name in METHODS if tiny.suits(name, task())]
 KINDS = ("rows", "nodes", "images", "series")
-QUICK = {pair for pair in PAIRS if pair[1] in KINDS[:2]}
+QUICK = {pair for pair in PAIRS if pair[1] == "rows"}
 QUICK |= {(name, next(k for k in KINDS if (name, k) in PAIRS)) for name in METHODS}
 
 
 def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
     """All that is asked of a pair is asked in one process, which runs `reference` once.
 
-    Rows and nodes are quick; images and series are for `make acceptance`, unless a method suits nothing else.
+    Rows are quick; nodes, images and series are for `make acceptance`, unless a method suits nothing else.
     """
     return [pytest.mark.xdist_group("-".join(pair)), *([] if pair in QUICK else [pytest.mark.acceptance])]
 

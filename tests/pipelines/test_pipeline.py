@@ -92,6 +92,7 @@ def test_second_time_runs_nothing(project: Project) -> None:
     assert repro(project) == []
 
 
+@pytest.mark.acceptance
 def test_a_methods_code_is_its_own(project: Project) -> None:
     """A comment and a reworded message run no training; other code of Ditto trains Ditto again and not FedAvg; going
     back runs nothing, because DVC remembers.
