@@ -2,8 +2,8 @@
 
 `rounds` prints the share of each phase of FedAvg's rounds, as `repetition.perform` runs them with evaluation, record
 and checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients
-with 500 samples each. Functions are timed from outside; what is called inside a phase counts for the inner one, except
-that a server's and an evaluation's forward passes are theirs.
+with 500 samples each. Times are the processor's. Functions are timed from outside; what is called inside a phase counts
+for the inner one, except that a server's and an evaluation's forward passes are theirs.
 """
 
 import functools
@@ -54,14 +54,14 @@ Place = tuple[Any, str]
 
 
 class Clock:
-    """Seconds per phase; `running` are the phases we are in."""
+    """Seconds of processor time per phase; `running` are the phases we are in."""
 
     def __init__(self) -> None:
-        self.seconds, self.running, self.since = Counter[str](), ["rest"], time.perf_counter()
+        self.seconds, self.running, self.since = Counter[str](), ["rest"], time.process_time()
 
     def switch(self) -> None:
         """Book the time since the last switch."""
-        now = time.perf_counter()
+        now = time.process_time()
         self.seconds[self.running[-1]] += now - self.since
         self.since = now
 

@@ -138,7 +138,7 @@ def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     were.
     """
     now = [0.0]
-    monkeypatch.setattr(shares.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(shares.time, "process_time", lambda: now[0])
 
     def spend(seconds: float, *inner: str) -> None:
         now[0] += seconds

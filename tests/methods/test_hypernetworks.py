@@ -7,9 +7,12 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.client.solvers import SGD, Adam, Grouped, owned, pull_back
+from fedweave.client import renewal
+from fedweave.client.renewal import renewed
+from fedweave.client.solvers import SGD, Adam, Grouped, Solver, owned
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
+from fedweave.federation import sending
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
@@ -17,6 +20,7 @@ from fedweave.federation.protocol import Start
 from fedweave.federation.records import Settings
 from fedweave.federation.start import onboard
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 from tests.generated_models import EVERYBODY, GENERATED, fixture
 
@@ -52,6 +56,53 @@ def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
     expected = (value(1e-6) - value(-1e-6)) / 2e-6
     inner = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(d), strict=True))
     torch.testing.assert_close(inner, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATED if name not in ("fedaghn", "pefll")])
+def test_a_servers_step_needs_no_second_generation(name: str) -> None:
+    """The derivative of heads and mixtures, written out, is that of autograd; what was sent gives the same bits."""
+    method, _, state = fixture(name, 1, **({"learn_retained": True} if name == "heurpfedla" else {}))
+    server, ids = state.server, torch.tensor([0, 2, 3])
+    own = method.download(server, ids)[1]
+    model = {n: 1.1 * v + 0.1 for n, v in trees.only(own, method.task.params).items()}
+    uploads = {"model": model, "gradient": trees.tree_map(torch.cos, model), "loss": torch.ones(3)}
+    ours, start = method.gradient(server, ids, uploads)
+    expected, models = GeneratedModels.gradient(method, server, ids, uploads)
+    assert trees.tree_leaves(trees.tree_map(torch.equal, start, models)) == [True] * len(models)
+    trees.tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12), ours, expected)
+    anew = method.aggregate(server, ids, uploads, torch.ones(3))
+    with sending.remembering(server, ids, own):
+        kept = method.aggregate(server, ids, uploads, torch.ones(3))
+    assert all(trees.tree_leaves(trees.tree_map(torch.equal, kept, anew)))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        SGD(lr=0.1, weight_decay=0.1),
+        SGD(lr=0.1, momentum=0.9, clip=0.3),
+        Adam(lr=0.2, weight_decay=0.1, clip=0.5),
+        Grouped(solvers={"a": SGD(lr=0.1), "b": Adam(lr=0.2)}),
+    ],
+)
+def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole and in pieces, with nothing written to what was there before."""
+    g = torch.Generator().manual_seed(0)
+    params = {
+        "a/x": torch.randn(7, 20, generator=g),
+        "b/x": torch.randn(3, generator=g),
+        "b/y": torch.randn((), generator=g),
+    }
+    state = solver.init(params)
+    for piece in (renewal.PIECE, 64):
+        monkeypatch.setattr(renewal, "PIECE", piece)
+        grads = trees.tree_map(lambda v: torch.randn(v.shape, generator=g), params)
+        before = owned((params, state))
+        after = renewed(solver, params, owned(grads), state)
+        expected = solver.step_(owned(params), owned(grads), owned(state))
+        for pair in ((after, expected), ((params, state), before)):
+            assert all(trees.tree_leaves(trees.tree_map(torch.equal, *pair)))
+        params, state = after
 
 
 @pytest.mark.parametrize("name", STEADY)

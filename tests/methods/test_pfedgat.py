@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.client.regression import Forecast
-from fedweave.client.solvers import pull_back
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
@@ -18,6 +17,7 @@ from fedweave.federation.schedule import Training, viewers
 from fedweave.federation.start import begin, onboard
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 
 SETTINGS = Settings(rounds=3, seed=2)

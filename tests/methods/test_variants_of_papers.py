@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from fedweave.client.solvers import SGD, Adam, pull_back
+from fedweave.client.solvers import SGD, Adam
 from fedweave.data.partitions.splits import chronological, parse, sizes
 from fedweave.errors import BadInput
 from fedweave.families.validated import _plain_steps
@@ -19,6 +19,7 @@ from fedweave.methods import METHODS
 from fedweave.runs.preparation import check_validation
 from fedweave.study.search_spaces import derived
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from tests.generated_models import EVERYBODY, fixture
 from tests.trained import study
 

@@ -7,7 +7,6 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.client.solvers import pull_back
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
 from fedweave.federation.engine import one_round, run
@@ -18,6 +17,7 @@ from fedweave.federation.start import begin, onboard
 from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import Privacy
 

@@ -1,4 +1,4 @@
-"""Local solvers and server optimisers, loss modifiers, and the one vector-Jacobian product of server learnables.
+"""Local solvers and server optimisers, and loss modifiers.
 
 A solver is a frozen record of hyper-parameters with a pure `step`; `step_` is the same arithmetic in place, for working
 copies that nobody else sees. `fedweave.client.local_training` runs a solver through a minibatch plan.
@@ -152,10 +152,10 @@ class Grouped(Solver):
         return {group: self.solvers[group].init(part) for group, part in self._split(params).items()}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        return self._each(lambda solver: solver.step, params, grads, state)
+        return self.each(lambda solver: solver.step, params, grads, state)
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        return self._each(lambda solver: solver.step_, params, grads, state)
+        return self.each(lambda solver: solver.step_, params, grads, state)
 
     def stacks(self, state: Tree) -> bool:
         return all(self.solvers[group].stacks(part) for group, part in state.items())
@@ -166,9 +166,10 @@ class Grouped(Solver):
             parts.setdefault(self.group(name), {})[name] = value
         return parts
 
-    def _each(
+    def each(
         self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params, state: Tree
     ) -> tuple[Params, Tree]:
+        """`step` of the solver of every group on the group's part of parameters, gradients and state."""
         gradients = self._split(grads)
         done = {
             group: step(self.solvers[group])(part, gradients[group], state[group])
@@ -223,10 +224,15 @@ def _prepared(params: Params, grads: Params, decay: float, clip: float | None) -
 
 def _prepare_(values: list[Tensor], grads: list[Tensor], decay: float, clip: float | None) -> None:
     if clip is not None:
-        norm = torch.stack(torch._foreach_norm(grads)).norm()
-        torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
+        clip_(grads, clip)
     if decay:
         torch._foreach_add_(grads, values, alpha=decay)
+
+
+def clip_(grads: list[Tensor], bound: float) -> None:
+    """Scale `grads` in place, so that their norm, all together, is at most `bound`."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    torch._foreach_mul_(grads, (bound / (norm + 1e-6)).clamp(max=1.0))
 
 
 def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params) -> tuple[Tensor, Tree, Params]:
@@ -256,28 +262,3 @@ def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
         return value + 0.5 * weight * sum((model[name] - a).square().sum() for name, a in anchor.items()), buffers
 
     return penalised
-
-
-def pull_back(
-    generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]
-) -> tuple[Tree, Params]:
-    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), in one forward and one backward pass for all
-    participants.
-
-    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖²: a *descent* step on
-    it moves what is generated towards what was trained.
-    """
-    leaves, spec = torch.utils._pytree.tree_flatten(phi)
-    tracked = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
-    with torch.enable_grad():
-        outputs = generate(torch.utils._pytree.tree_unflatten(tracked, spec))
-    start = {name: value.detach() for name, value in outputs.items()}
-    vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
-    # A scalar product, whose gradient is the vector itself: with `grad_outputs`, PyTorch imports a symbolic algebra,
-    # which takes every process seconds.
-    with torch.enable_grad():
-        products = [(outputs[name] * vector[name]).sum() for name in live]
-    # With one client, what is generated may not depend on φ at all.
-    grads = torch.autograd.grad(products, tracked, allow_unused=True) if live else [None] * len(tracked)
-    filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, tracked, strict=True)]
-    return torch.utils._pytree.tree_unflatten(filled, spec), start

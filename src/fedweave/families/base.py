@@ -13,10 +13,13 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
-from fedweave.client.solvers import Solver, owned, pull_back
+from fedweave.client.renewal import renewed
+from fedweave.client.solvers import Solver
 from fedweave.families.weaving import Weaving, everybody, usable
+from fedweave.federation import sending
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -219,6 +222,14 @@ class GeneratedModels(Method):
             lambda start: self.cotangent(start, uploads),
         )
 
+    def sent_models(self, server: Server, ids: Tensor) -> Params:
+        """θ̄ [P, ...] of clients `ids`: what they were sent in this round, or generated anew where nobody kept it."""
+        own = sending.recalled(server, ids)
+        if own is not None:
+            return trees.only(own, self.task.params)
+        with torch.no_grad():
+            return self.generate(server["phi"], server["fixed"], ids)
+
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
         return {}
@@ -256,7 +267,7 @@ class GeneratedModels(Method):
         )
         penalty = _flat(self.regularise(server["phi"], fixed))
         step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
-        phi, optimizer = self.server_solver.step_(owned(_flat(server["phi"])), step, owned(server["optimizer"]))
+        phi, optimizer = renewed(self.server_solver, _flat(server["phi"]), step, server["optimizer"])
         return {
             "phi": self.constrain(_nested(phi)),
             "optimizer": optimizer,

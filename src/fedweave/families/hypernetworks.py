@@ -5,7 +5,7 @@ Networks are plain modules with external state: `fedweave.federation.protocol.in
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from fedweave.families.base import GeneratedModels, SplitClient
 from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
-from fedweave.server_networks import TargetHypernetwork
+from fedweave.server_networks import TargetHypernetwork, through_heads
 from fedweave.settings import (
     Between,
     Choices,
@@ -36,6 +36,7 @@ from fedweave.settings import (
     Size,
 )
 from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
 
@@ -47,6 +48,23 @@ def applied(
     with torch.device("meta"):
         network = build()
     return invoke(network, params, method, *inputs, **options)
+
+
+def pull_back_heads(
+    hidden: Callable[[Tree], Tensor], phi: Tree, heads: Params, cotangents: Sequence[Tensor]
+) -> tuple[Tree, Params]:
+    """`pull_back` of models that linear `heads` make of hidden(φ) [P, D]: (gradient in φ, gradient in `heads`).
+
+    The derivative of the heads needs no generated model, so none is made. Autograd does the small rest.
+    """
+    wide: Params = {}
+
+    def slope(out: Params) -> Params:
+        slopes, back = through_heads(out["h"], heads, cotangents)
+        wide.update(slopes)
+        return {"h": back}
+
+    return pull_back(lambda phi: {"h": hidden(phi)}, phi, slope)[0], wide
 
 
 def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -97,19 +115,31 @@ class Hypernetwork(SplitClient, GeneratedModels):
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         return trees.tree_map(lambda a, b: (a - b).div_(len(a)), start, uploads["model"])
 
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        if type(self).generate is not Hypernetwork.generate:  # a subclass makes models in its own way
+            return super().gradient(server, ids, uploads)
+        phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
+        vector, hyper = self.cotangent(start, uploads), phi["hyper"]
+        heads = {name: value for name, value in hyper.items() if name.startswith("heads.")}
+
+        def hidden(phi: Tree) -> Tensor:
+            z = self.codes(phi, fixed)[ids]
+            return applied(self._network(z.shape[1]), phi["hyper"], z, method="trunk")
+
+        rest = {**phi, "hyper": trees.without(hyper, heads)}
+        gradient, wide = pull_back_heads(hidden, rest, heads, [vector[name] for name in self._shapes])
+        both = {**gradient["hyper"], **wide}
+        return {**gradient, "hyper": {name: both[name] for name in hyper}}, start
+
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         if not self.sequential:
             return super().aggregate(server, ids, uploads, weights)
-        moved = trees.sub(uploads["model"], self._models(server, ids))
+        moved = trees.sub(uploads["model"], self.sent_models(server, ids))
         for place in torch.arange(len(ids), device=ids.device).split(1):
             # What a client learnt, θ_i − θ̄_i, counts from the model that φ generates by now.
-            target = trees.tree_map(torch.add, self._models(server, ids[place]), trees.take(moved, place))
+            target = trees.tree_map(torch.add, self.sent_models(server, ids[place]), trees.take(moved, place))
             server = super().aggregate(server, ids[place], {"model": target}, weights[place])
         return server
-
-    def _models(self, server: Server, ids: Tensor) -> Params:
-        with torch.no_grad():
-            return self.generate(server["phi"], server["fixed"], ids)
 
     def portrait(self, server: Server) -> Tensor:
         with torch.no_grad():
@@ -137,8 +167,12 @@ class Hypernetwork(SplitClient, GeneratedModels):
         return initialised(self._network(size), start.seed + 1, next(iter(start.model.values())).dtype)
 
     def _network(self, size: int) -> Callable[[], nn.Module]:
-        shapes = trees.without(self.task.shapes(), self.local_names)
-        return lambda: TargetHypernetwork(size, shapes, width=self.width, hidden=self.hidden)
+        return lambda: TargetHypernetwork(size, self._shapes, width=self.width, hidden=self.hidden)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what is generated, in the order of the heads."""
+        return trees.without(self.task.shapes(), self.local_names)
 
 
 class TableHypernetwork(Hypernetwork):

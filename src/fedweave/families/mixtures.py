@@ -17,6 +17,7 @@ from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.server_networks import LayerWeights
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -80,6 +81,28 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         if self.learns_from_retained:  # the value is what is held, the derivative that of the mixture
             held = {name: value + (woven[name] - woven[name].detach()) for name, value in held.items()}
         return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
+
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        if type(self).generate is not LearnedMixtures.generate:  # a subclass makes models in its own way
+            return super().gradient(server, ids, uploads)
+        # A mixture is linear in α, so its derivative needs no mixture.
+        phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
+        vector = self.cotangent(start, uploads)
+        gradient, _ = pull_back(
+            lambda phi: {"alpha": self.alpha(phi, fixed, ids)},
+            phi,
+            lambda out: {"alpha": self._slope(out["alpha"], vector, fixed["models"], ids)},
+        )
+        return gradient, start
+
+    def _slope(self, alpha: Tensor, vector: Params, models: Params, ids: Tensor) -> Tensor:
+        """The derivative [L, P, N] of the mixtures by α [L, P, N], times `vector` [P, ...]."""
+        slopes = torch.zeros_like(alpha)
+        for slope, names in zip(slopes, self.task.layers.values(), strict=True):
+            for name in trees.only(models, names):
+                slope.addmm_(vector[name].flatten(1), models[name].flatten(1).T)
+        retained = None if self.learns_from_retained else self.retained(alpha, ids)
+        return slopes if retained is None else slopes.masked_fill(retained.T[..., None], 0.0)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         waiting = fixed.get("without_upload")

@@ -113,7 +113,8 @@ class ValidatedMixtures(LearnedMixtures):
             for k in range(self.probes)
         ]
         with torch.no_grad():
-            return trees.tree_map(lambda *rows: torch.stack(rows).sum(0), *terms), self.generate(phi, fixed, ids)
+            total = trees.tree_map(lambda *rows: torch.stack(rows).sum(0), *terms)
+        return total, self.sent_models(server, ids)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         # The server set the number of steps itself.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
-from fedweave.federation import predictions
+from fedweave.federation import predictions, sending
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph
 from fedweave.federation.edge_values import edge_values
@@ -87,7 +87,8 @@ def one_round(
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
         sizes = federation.sizes[senders]
         weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-        server = method.aggregate(server, senders, uploads, weights)
+        with sending.remembering(server, ids, own):
+            server = method.aggregate(server, senders, uploads, weights)
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
     memory = memory if whole else trees.take(memory, rows)
     memory = optimizers.put(state.optimizers, senders, memory, federation.clients)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.client.solvers import pull_back
 from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.protocol import Start, initialised
 from fedweave.federation.registry import method
 from fedweave.server_networks import GCNEncoder
 from fedweave.settings import Choices, NotSearched, Weight
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 
 

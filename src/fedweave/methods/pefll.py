@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import SGD, Adam, Solver, pull_back, value_and_grad
+from fedweave.client.solvers import SGD, Adam, Solver, value_and_grad
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.describing import Describing, moments
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Count, LogSpace, NonNegative, Rate, Share
 from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
 
 

@@ -16,7 +16,7 @@ from fedweave.server_networks.attention import (
     padded,
 )
 from fedweave.server_networks.graph import GATEncoder, GCNEncoder
-from fedweave.server_networks.mlp import FlatHypernetwork, LayerWeights, TargetHypernetwork
+from fedweave.server_networks.mlp import FlatHypernetwork, LayerWeights, TargetHypernetwork, through_heads
 from fedweave.server_networks.sheaf import Sheaf, SheafDiffusion, build_sheaf
 
 ENCODERS: dict[str, type[nn.Module]] = {"sheaf": SheafDiffusion, "gcn": GCNEncoder, "gat": GATEncoder}
@@ -38,4 +38,5 @@ __all__ = [
     "count_sketch",
     "layer_norm",
     "padded",
+    "through_heads",
 ]

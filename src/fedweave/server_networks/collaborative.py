@@ -72,12 +72,19 @@ class CollaborativeHypernetwork(nn.Module):
 
         `control` replaces the weights of the attention, and those of the identity where there is no attention.
         """
+        return self.hyper(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
+
+    def hidden(
+        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = unchanged
+    ) -> Tensor:
+        """What the wide head reads in `forward`, [P, width]."""
+        return self.hyper.hidden(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
+
+    def _mixed(self, x: Tensor, edges: Tensor, key: Tensor | None, control: Control) -> Tensor:
         x = self.encode(x, edges, key)
         if self.attention is not None:
-            x = self.attention(x, key=_fold(key, 1), control=control)
-        elif control is not unchanged:
-            x = control(torch.eye(len(x)).to(x)) @ x
-        return self.hyper(x, ids, key=_fold(key, 2))
+            return self.attention(x, key=_fold(key, 1), control=control)
+        return x if control is unchanged else control(torch.eye(len(x)).to(x)) @ x
 
 
 def _fold(key: Tensor | None, part: int) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Hypernetworks made of dense layers: models from embeddings, and mixture weights from an embedding."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -12,6 +12,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params
 
+PIECE = 1024  # rows of a wide layer
 Shapes = Mapping[str, tuple[int, ...]]
 """Parameter name -> shape of the target network."""
 
@@ -34,7 +35,36 @@ class TargetHypernetwork(nn.Module):
         """Embeddings [P, f_in] -> name -> [P, *shape]."""
         h = self.trunk(z)
         heads = zip(self.shapes.items(), self.heads, strict=True)
-        return {name: head(h).reshape(len(z), *shape) for (name, shape), head in heads}
+        return {name: wide(h, head.weight, head.bias).reshape(len(z), *shape) for (name, shape), head in heads}
+
+
+def wide(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """h Wᵀ + b [P, n] of inputs h [P, D] and a weight [n, D] with many more rows than columns.
+
+    Where no gradient is asked for, the rows of W are taken in pieces: twice as quick on a CPU.
+    """
+    if len(weight) <= PIECE or torch.is_grad_enabled() or h.device.type != "cpu":
+        return F.linear(h, weight, bias)
+    pieces = zip(weight.split(PIECE), bias.split(PIECE), strict=True)
+    return torch.cat([F.linear(h, *piece) for piece in pieces], dim=1)
+
+
+def through_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tuple[Params, Tensor]:
+    """The derivative of linear heads at their inputs h [P, D], without their outputs.
+
+    Args:
+        heads: weight [n, D] and bias [n] of every head in turn.
+        cotangents: [P, ...] of every head's output.
+
+    Returns:
+        the derivative in `heads` and in h [P, D].
+    """
+    slopes, names, back = {}, iter(heads), torch.zeros_like(h)
+    for cotangent, weight, bias in zip(cotangents, names, names, strict=True):
+        rows = cotangent.flatten(1)
+        slopes |= {weight: rows.T @ h, bias: rows.sum(0)}
+        back.addmm_(rows, heads[weight])
+    return slopes, back
 
 
 class FlatHypernetwork(nn.Module):
@@ -56,11 +86,15 @@ class FlatHypernetwork(nn.Module):
 
         Masks are drawn for all clients: a client's model does not depend on which other clients take part.
         """
-        for salt, layer in enumerate((self.fc1, self.fc2)):
-            z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
-        parts = self.head(z[ids]).split([prod(shape) for shape in self.shapes.values()], dim=-1)
+        parts = self.head(self.hidden(z, ids, key=key)).split([prod(shape) for shape in self.shapes.values()], dim=-1)
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
+
+    def hidden(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Tensor:
+        """What the head reads of the clients `ids`, [P, width]."""
+        for salt, layer in enumerate((self.fc1, self.fc2)):
+            z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
+        return z[ids]
 
 
 class LayerWeights(nn.Module):

@@ -1,10 +1,11 @@
-"""Values and gradients inside a mapped function."""
+"""Values and gradients inside a mapped function, and the one vector-Jacobian product of server learnables."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.tensors.trees import Params, Tree
 
@@ -37,3 +38,53 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
         outputs: Any = (value, aux, grads)
         result: tuple[Tensor, Tree, Params] = _undo_create_differentiable(outputs, level)
     return result
+
+
+class _Against(torch.autograd.Function):
+    """Stands for the scalar product of an output and a vector: its gradient, the vector, without its value.
+
+    With `grad_outputs`, PyTorch imports a symbolic algebra, which takes every process seconds.
+    """
+
+    @staticmethod
+    def forward(output: Tensor, vector: Tensor) -> Tensor:
+        return output.new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        del output
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        del grad  # always 1
+        return ctx.saved_tensors[0], None
+
+
+def pull_back(
+    generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]
+) -> tuple[Tree, Params]:
+    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), in one forward and one backward pass for all
+    participants.
+
+    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖²: a *descent* step on
+    it moves what is generated towards what was trained.
+    """
+    leaves, spec = tree_flatten(phi)
+    tracked = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    with torch.enable_grad():
+        outputs = generate(tree_unflatten(tracked, spec))
+    start = {name: value.detach() for name, value in outputs.items()}
+    vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
+    with torch.enable_grad():
+        products = [_Against.apply(outputs[name], vector[name]) for name in live]
+    # With one client, what is generated may not depend on φ at all.
+    grads = torch.autograd.grad(products, tracked, allow_unused=True) if live else [None] * len(tracked)
+    lent = {value.untyped_storage().data_ptr() for value in vector.values()}
+    filled = [torch.zeros_like(leaf) if g is None else _apart(g, lent) for g, leaf in zip(grads, tracked, strict=True)]
+    return tree_unflatten(filled, spec), start
+
+
+def _apart(gradient: Tensor, lent: set[int]) -> Tensor:
+    """`gradient`, or a copy if it lies in one of the memories `lent`: callers may write to it."""
+    return gradient.clone() if gradient.untyped_storage().data_ptr() in lent else gradient
