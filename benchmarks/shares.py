@@ -150,6 +150,7 @@ def servers(*names: str) -> None:
     for model, methods, work, executor in (
         ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop()),
         ("gcn", GRAPHS, functools.partial(subgraphs, 100), Batched()),
+        ("gcn-5", GRAPHS, functools.partial(subgraphs, 100, epochs=5), Batched()),
     ):
         selected = [name for name in methods if not names or name in names]
         case = work() if selected else None
@@ -172,7 +173,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
     with watched({"server": of_server(method)}) as clock:
         state, _, models = engine.one_round(method, state, federation, settings, executor, True, downloads)
         engine.evaluate(method, state, federation, settings, executor, models, downloads)
-        engine.diagnose(method, state.server, federation.group)
+        engine.diagnose(method, state.server, federation)
     return sum(clock.seconds.values()), clock.seconds["server"]
 
 

@@ -67,8 +67,10 @@ def images(
     )
 
 
-def subgraphs(clients: int = 20, nodes: int = 250, features: int = 1433, words: int = 18, classes: int = 7) -> Workload:
-    """Subgraphs like Cora's: bags of `words` words, four neighbours a node; three full-batch steps of Adam."""
+def subgraphs(
+    clients: int = 20, nodes: int = 250, features: int = 1433, words: int = 18, classes: int = 7, epochs: int = 3
+) -> Workload:
+    """Subgraphs like Cora's: bags of `words` words, four neighbours a node; full-batch steps of Adam."""
     g = np.random.default_rng(0)
     xs = np.zeros((clients, nodes, features), dtype=np.float32)
     np.put_along_axis(xs, g.integers(features, size=(clients, nodes, words)), 1.0 / words, axis=2)
@@ -79,7 +81,7 @@ def subgraphs(clients: int = 20, nodes: int = 250, features: int = 1433, words: 
         f"gcn {nodes} nodes x {features}, {clients} clients",
         NodeClassification(partial(build, "gcn", (features,), classes)),
         Federation(shared={}, own=own, **split(train, test), ids=torch.arange(clients), extents=extents),
-        Training(batch_size=0, epochs=3),
+        Training(batch_size=0, epochs=epochs),
         Adam(lr=0.01),
     )
 

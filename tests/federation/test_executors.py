@@ -11,7 +11,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.client.task import RowClassification
+from fedweave.client.task import RowClassification, Task
 from fedweave.errors import BadInput
 from fedweave.federation.engine import evaluate, one_round
 from fedweave.federation.executors import Batched, Executor, Loop, describe
@@ -137,3 +137,23 @@ def test_other_errors_pass() -> None:
 
     with pytest.raises(RuntimeError, match="shapes differ"):
         Batched().each(wrong, (), viewers(tiny.rows_federation(), 0, 0))
+
+
+@pytest.mark.parametrize(("name", "passes"), [("local", 1), ("fedavg", 2)])
+def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of Local deploys what it trained; with FedAvg it gets the mean."""
+    calls, predict = [], Task.predict
+
+    def counted(task: Task, *inputs: Any) -> Tensor:
+        calls.append(inputs)
+        return predict(task, *inputs)
+
+    federation, settings = tiny.rows_federation(), Settings(rounds=1)
+    method = tiny.method(name, tiny.rows_task(), "rows")
+    state = begin(method, federation, 0, Loop())
+    state, _, trained = one_round(method, state, federation, settings, Loop(), shadow=True)
+    monkeypatch.setattr(Task, "predict", counted)
+    scores, models = evaluate(method, state, federation, settings, Loop(), trained)
+    assert len(calls) == passes * tiny.CLIENTS
+    assert models.keys() == scores.keys() == {"pre", "post"}
+    assert (passes == 1) == torch.equal(scores["pre"]["test"], scores["post"]["test"])

@@ -134,8 +134,11 @@ def evaluate(
         lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who
     )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
-    if method.task.scoring is not None:
-        return {p: predictions.scores(method, model, executor, who) for p, model in models.items()}, models
+
+    def scores(model: Tree) -> dict[str, Tensor]:
+        if method.task.scoring is not None:
+            return predictions.scores(method, model, executor, who)
+        return executor.each(score, (model,), who)
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = trimmed(data.val), trimmed(data.test)
@@ -145,7 +148,9 @@ def evaluate(
             "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
         }
 
-    return {point: executor.each(score, (model,), who) for point, model in models.items()}, models
+    first = scores(models["pre"])
+    others = {p: first if trees.equal(model, pre) else scores(model) for p, model in models.items() if p != "pre"}
+    return {"pre": first, **others}, models
 
 
 def _deployable(post: Tree, pre: Tree) -> Tree:

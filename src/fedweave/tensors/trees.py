@@ -22,6 +22,7 @@ __all__ = [
     "broadcast",
     "column",
     "concat",
+    "equal",
     "flat",
     "grown",
     "mapped",
@@ -151,6 +152,16 @@ def concat(trees: Sequence[Tree]) -> Tree:
 def broadcast(tree: Tree, n: int) -> Tree:
     """`n` equal copies of a single-client tree, materialised."""
     return tree_map(lambda t: t.expand(n, *t.shape).clone(), tree)
+
+
+def equal(one: Tree, other: Tree) -> bool:
+    """Whether two trees have the same leaves, and equal numbers in all of them."""
+    if isinstance(one, dict):
+        same = isinstance(other, dict) and one.keys() == other.keys()
+        return same and all(equal(value, other[name]) for name, value in one.items())
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one is other or (one.dtype == other.dtype and torch.equal(one, other))
 
 
 def grown(old: Tree, fresh: Tree) -> Tree:
