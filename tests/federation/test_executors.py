@@ -157,3 +157,25 @@ def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkey
     assert len(calls) == passes * tiny.CLIENTS
     assert models.keys() == scores.keys() == {"pre", "post"}
     assert (passes == 1) == torch.equal(scores["pre"]["test"], scores["post"]["test"])
+
+
+def test_classes_without_weight_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of two classes is tested on the rows of these, with the score that all rows of a shared set give."""
+    federation, task = tiny.rows_federation(), tiny.rows_task()
+    rows = torch.arange(len(federation.shared["y"])).expand(tiny.CLIENTS, -1)
+    weight = torch.zeros(tiny.CLIENTS, tiny.CLASSES, dtype=torch.float64)
+    weight[:, :2] = torch.tensor([0.25, 0.75])
+    shared = replace(federation, test=rows, own={**federation.own, "test_weight": weight})
+    method = tiny.method("local", task, "rows")
+    state, counts, predict = begin(method, shared, 0, Loop()), [], Task.predict
+    whole = evaluate(method, state, shared, Settings(rounds=1), Batched())[0]["pre"]["test"]
+
+    def counted(task: Task, model: Any, data: Any, rows: Tensor) -> Tensor:
+        counts.append(len(rows))
+        return predict(task, model, data, rows)
+
+    monkeypatch.setattr(Task, "predict", counted)
+    part = evaluate(method, state, shared, Settings(rounds=1), Loop())[0]["pre"]["test"]
+    torch.testing.assert_close(part, whole, rtol=1e-12, atol=0)
+    real = (federation.val >= 0).sum(1) + (federation.shared["y"] < 2).sum()
+    assert counts == real.tolist()

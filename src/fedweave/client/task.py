@@ -19,7 +19,7 @@ from fedweave.client.solvers import Loss, masked_mean
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
-from fedweave.tensors.trees import Params
+from fedweave.tensors.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once
 
@@ -181,6 +181,12 @@ class Task(ABC):
     def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
         return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
+
+    def weighted(self, data: ClientData, rows: Tensor) -> Tensor:
+        """Those of the `rows` of a shared test set whose class counts for the client; outside `vmap`, else all."""
+        if mapped() or "test_weight" not in data.arrays:
+            return rows
+        return rows[data.arrays["test_weight"][self.targets(data, rows)] > 0]
 
     def score(self, outputs: Tensor, data: ClientData, rows: Tensor, shared_test: bool = False) -> Tensor:
         """The client's metric on `rows` (padding ignored); NaN for a client without rows.
