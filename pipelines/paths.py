@@ -8,7 +8,7 @@ RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
-STATE = Path(".fedweave")  # what survives a stage: checkpoints and the journals of searches
+STATE = Path(".fedweave")  # what survives a stage: checkpoints, journals of searches, compiled steps
 PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
 

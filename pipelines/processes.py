@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from fedweave.errors import BadInput
 from fedweave.files import user_errors
+from fedweave.pipelines.paths import STATE
 from fedweave.runs.parallel import die_with_parent
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
@@ -112,6 +113,8 @@ def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
     die_with_parent()
     signal.signal(signal.SIGTERM, _terminated)
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
+    # PyTorch's own folder lies in /tmp and does not outlive a machine or a container.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((STATE / "compiled").absolute()))
     note("begun")
     try:
         with user_errors():

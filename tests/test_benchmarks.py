@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import contestant, growth, peers, raw, shares
+from benchmarks import contestant, growth, limits, peers, raw, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
@@ -104,6 +105,26 @@ def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: p
     assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
 
 
+@pytest.mark.acceptance
+@pytest.mark.timeout(900)
+def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
+    """In a fresh clone: every contestant of one workload, in a process of its own, and the table."""
+    command = [sys.executable, "-m", "benchmarks", "tpt", "--repeats", "1", "--rounds", "2", "--json"]
+    done = subprocess.run([*command, str(tmp_path / "x")], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    rows = json.loads((tmp_path / "x").read_text(encoding="utf-8"))["rows"]
+    assert [row["who"] for row in rows] == ["raw", "loop", "batched", "compiled"]
+    assert all(row["milliseconds"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "pfedgat"])
+def test_a_servers_share_is_measured(name: str) -> None:
+    """Of a round with its evaluation, for methods without and with a graph between clients."""
+    work = images("mlp", 3, shape=(4,), samples=20)
+    total, server = shares.last_round(work.method(name), work, Batched())
+    assert 0 < server < total
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_raw_model_is_ours(name: str) -> None:
     """As many parameters, so that nobody does less work."""
@@ -168,3 +189,10 @@ def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 clients" in line
     assert "182 parameters" in line
     assert "batched, 2 clients at once" in line
+
+
+def test_shares_of_evaluation_are_counts_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two forward passes of the graph beside five steps of three: 2 of 17."""
+    limits.evaluation()
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Cora"))
+    assert f"{200 / 17:.1f} %" in line

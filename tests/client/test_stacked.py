@@ -1,9 +1,13 @@
 """Stacked training: closures taken apart, clients trained outside the transform, compiled steps, sparse features."""
 
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,8 @@ from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project
 from fedweave.tensors import compiled, dropout_keys, trees
 from fedweave.tensors.closures import VOLATILE, capture
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,38 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> Non
         torch.testing.assert_close(together[1][i], mean)
         for name, value in model.items():
             torch.testing.assert_close(together[0][name][i], value, rtol=1e-10, atol=1e-12)
+
+
+TWICE = """
+import hashlib
+import tiny
+from fedweave.federation.engine import one_round
+from fedweave.federation.executors import Batched
+from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
+from fedweave.tensors.trees import tree_leaves
+
+method, federation, executor = tiny.method("fedavg", tiny.rows_task(), "rows"), tiny.rows_federation(), Batched(0, True)
+state = begin(method, federation, 0, executor)
+state = one_round(method, state, federation, Settings(rounds=1), executor)[0]
+print(hashlib.sha256(b"".join(leaf.numpy().tobytes() for leaf in tree_leaves(state.server))).hexdigest())
+"""
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
+    """The next process compiles nothing."""
+    places = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests")))
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": places}
+    outputs, programs = [], []
+    for _ in range(2):
+        command = [sys.executable, "-c", TWICE]
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        programs.append(sorted(tmp_path.rglob("*.so")))
+    assert outputs[0] == outputs[1]
+    assert programs[0] == programs[1] != []
 
 
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")

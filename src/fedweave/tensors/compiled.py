@@ -1,6 +1,7 @@
 """Compiled steps: a traced function of tensors as one fused program, kept for as long as the process lives.
 
-Compiling takes 10 to 40 seconds per client model; PyTorch caches the result on disk, so the next process waits less.
+Compiling takes 10 to 40 seconds per client model. PyTorch caches the result on disk (in `TORCHINDUCTOR_CACHE_DIR`), so
+the next process waits a few seconds. A program from the cache gives the same bits as one that was just compiled.
 """
 
 import os
