@@ -85,10 +85,7 @@ def one_round(
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
-        sizes = federation.sizes[senders]
-        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-        with sending.remembering(server, ids, own):
-            server = method.aggregate(server, senders, uploads, weights)
+        server = _aggregated(method, server, (ids, own), senders, uploads, federation.sizes[senders])
     clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
     memory = memory if whole else trees.take(memory, rows)
     memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
@@ -102,6 +99,15 @@ def one_round(
     if method.pools:
         return after, report, trees.broadcast(trees.at(updates.model, 0), everybody)
     return after, report, _with_absent(method, state, who, settings, executor, updates.model)
+
+
+def _aggregated(
+    method: Method, server: Server, sent: tuple[Tensor, Tree], senders: Tensor, uploads: Tree, sizes: Tensor
+) -> Server:
+    """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
+    weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
+    with sending.remembering(server, *sent):
+        return method.aggregate(server, senders, uploads, weights)
 
 
 def _with_absent(

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.client.solvers import Adam, Grouped, Solver
-from fedweave.families import GeneratedModels
 from fedweave.families.embedded import EmbeddedClient, unit_vectors
-from fedweave.families.hypernetworks import applied, pull_back_heads
+from fedweave.families.flat_heads import FlatHead
+from fedweave.families.hypernetworks import applied
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
@@ -37,7 +37,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("fedsheafhn")
 @dataclass(frozen=True, kw_only=True)
-class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
+class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     """Models of graph clients from a hypernetwork behind sheaf diffusion."""
 
     lr_theta: Annotated[Rate, LogSpace(0.001, 0.02), "learning rate of Adam on the encoder S_θ"] = 0.001
@@ -71,22 +71,9 @@ class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
             "key": dropout_keys.key(start.seed),
         }
 
-    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        return self._run(phi, fixed, "forward", ids, key=fixed["key"], **self._control)
-
-    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        if type(self).generate is not FedSheafHN.generate:  # a subclass makes models in its own way
-            return super().gradient(server, ids, uploads)
-        phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
-        vector = self.cotangent(start, uploads)
-        head = {name: value for name, value in phi.items() if name.startswith("hyper.head.")}
-        narrow, wide = pull_back_heads(
-            lambda phi: self._run(phi, fixed, "hidden", ids, key=fixed["key"], **self._control),
-            trees.without(phi, head),
-            head,
-            [trees.flat({name: vector[name] for name in self._shapes})],
-        )
-        return {name: {**narrow, **wide}[name] for name in phi}, start
+    def through(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden"]) -> Any:
+        control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, everybody(a))}
+        return self._run(phi, fixed, method, ids, key=fixed["key"], **control)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         key = dropout_keys.fold(fixed["key"], 3)
@@ -125,16 +112,7 @@ class FedSheafHN(Weaving, EmbeddedClient, GeneratedModels):
 
     def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
-        return CollaborativeHypernetwork(clients, size, self._shapes, **options)
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what is generated, in the order of the head's outputs."""
-        return trees.without(self.task.shapes(), self.local_names)
-
-    @property
-    def _control(self) -> dict[str, Any]:
-        return {} if self.control is None else {"control": lambda a: self.controlled_row(a, everybody(a))}
+        return CollaborativeHypernetwork(clients, size, self.generated_shapes, **options)
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:
         x = fixed["x"]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,14 +36,15 @@ class TargetHypernetwork(nn.Module):
         """Embeddings [P, f_in] -> name -> [P, *shape]."""
         h = self.trunk(z)
         heads = zip(self.shapes.items(), self.heads, strict=True)
-        return {name: wide(h, head.weight, head.bias).reshape(len(z), *shape) for (name, shape), head in heads}
+        return {name: wide(h, head).reshape(len(z), *shape) for (name, shape), head in heads}
 
 
-def wide(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """h Wᵀ + b [P, n] of inputs h [P, D] and a weight [n, D] with many more rows than columns.
+def wide(h: Tensor, head: Any) -> Tensor:
+    """What a linear head, an `nn.Linear` with many more outputs than inputs, makes of h [P, D].
 
-    Where no gradient is asked for, the rows of W are taken in pieces: twice as quick on a CPU.
+    Where no gradient is asked for, its outputs are made in pieces: twice as quick on a CPU.
     """
+    weight, bias = head.weight, head.bias
     if len(weight) <= PIECE or torch.is_grad_enabled() or h.device.type != "cpu":
         return F.linear(h, weight, bias)
     pieces = zip(weight.split(PIECE), bias.split(PIECE), strict=True)
@@ -59,7 +61,8 @@ def through_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tup
     Returns:
         the derivative in `heads` and in h [P, D].
     """
-    slopes, names, back = {}, iter(heads), torch.zeros_like(h)
+    slopes: Params = {}
+    names, back = iter(heads), torch.zeros_like(h)
     for cotangent, weight, bias in zip(cotangents, names, names, strict=True):
         rows = cotangent.flatten(1)
         slopes |= {weight: rows.T @ h, bias: rows.sum(0)}

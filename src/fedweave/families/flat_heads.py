@@ -1,0 +1,47 @@
+"""A family whose server makes all parameters of a model in one wide layer, from which its step is taken."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedweave.families.base import GeneratedModels
+from fedweave.families.hypernetworks import pull_back_heads
+from fedweave.federation.protocol import Server
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params, Tree
+
+HEAD = "hyper.head."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatHead(GeneratedModels):
+    """φ holds the last layer as "hyper.head.weight" and "hyper.head.bias"."""
+
+    @abstractmethod
+    def through(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden"]) -> Any:
+        """Models of clients `ids` by the network ("forward"), or what its last layer reads, [P, D] ("hidden")."""
+
+    @property
+    def generated_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what is generated, in the order of the last layer's outputs."""
+        return trees.without(self.task.shapes(), self.local_names)
+
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        models: Params = self.through(phi, fixed, ids, "forward")
+        return models
+
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        if type(self).generate is not FlatHead.generate:  # a subclass makes models in its own way
+            return super().gradient(server, ids, uploads)
+        phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
+        vector = self.cotangent(start, uploads)
+        head = {name: value for name, value in phi.items() if name.startswith(HEAD)}
+        narrow, wide = pull_back_heads(
+            lambda phi: self.through(phi, fixed, ids, "hidden"),
+            trees.without(phi, head),
+            head,
+            [trees.flat({name: vector[name] for name in self.generated_shapes})],
+        )
+        return {name: {**narrow, **wide}[name] for name in phi}, start
