@@ -54,14 +54,14 @@ def problems(page: str) -> list[str]:
     sources, prose, lines = read_yaml(SOURCES), figures(page), list[str]()
     for heading, paragraphs in sources["sections"].items():
         for opening, entries in paragraphs.items():
+            name = f"{heading}: {opening!r}"
             places = [place for place in prose if place[0] == heading and place[1].startswith(opening)]
-            named = f"{heading}: {opening!r}"
             if len(places) == 1:
-                found = _differences(prose.pop(places[0]), [_entry(line, sources) for line in entries])
-                lines += [f"{named}: {line}" for line in found]
+                numbers = prose.pop(places[0])
+                lines += [f"{name}: {line}" for line in _differences(numbers, [_entry(e, sources) for e in entries])]
             else:
-                lines.append(f"{named}: {len(places)} paragraphs with figures begin so; {SOURCES} needs one")
-    return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(left)}" for (head, text), left in prose.items()]
+                lines.append(f"{name}: {len(places)} paragraphs with figures begin so; {SOURCES} needs one")
+    return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(rest)}" for (head, text), rest in prose.items()]
 
 
 def figures(page: str) -> dict[tuple[str, str], list[str]]:
@@ -86,9 +86,10 @@ def _entry(line: str, sources: Mapping[str, Any]) -> Entry:
     return Entry(NUMBER.findall(left), questions.parts(" | ".join(sources["short"].get(part, part) for part in parts)))
 
 
-def _differences(written: list[str], entries: list[Entry]) -> Iterator[str]:
-    listed = [figure for entry in entries for figure in entry.figures]
-    for place, (figure, source) in enumerate(zip([*written, "none"], [*listed, "none"], strict=False), start=1):
+def _differences(numbers: list[str], entries: list[Entry]) -> Iterator[str]:
+    """What is wrong with the `numbers` of a paragraph."""
+    names = [figure for entry in entries for figure in entry.figures]
+    for place, (figure, source) in enumerate(zip([*numbers, "none"], [*names, "none"], strict=False), start=1):
         if figure != source:
             yield f"figure {place} is {figure} in the page and {source} in {SOURCES}"
             return

@@ -74,12 +74,12 @@ def ask(question: str) -> Answer:
         summaries.append(SUMMARIES[summary])
         kind = kind.removeprefix(summary).strip()
     try:
-        found = ANSWERS[choose(kind, ANSWERS, "question")](*arguments)
+        answer = ANSWERS[choose(kind, ANSWERS, "question")](*arguments)
     except (TypeError, ValueError, IndexError) as error:
         raise BadInput(f"{{{question}}}: {error}") from error
-    if not found.values or not np.isfinite(found.values).all():
+    if not answer.values or not np.isfinite(answer.values).all():
         raise BadInput(f"{{{question}}}: no number answers it; see the names in {FOLDER}")
-    return reduce(lambda answer, summary: summary(answer), reversed(summaries), found)
+    return reduce(lambda numbers, summary: summary(numbers), reversed(summaries), answer)
 
 
 def parts(question: str) -> list[str]:

@@ -23,11 +23,16 @@ Board = dict[str, Group]  # by "data set, setting"
 
 
 def rows(studies: str) -> Board:
-    """The rows of one or several studies, with scores in the unit of the page."""
+    """The rows of one or several studies, with scores in the unit of the page.
+
+    Raises:
+        BadInput: a study without rows, or two rows of one method in one setting.
+    """
     board: Board = {}
     for name in studies.split(","):
         for key, group in _rows(*_place(f"{name.strip()}.csv")).items():
-            board.setdefault(key, {}).update(group)
+            for method, row in group.items():
+                _enter(board, key, method, row)
     return board
 
 
@@ -50,10 +55,17 @@ def printed(table: str) -> Board:
 def _board(frame: pd.DataFrame) -> Board:
     board: Board = {}
     for row in frame.to_dict("records"):
-        group = board.setdefault(f"{row['dataset']}, {row['setting']}".strip(", "), {})
-        metric = row["metric"] if row["metric"] not in METRICS else ""
-        group[f"{row['method']} {metric}".strip()] = {str(name): value for name, value in row.items()}
+        key, metric = f"{row['dataset']}, {row['setting']}".strip(", "), row["metric"]
+        method = row["method"] if metric in METRICS else f"{row['method']} {metric}".strip()
+        _enter(board, key, method, {str(name): value for name, value in row.items()})
     return board
+
+
+def _enter(board: Board, key: str, method: str, row: Row) -> None:
+    group = board.setdefault(key, {})
+    if method in group:
+        raise BadInput(f"{FOLDER}: two rows of {method!r} in {key!r}; name one study")
+    group[method] = row
 
 
 def clients(study: str, key: str) -> dict[str, np.ndarray]:

@@ -184,6 +184,7 @@ def test_questions_are_answered_from_rows(folder: Path) -> None:
         "{change | one/two | cora, s | cora, s | A; B}": "2 rows",
         "{above | one/two | cora, s | B}": "no number answers it",
         "{mean | one/two}": "mean | one/two",
+        "{mean | one/two, one/two | cora, s | A}": "two rows of 'A'",
         "{means | one/two}": "did you mean 'mean'",
         "{mean | one/four | cora, s | A}": "four.csv is not there",
         "{value | one/two.more | l | x}": "unknown",
