@@ -38,8 +38,6 @@ from fedweave.results import statistics
 from fedweave.results.marks import CONTROLS
 from fedweave.study import catalogue
 
-NOISE = 12  # decimals of a mean over seeds; what is smaller comes from the order of a sum
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -155,7 +153,7 @@ def _best(group: Group) -> str:
 def p_value(study: str, key: str, first: str, second: str) -> float:
     """Wilcoxon's test over clients, of means over seeds; not corrected."""
     scores = clients(study, key)
-    one, other = (np.round(scores[choose(m, scores, f"p: {study}: {key}")].mean(0), NOISE) for m in (first, second))
+    one, other = (scores[choose(m, scores, f"p: {study}: {key}")].mean(0) for m in (first, second))
     return statistics.signed_rank(one, other)
 
 
