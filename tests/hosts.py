@@ -12,9 +12,10 @@ import fedweave as fw
 from fedweave.api.plan import Plan, plan
 from fedweave.deployment import export, spec
 from fedweave.deployment.checkpoint import Session
+from fedweave.deployment.ledger import Ledger
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.registration import Roll
+from fedweave.deployment.roll import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.errors import BadInput
 from fedweave.runs import repetition
@@ -87,8 +88,12 @@ class Hosts:
     def run(self, calls: Calls | None = None, until: int | None = None, **roll: Any) -> Session:
         """The federation, from its last checkpoint."""
         settings = {"wait": 0.0, "say": lambda line: None, **roll}
-        roll_of = Roll(self.calls() if calls is None else calls, **settings)
+        roll_of = Roll(self.spec, self.calls() if calls is None else calls, **settings)
         return Coordinator(self.spec, roll_of, self.folder / "server", lambda line: None).run(until)
+
+    def ledger(self) -> Ledger:
+        """The messages that the server has noted."""
+        return Ledger(self.folder / "server")
 
     def simulation(self) -> History:
         """The same run in the simulation."""

@@ -113,22 +113,27 @@ def check_messages(hosts: Hosts, server: Path) -> None:
 
 
 def test_kills_and_newcomers(flower, tmp_path):
-    """A node is killed and comes back, the server is killed and goes on; a stranger and a newcomer appear."""
+    """A node is killed and comes back, with a new key; the server is killed and goes on; a node that was told another
+    specification, one that says it is another client, and a newcomer appear.
+    """
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
     ledger, told, wanted = Ledger(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
-    stranger, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "newcomer"))
+    stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
     shutil.copy(files[0], stranger)
+    shutil.copy(files[1], impostor)
     replace(client_data.read(files[0]), client=7).save(newcomer)
 
     with local_federation(out, files, told, flower, database=True) as host:
-        add_nodes(host, out, [stranger], ["0" * 16])
+        add_nodes(host, out, [stranger], ["0" * 16], clients=[8])
+        add_nodes(host, out, [impostor], told, clients=[9])
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: status.read(server).get("round", 0) >= 1)
         host.stop("client-1", signal.SIGKILL)
         until(lambda: any(line["client"] == 1 and "error" in line for line in ledger.lines()))
         done = status.read(server)["round"]
+        (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
         add_nodes(host, out, files[1:2], told)
         until(
             lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in ledger.lines())
@@ -136,7 +141,7 @@ def test_kills_and_newcomers(flower, tmp_path):
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.superlink(out / "keys")
-        add_nodes(host, out, [newcomer], told)
+        add_nodes(host, out, [newcomer], told, clients=[7])
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: finished(server))
     final = checkpoint.restore(server, hosts.spec.hash)
@@ -144,6 +149,8 @@ def test_kills_and_newcomers(flower, tmp_path):
     assert [row.round for row in final.history.ledger] == [*range(1, 13)]
     assert {row.client for row in final.history.dropped} == {1}
     assert 7 in final.members
-    assert any("refuses" in line.get("error", "") for line in ledger.lines())
+    errors = {line["error"] for line in ledger.lines() if line["kind"] == "who" and "error" in line}
+    assert any("refuses" in error for error in errors)
+    assert "it says that it is client 1, but its key is that of client 9" in errors
     assert not any(line["client"] is None and line.get("tensors") for line in ledger.lines())
     assert len([*(out / "nodes").rglob("model.pt")]) == len(final.members)

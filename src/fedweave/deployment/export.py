@@ -53,9 +53,11 @@ serverapp = "{package}.server:app"
 clientapp = "{package}.client:app"
 
 # folder: of checkpoints and results on the server's host; empty: ~/.fedweave/federations/<hash>
+# roster: file of the nodes' keys; empty: ~/.fedweave/roster.json
 # wait: seconds for clients that are expected; timeout: seconds for the answers of a round; least: founders to begin
 [tool.flwr.app.config]
 folder = ""
+roster = ""
 wait = 600.0
 timeout = 3600.0
 least = 0

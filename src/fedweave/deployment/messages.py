@@ -18,6 +18,7 @@ class Request:
             train round `round` if `train`. "finish": keep the model of round `round` as the one to deploy.
         config: numbers and flags; `round` counts rounds done.
         shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
+        most_bytes: of the reply; a longer one is refused unread.
     """
 
     kind: Kind
@@ -25,6 +26,7 @@ class Request:
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     own: Mapping[str, Tensor] = field(default_factory=dict)
     evaluated: Mapping[str, Tensor] = field(default_factory=dict)
+    most_bytes: int = 0
 
     @property
     def parts(self) -> dict[str, Mapping[str, Tensor]]:
@@ -40,15 +42,17 @@ class Reply:
         config: numbers: identity, rows, loss, scores. Never a tensor.
         upload: the tensors that the specification declares, by name; empty where nothing is to be sent.
         nbytes: measured on the connection: (bytes of the request, bytes of this reply); 0 where nothing measures.
+        refused: why the server has left the upload out; empty if it has not.
     """
 
     config: Mapping[str, Any]
     upload: Mapping[str, Tensor] = field(default_factory=dict)
     nbytes: tuple[int, int] = (0, 0)
+    refused: str = ""
 
 
 class Channel(Protocol):
-    """How the server reaches nodes. A node has a number; the identity of its client is what it says itself."""
+    """How the server reaches nodes. A node has a number; it says itself which client it has."""
 
     def nodes(self) -> list[int]:
         """Numbers of the nodes that are connected now."""

@@ -30,7 +30,7 @@ def client_app(path: Path) -> ClientApp:
 
 
 def of_context(path: Path, config: dict[str, Any]) -> Node:
-    """The node as its own configuration says: `spec`, `data` and `state`.
+    """The node as its own configuration says: `spec`, `data`, `state`, and `device`, which is "cpu" by default.
 
     Raises:
         BadInput: the node was not told this specification, or its files are missing.
@@ -41,7 +41,8 @@ def of_context(path: Path, config: dict[str, Any]) -> Node:
     spec = specification.read(path)
     check_agreed(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))
-    return open_node(spec, data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data, Path(str(config["state"])))
+    file = data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data
+    return open_node(spec, file, Path(str(config["state"])), str(config.get("device", "cpu")))
 
 
 def check_agreed(hash: str, agreed: str) -> None:

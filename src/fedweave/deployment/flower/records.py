@@ -48,18 +48,22 @@ def message_type(request: Request) -> str:
     return MessageType.TRAIN if request.config["train"] else MessageType.EVALUATE
 
 
-def to_reply(message: Message, sent: int) -> Reply:
+def to_reply(message: Message, sent: int, most: int) -> Reply:
     """The reply that a message holds; `sent` bytes went to the node.
 
     Raises:
         KeyError: it holds records that no reply has.
+        ValueError: it has more than `most` bytes.
     """
     content = message.content
     unknown = {*content} - {CONFIG, UPLOAD}
     if unknown:
-        raise KeyError(f"records {', '.join(sorted(unknown))}")
+        raise KeyError(f"records {', '.join(sorted(unknown))[:80]}")
+    size = nbytes(content)
+    if size > most:
+        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {most}")
     upload = to_tensors(content.array_records[UPLOAD]) if UPLOAD in content else {}
-    return Reply(dict(content.config_records[CONFIG]), upload, (sent, nbytes(content)))
+    return Reply(dict(content.config_records[CONFIG]), upload, (sent, size))
 
 
 def from_reply(reply: Reply) -> RecordDict:

@@ -12,7 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedweave.deployment import spec as specification
 from fedweave.deployment.flower import records
 from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.registration import Roll
+from fedweave.deployment import roster as rosters
+from fedweave.deployment.roll import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
 
@@ -54,7 +55,7 @@ class FlowerChannel:
             for message in self.grid.pull_messages([*waiting]):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
-                    replies[node] = _read(message, sizes[node])
+                    replies[node] = _read(message, sizes[node], requests[node].most_bytes)
             if waiting and time.monotonic() > look:
                 look = time.monotonic() + PRESENCE
                 gone = {*waiting.values()} - {*self.nodes()}
@@ -64,11 +65,11 @@ class FlowerChannel:
         return replies
 
 
-def _read(message: Message, sent: int) -> Reply | str:
+def _read(message: Message, sent: int, most: int) -> Reply | str:
     if message.has_error():
         return f"{message.error.reason}"
     try:
-        return records.to_reply(message, sent)
+        return records.to_reply(message, sent, most)
     except (KeyError, ValueError, TypeError) as error:
         return f"a reply that cannot be read ({type(error).__name__}: {error})"
 
@@ -83,7 +84,9 @@ def server_app(path: Path) -> ServerApp:
         folder = Path(str(config["folder"])) if config["folder"] else HOME.expanduser() / spec.hash[:16]
         folder.mkdir(parents=True, exist_ok=True)
         status = Status(folder, spec.timeline.rounds)
-        roll = Roll(FlowerChannel(grid, _number(config, "timeout")), _number(config, "wait"),
+        path_of = Path(str(config["roster"])) if config["roster"] else rosters.HOME
+        roster = rosters.Roster(path_of.expanduser())
+        roll = Roll(spec, FlowerChannel(grid, _number(config, "timeout")), roster.clients, _number(config, "wait"),
                     int(_number(config, "least")), say=status.say)  # fmt: skip
         try:
             session = Coordinator(spec, roll, folder, status.round).run()
