@@ -34,12 +34,15 @@ def export(
     Example: fedweave federate export digits-fedavg_ft --to app --data app-data
     """
     from fedweave.deployment import export as exporting
+    from fedweave.deployment import support
     from fedweave.pipelines.stages.train import tuned_values
     from fedweave.runs import assembly
 
     plugins.load(plugins.paths(uses or [], "--uses").values())
     study = assembly.load()
     choose(run, study.runs, "params.yaml: runs")
+    support.check_method(run, study.runs[run].method)
+    exporting.check_target(to, data)
     chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
     dataset, partition = assembly.load_inputs(chosen)
     made = exporting.export(chosen, dataset, partition, to, seed)
@@ -60,6 +63,10 @@ def simulate(
 
     Example: fedweave federate simulate app
     """
+    from fedweave.deployment import spec
+    from fedweave.deployment.export import PACKAGE
+
+    spec.read(folder / PACKAGE / spec.FILE)
     files = folder.with_name(f"{folder.name}-data") if data is None else data
     words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *words]

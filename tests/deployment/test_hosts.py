@@ -12,8 +12,10 @@ from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
 import fedweave as fw
 from fedweave import results
 from fedweave.deployment import client_data, own_rows, spec, support, tensors
+from fedweave.deployment.devices import device_of
 from fedweave.deployment.export import export_result
 from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.node import open_node
 from fedweave.deployment.store import Store
 from fedweave.errors import BadInput
 from fedweave.files import load_tensors
@@ -177,7 +179,9 @@ def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
         calls.nodes_[900].answer(Request("train", config, download))
 
 
-@pytest.mark.parametrize("damage", ["shape", "more", "nan", "type"])
+@pytest.mark.parametrize(
+    "damage", ["more", "nan", *(pytest.param(name, marks=pytest.mark.acceptance) for name in ("shape", "type"))]
+)
 def test_a_wrong_upload_is_refused(damage, rows, tmp_path):
     def change(node: int, request: Request, reply: Reply) -> Reply:
         if node != 899 or not reply.upload:
@@ -297,3 +301,27 @@ def test_a_path_that_is_no_specification(tmp_path):
     (Path(tmp_path) / "spec.json").write_text("{")
     with pytest.raises(BadInput, match="export it again"):
         spec.read(tmp_path / "spec.json")
+
+
+DEVICES = ["cpu", "auto", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_a_node_trains_on_the_device_of_its_owner(device, rows, tmp_path):
+    """Each node chooses its own; what it stores and sends lies on the CPU. A GPU's last bits may be others."""
+    hosts = Hosts(tmp_path, planned("fedrep", rows))
+    calls = hosts.calls()
+    calls.nodes_[900] = open_node(hosts.spec, tmp_path / "data" / "client-0.pt", tmp_path / "nodes" / "0", device)
+    assert calls.nodes_[900].device == ("cuda" if torch.cuda.is_available() else "cpu")
+    history, expected = hosts.run(calls).history, hosts.simulation()
+    losses = [[row.train_loss for row in one.ledger] for one in (history, expected)]
+    assert losses[0] == (losses[1] if not torch.cuda.is_available() else pytest.approx(losses[1], rel=1e-4))
+
+
+def test_a_device_that_is_not_here_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [device_of(name) for name in ("cpu", "auto")] == ["cpu", "cpu"]
+    with pytest.raises(BadInput, match=r"device: 'cuda', but there is no GPU here: .*; choose cpu or auto"):
+        device_of("cuda")
+    with pytest.raises(BadInput, match="device: 'gpu' is unknown"):
+        device_of("gpu")

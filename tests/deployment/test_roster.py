@@ -45,6 +45,7 @@ def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(row
     assert hosts.run(hosts.calls(), **settings).members == (0, 1, 2)
 
 
+@pytest.mark.acceptance
 def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
     """Client 1's old node is refused, and its new one goes on from the state on its disk."""
     hosts = Hosts(tmp_path, planned("fedrep", rows))
@@ -71,42 +72,57 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_numbers_that_no_node_sends_do_not_reach_the_server(case, rows, tmp_path):
-    kind, numbers = HOSTILE[case]
-
-    def change(node: int, request: Request, reply: Reply) -> Reply:
-        hostile = node == 899 and request.kind == kind
-        return replace(reply, config={**reply.config, **numbers}) if hostile else reply
-
-    hosts = Hosts(tmp_path, planned("fedavg", rows))
+@pytest.fixture(scope="module")
+def honest(rows, tmp_path_factory):
+    """A federation that is over, and its messages by kind."""
+    hosts = Hosts(tmp_path_factory.mktemp("honest"), planned("fedavg", rows))
     calls = hosts.calls()
-    calls.change = change
-    history = hosts.run(calls, least=2).history
-    assert np.isfinite([row.train_loss for row in history.ledger]).all()
-    assert all(len(str(line)) < 1000 for line in hosts.ledger().lines())
-    assert any(line["node"] == "899" and "error" in line for line in hosts.ledger().lines())
+    hosts.run(calls)
+    return hosts.spec, {request.kind: (request, reply) for node, request, reply in calls.sent if node == 899}
 
 
-@pytest.mark.parametrize("train", [{}, {"privacy": {"clip": 1.0, "noise": 0.5}}, {"robust": {"rule": "clip"}}])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_numbers_that_no_node_sends_are_refused(case, honest):
+    spec, sent = honest
+    kind, numbers = HOSTILE[case]
+    request, reply = sent[kind]
+    assert inspection.inspect(spec, request, reply, 1) is reply
+    wrong = inspection.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
+    assert isinstance(wrong, str)
+    assert len(wrong) < 200
+
+
+def hostile(request: Request, reply: Reply, upload: bool) -> Reply:
+    """An upload of another shape, or a loss that is no number."""
+    if not reply.upload:
+        return reply
+    if not upload:
+        return replace(reply, config={**reply.config, "loss": "high"})
+    name, value = next(iter(reply.upload.items()))
+    return replace(reply, upload={**reply.upload, name: torch.zeros(2, *value.shape)})
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"privacy": {"clip": 1.0, "noise": 0.5}},
+        pytest.param({"robust": {"rule": "clip"}}, marks=pytest.mark.acceptance),
+        pytest.param({"privacy": {"clip": 1.0, "noise": 0.0}}, marks=pytest.mark.acceptance),
+    ],
+    ids=["noise", "robust", "clipping"],
+)
 def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(train, rows, tmp_path):
-    """The limit follows from the declared tensors; nothing of a refused upload is stored."""
-
-    def change(node: int, request: Request, reply: Reply) -> Reply:
-        if node != 899 or not reply.upload:
-            return reply
-        name, value = next(iter(reply.upload.items()))
-        return replace(reply, upload={**reply.upload, name: torch.zeros(2, *value.shape)})
-
+    """The limit follows from the declared tensors; nothing of a refused upload is stored, and the server goes on."""
     hosts = Hosts(tmp_path, planned("fedavg", rows, **train))
     calls = hosts.calls()
-    calls.change = change
+    calls.change = lambda node, request, reply: hostile(request, reply, node == 899) if node != 900 else reply
     history = hosts.run(calls).history
-    assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (2, 1)]
-    assert np.isfinite(history.scores["pre/test"]).all()  # its scores count: only its upload is refused
+    assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert np.isfinite([row[:2] for row in history.scores["pre/test"]]).all()  # only its upload is refused
     refused = [line for line in hosts.ledger().lines() if "error" in line]
-    assert [(line["client"], line["tensors"]) for line in refused] == [(1, {})] * 2
-    assert all("is declared" in line["error"] for line in refused)
+    assert [(line["client"], line.get("tensors", {})) for line in refused] == [(1, {}), (2, {})] * 2
+    assert "is declared" in refused[0]["error"]
+    assert "'loss' must be a number" in refused[1]["error"]
     asked = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
     form = hosts.spec.forms["train"][0]["tensors"]
     assert {request.most_bytes for request in asked} == {inspection.most_bytes(form)}

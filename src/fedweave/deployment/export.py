@@ -30,6 +30,7 @@ from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
 ROUNDS = 200  # that are tried for what clients send; what changes later changes at the opening of a stage
+FILES = re.compile(r"client-\d+\.pt")  # of clients' data
 STEP = 8  # rows of the one step that such a trial trains
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -116,6 +117,7 @@ def export_result(result: MethodResult, federation: Federations, target: Path, d
         "tune": {"seeds": [max(result.run.seeds) + 1]},
     }
     run = parse(raw, "export_result").run(name)
+    check_target(target, data)
     made = export(run, federation.dataset, federation.partition, target)
     if data is not None:
         split(prepare(run, federation.dataset, federation.partition).federation, data)
@@ -136,15 +138,22 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None =
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 
 
-def check_target(target: Path) -> None:
-    """Refuse a folder that holds something else than an app.
+def check_target(target: Path, data: Path | None = None) -> None:
+    """Refuse folders that hold something else: than an app, and, of `data`, than files of clients.
 
     Raises:
         BadInput: naming the folder.
     """
-    if target.exists() and any(target.iterdir()) and not (target / PACKAGE).is_dir():
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
     check_writable(target)
+    if data is None:
+        return
+    if data.resolve().is_relative_to(target.resolve()):
+        raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
+    if data.exists() and (not data.is_dir() or any(not FILES.fullmatch(entry.name) for entry in data.iterdir())):
+        raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
+    check_writable(data)
 
 
 def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> AppSpec:
@@ -231,8 +240,13 @@ def write_app(made: AppSpec, label: str, target: Path) -> None:
 
 
 def split(federation: Federation, target: Path) -> list[Path]:
-    """Write the file of each client's data to `target`; each belongs on its client's host alone."""
+    """Write the file of each client's data to `target`, in place of those there; each belongs on its client's host
+    alone.
+    """
     check_writable(target)
+    for old in target.iterdir():
+        if FILES.fullmatch(old.name):
+            old.unlink()
     files = []
     for position in range(federation.clients):
         file = client_data.of_client(federation, position)

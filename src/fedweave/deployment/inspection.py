@@ -75,5 +75,8 @@ def _numbers(request: Request, config: Mapping[str, Any]) -> str:
 def _names(request: Request) -> tuple[str, ...]:
     """The numbers of a reply beside identity and rows."""
     if request.kind == "train":
-        return (*(SCORES if request.config["evaluate"] else ()), *(("loss", "sound") if request.config["train"] else ()))
+        return (
+            *(SCORES if request.config["evaluate"] else ()),
+            *(("loss", "sound") if request.config["train"] else ()),
+        )
     return {"enrol": RULES, "finish": ("kept",)}.get(request.kind, ())

@@ -96,7 +96,9 @@ def fingerprint(public: Path) -> str:
         kind, text, *_ = public.read_text(encoding="ascii").split()
         content = base64.b64decode(text, validate=True)
     except (OSError, ValueError, binascii.Error) as error:
-        raise BadInput(f"{public}: no public key ({type(error).__name__}); a node's is NAME.pub, made by: keys") from error
+        raise BadInput(
+            f"{public}: no public key ({type(error).__name__}); a node's is NAME.pub, made by: keys"
+        ) from error
     if kind.encode() not in content[:64]:
         raise BadInput(f"{public}: no public key of the kind {kind}; a node's is NAME.pub, made by: keys")
     return "SHA256:" + base64.b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")

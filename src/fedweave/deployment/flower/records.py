@@ -38,7 +38,8 @@ def to_request(content: RecordDict) -> Request:
     """The inverse of `to_content`."""
     config = dict(content.config_records[CONFIG])
     parts = {name: to_tensors(record) for name, record in content.array_records.items()}
-    return Request(config.pop("kind"), config, **parts)
+    shared, own, evaluated = (parts.get(name, {}) for name in ("shared", "own", "evaluated"))
+    return Request(config.pop("kind"), config, shared, own, evaluated)
 
 
 def message_type(request: Request) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from fedweave.deployment import roster as rosters
 from fedweave.deployment import spec as specification
 from fedweave.deployment.flower import records
 from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment import roster as rosters
 from fedweave.deployment.roll import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
