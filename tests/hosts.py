@@ -67,13 +67,14 @@ class Hosts:
 
     folder: Path
     planned: Plan
+    secure: bool = False
 
     def __post_init__(self) -> None:
         run = self.planned.study.run(next(iter(self.planned.study.runs)))
         inputs = self.planned.inputs.dataset, self.planned.inputs.partition
         self.prepared = export.prepare(run, *inputs)
         if not (self.folder / "app").exists():
-            export.export(run, *inputs, self.folder / "app")
+            export.export(run, *inputs, self.folder / "app", secure=self.secure)
             export.split(self.prepared.federation, self.folder / "data")
         self.spec = spec.read(self.folder / "app" / export.PACKAGE / spec.FILE)
 

@@ -27,6 +27,9 @@ def export(
     to: To,
     data: Data = None,
     seed: Annotated[int | None, typer.Option(help="of the federation; default: the run's first")] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure-aggregation", help="the server learns the mean of uploads, and no upload")
+    ] = False,
     uses: Uses = None,
 ) -> None:
     """Write a run, with the settings that tuning chose, as a Flower app; it holds no row of the data.
@@ -45,7 +48,7 @@ def export(
     exporting.check_target(to, data)
     chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
     dataset, partition = assembly.load_inputs(chosen)
-    made = exporting.export(chosen, dataset, partition, to, seed)
+    made = exporting.export(chosen, dataset, partition, to, seed, secure)
     out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
               soft_wrap=True)  # fmt: skip
     if data is not None:

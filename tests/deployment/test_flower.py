@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hosts import Hosts, planned
 
 import fedweave as fw
@@ -40,8 +42,8 @@ def digits() -> fw.Federation:
     return fw.Federation.from_dataset("digits", "dirichlet", clients=NODES, beta=0.5)
 
 
-def exported(folder: Path, method: Any, federation: fw.Federation, **train: Any) -> Hosts:
-    return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train))
+def exported(folder: Path, method: Any, federation: fw.Federation, secure: bool = False, **train: Any) -> Hosts:
+    return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train), secure)
 
 
 def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
@@ -154,3 +156,32 @@ def test_kills_and_newcomers(flower, tmp_path):
     assert "it says that it is client 1, but its key is that of client 9" in errors
     assert not any(line["client"] is None and line.get("tensors") for line in ledger.lines())
     assert len([*(out / "nodes").rglob("model.pt")]) == len(final.members)
+
+
+def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
+    """A node is killed in the middle, and the others remove its masks or the round is left out; it comes back."""
+    few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    hosts = exported(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
+    server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
+    ledger, told = Ledger(server), [hosts.spec.hash]
+    with local_federation(out, files, told, flower) as host:
+        launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
+        until(lambda: status.read(server).get("round", 0) >= 2)
+        host.stop("client-3", signal.SIGKILL)
+        until(lambda: any(line["client"] == 3 and "error" in line for line in ledger.lines()))
+        add_nodes(host, out, files[3:], told)
+        until(lambda: finished(server))
+    final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
+    for part in ("pre/test", "post/val"):  # the mean is made of numbers in 2^22 steps
+        torch.testing.assert_close(
+            torch.tensor(final.scores[part][:2]), torch.tensor(expected.scores[part][:2]), atol=0.03, rtol=0
+        )
+    assert [row.train_loss for row in final.ledger[:2]] == pytest.approx(
+        [row.train_loss for row in expected.ledger[:2]], 1e-4
+    )
+    uploads = [line for line in ledger.lines() if line.get("tensors")]
+    assert uploads
+    assert all(line["masked"] for line in uploads)
+    assert all(line["up"] > 2 * line["content"] for line in uploads)  # a masked number has eight bytes
+    assert np.isfinite([row.train_loss for row in final.ledger[-1:]]).all()
+    assert {row.client for row in final.dropped} >= {3}

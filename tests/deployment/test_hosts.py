@@ -11,7 +11,7 @@ from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
 
 import fedweave as fw
 from fedweave import results
-from fedweave.deployment import client_data, own_rows, spec, support, tensors
+from fedweave.deployment import client_data, export, own_rows, spec, support, tensors
 from fedweave.deployment.devices import device_of
 from fedweave.deployment.export import export_result
 from fedweave.deployment.messages import Reply, Request
@@ -325,3 +325,33 @@ def test_a_device_that_is_not_here_is_one_line(monkeypatch):
         device_of("cuda")
     with pytest.raises(BadInput, match="device: 'gpu' is unknown"):
         device_of("gpu")
+
+
+AVERAGING = {"fedavg", "fedprox", "fedper", "fedrep", "scaffold", "pfedme", "fedadam", "knn_per"}
+OTHERS = {
+    "fedamp": "needs more", "pfedhn": "needs more", "cfl": "needs more", "local": "needs more",
+    "feddbe": "describe themselves", "shn": "needs more",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*sorted(AVERAGING), *OTHERS])
+def test_which_methods_can_hide_their_uploads(name, rows):
+    """Those whose server takes the same step on the mean of random uploads as on the uploads."""
+    plan = planned(METHODS[name](**ROWS.get(name, {})), rows)
+    inputs = plan.inputs.dataset, plan.inputs.partition
+    prepared = export.prepare(plan.study.run(next(iter(plan.study.runs))), *inputs)
+    if name in AVERAGING:
+        assert export.specify(prepared, *inputs, True).secure
+    else:
+        with pytest.raises(BadInput, match=f"secure aggregation .*{OTHERS[name]}; export it without"):
+            export.specify(prepared, *inputs, True)
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [({"participation": 0.5}, "needs 3 clients a round, but 2 take part"), ({"robust": {"rule": "median"}}, "robust")],
+    ids=["few", "robust"],
+)
+def test_settings_that_secure_aggregation_cannot_carry(train, words, rows, tmp_path):
+    with pytest.raises(BadInput, match=words):
+        Hosts(tmp_path, planned("fedavg", rows, **train), secure=True)

@@ -13,7 +13,7 @@ from fedweave.api import folder as results_folder
 from fedweave.api.federation import Federation as Federations
 from fedweave.api.result import MethodResult
 from fedweave.data import Dataset, Partition
-from fedweave.deployment import client_data, spec, support, tensors
+from fedweave.deployment import averaging, client_data, spec, support, tensors
 from fedweave.deployment.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput
 from fedweave.federation import engine
@@ -78,29 +78,36 @@ Specification: `{hash}`. Every node is started with `spec="{short}"` or the whol
 """
 
 
-def export(run: Run, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None) -> AppSpec:
+def export(
+    run: Run, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None, secure: bool = False
+) -> AppSpec:
     """Write the app of `run` to `target`.
 
     Args:
         dataset, partition: the data of the run, of which shapes and scaling enter the app, and no row.
         seed: of the federation; default: the run's first.
+        secure: whether nodes mask their uploads, so that the server learns their mean only.
 
     Raises:
-        BadInput: a run that cannot be a federation of real hosts, or a folder that holds something else.
+        BadInput: a run that cannot be a federation of real hosts or that needs more than means, or a folder that holds
+            something else.
     """
     prepared = prepare(run, dataset, partition, seed)
     check_target(target)
-    made = specify(prepared, dataset, partition)
+    made = specify(prepared, dataset, partition, secure)
     write_app(made, prepared.method.label, target)
     return made
 
 
-def export_result(result: MethodResult, federation: Federations, target: Path, data: Path | None = None) -> AppSpec:
+def export_result(
+    result: MethodResult, federation: Federations, target: Path, data: Path | None = None, secure: bool = False
+) -> AppSpec:
     """Write the app of a method of a comparison, or of what `recommend` chose; the settings are those of the result.
 
     Args:
         federation: that the result comes from.
         data: folder for the file of each client's data; default: none are written.
+        secure: as in `export`.
 
     Raises:
         BadInput: as `export`.
@@ -118,7 +125,7 @@ def export_result(result: MethodResult, federation: Federations, target: Path, d
     }
     run = parse(raw, "export_result").run(name)
     check_target(target, data)
-    made = export(run, federation.dataset, federation.partition, target)
+    made = export(run, federation.dataset, federation.partition, target, secure=secure)
     if data is not None:
         split(prepare(run, federation.dataset, federation.partition).federation, data)
     return made
@@ -156,8 +163,12 @@ def check_target(target: Path, data: Path | None = None) -> None:
     check_writable(data)
 
 
-def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> AppSpec:
-    """The specification of a prepared run, with the tensors that its clients send."""
+def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secure: bool = False) -> AppSpec:
+    """The specification of a prepared run, with the tensors that its clients send.
+
+    Raises:
+        BadInput: it is to be `secure`, and its server needs more than means.
+    """
     federation, run = prepared.federation, prepared.run
     widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
@@ -177,7 +188,10 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> Ap
         {},
         scaling,
     )
-    return replace(blank, forms=forms(blank, federation))
+    made = replace(blank, forms=forms(blank, federation), secure=secure)
+    if secure:
+        averaging.check(made, client_data.federation(client_data.of_client(federation, 0), made))
+    return made
 
 
 def forms(blank: AppSpec, federation: Federation) -> dict[str, Any]:

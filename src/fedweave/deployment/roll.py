@@ -104,8 +104,9 @@ class Roll:
 
     def _exchange(self, requests: Mapping[int, Request]) -> Replies:
         """Node -> its reply, checked; what is longer than the specification allows is not read at all."""
+        forms = {node: declared(self.spec, request) for node, request in requests.items()}
         limited = {
-            node: replace(request, most_bytes=most_bytes(declared(self.spec, request)))
+            node: replace(request, form=forms[node], most_bytes=most_bytes(forms[node]))
             for node, request in requests.items()
         }
         return {

@@ -140,7 +140,9 @@ class Coordinator:
                 "apart": not _same(view, mine),
             }  # fmt: skip
             apart = view if config["apart"] else {}
-            requests[identity] = Request("train", config, tensors.flatten(shared), mine, apart)
+            weight = self._weights(method, session)[place] if self.spec.secure and config["takes_part"] else 0.0
+            parts = tensors.flatten(shared), mine, apart
+            requests[identity] = Request("train", config, *parts, weight=float(weight))
         return requests
 
     def _config(self, session: Session, board: Board, place: int) -> dict[str, Any]:
@@ -210,9 +212,11 @@ class Coordinator:
         frozen = settings.freeze and session.round >= settings.join_round
         if not len(senders) or frozen:
             return session.server
-        sizes = session.sizes[senders]
-        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-        return method.aggregate(session.server, senders, uploads, weights)
+        return method.aggregate(session.server, senders, uploads, self._weights(method, session)[senders])
+
+    def _weights(self, method: Method, session: Session) -> Tensor:
+        """Of each member's upload in a mean, [N]."""
+        return torch.ones_like(session.sizes) if method.training.uniform_mean else session.sizes
 
     def _close(self, session: Session, ledger: Ledger, board: Board) -> Session:
         """The scores of the last round, the files of results, and the models that nodes keep."""

@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
+from fedweave.deployment.flower.secure import masked
 from fedweave.deployment.node import Node, open_node
 from fedweave.errors import BadInput
 
@@ -22,10 +23,19 @@ def client_app(path: Path) -> ClientApp:
         node = of_context(path, context.node_config)
         return Message(from_reply(node.answer(to_request(message.content))), reply_to=message)
 
-    app.train()(answer)
-    app.evaluate()(answer)
+    def train(message: Message, context: Context) -> Message:
+        spec = specification.read(path)
+        return masked(spec, message, context, answer) if spec.secure else answer(message, context)
+
+    def evaluate(message: Message, context: Context) -> Message:
+        if to_request(message.content).config.get("takes_part"):  # its upload would leave as it is
+            raise BadInput("message: an upload is asked for by a message of another type than training; it refuses")
+        return answer(message, context)
+
+    app.train()(train)
+    app.evaluate()(evaluate)
     for kind in ("who", "enrol", "finish"):
-        app.query(kind)(answer)
+        app.query(kind)(evaluate)
     return app
 
 

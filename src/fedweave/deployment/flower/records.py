@@ -43,10 +43,10 @@ def to_request(content: RecordDict) -> Request:
 
 
 def message_type(request: Request) -> str:
-    """Flower's name for a request: training, evaluation or a query."""
+    """Flower's name for a request: training, evaluation or a query. What sends no upload is no training."""
     if request.kind != "train":
         return f"{MessageType.QUERY}.{request.kind}"
-    return MessageType.TRAIN if request.config["train"] else MessageType.EVALUATE
+    return MessageType.TRAIN if request.config["takes_part"] else MessageType.EVALUATE
 
 
 def to_reply(message: Message, sent: int, most: int) -> Reply:
