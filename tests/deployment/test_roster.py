@@ -11,6 +11,7 @@ from hosts import Hosts, planned, rows_of
 from fedweave.deployment import inspection
 from fedweave.deployment.__main__ import main
 from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.roll import Roll
 from fedweave.deployment.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
@@ -20,6 +21,23 @@ NODES = {900: 0, 899: 1, 898: 2}  # node -> client, as `Hosts.calls` has them
 @pytest.fixture(scope="module")
 def rows():
     return rows_of()
+
+
+def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
+    """Its owner started it with the file of another client, and starts it again with its own."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    roster, said, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
+    calls.nodes_[898] = hosts.node(0)
+    roll = Roll(hosts.spec, calls, roster.clients, say=said.append)
+    ledger = hosts.ledger()
+    for round in (0, 0, 1):
+        assert {*roll.refresh(round, ledger)} == {0, 1}
+    assert len(calls.sent) == 4  # once in each round
+    assert len(said) == 1
+    calls.offline = {898}
+    roll.refresh(1, ledger)
+    calls.offline, calls.nodes_[898] = set(), hosts.node(2)
+    assert {*roll.refresh(1, ledger)} == {0, 1, 2}
 
 
 def written(path, owners) -> Roster:

@@ -28,8 +28,10 @@ class Roll:
         wait: seconds to wait for clients that are expected.
         least: how many founders must be there to begin; 0 for all.
         clients: node -> identity of its client.
-        refused: (node, client of its key) -> why it is left out; a node whose key becomes another client's is asked
-            again.
+        refused: (node, client of its key) -> why it is left out. A node is asked again in the next round, when it
+            connects again, and when its key becomes another client's.
+        round: in which they were refused.
+        reported: what has been said of refused nodes, which is said once.
         say: told what happens.
     """
 
@@ -40,6 +42,8 @@ class Roll:
     least: int = 0
     clients: dict[int, int] = field(default_factory=dict)
     refused: dict[tuple[int, int | None], str] = field(default_factory=dict)
+    round: int = 0
+    reported: set[tuple[int, str]] = field(default_factory=set)
     say: Callable[[str], None] = print
 
     def refresh(self, round: int, ledger: Ledger) -> dict[int, int]:
@@ -53,6 +57,8 @@ class Roll:
             for node, client in self.clients.items()
             if node in present and not roster.difference(owners, node, client)
         }
+        self.refused = {key: why for key, why in self.refused.items() if key[0] in present and round == self.round}
+        self.round = round
         new = [node for node in present if node not in self.clients and not self._refuses(node, owners)]
         if new:
             requests = {node: Request("who", {"round": round}) for node in new}
@@ -70,7 +76,9 @@ class Roll:
 
     def _refuse(self, key: tuple[int, int | None], reason: str) -> str:
         self.refused[key] = reason
-        self.say(f"node {key[0]} is left out: {reason}")
+        if (key[0], reason) not in self.reported:
+            self.reported.add((key[0], reason))
+            self.say(f"node {key[0]} is left out: {reason}")
         return reason
 
     def _enter(self, node: int, reply: Reply | str, owners: Owners) -> Reply | str:

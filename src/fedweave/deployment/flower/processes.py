@@ -205,7 +205,7 @@ def local_federation(
 
     secrets = out / "keys"
     if not (secrets / keys.SERVER).is_file():
-        keys.make_server(secrets, ["127.0.0.1", "localhost"])
+        keys.make_server(secrets, keys.LOOPBACK)
     address = f"127.0.0.1:{free_port()}"
     host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short

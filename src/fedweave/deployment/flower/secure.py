@@ -155,7 +155,7 @@ def _reply(grid: _Exchange, node: int, average: Mapping[str, torch.Tensor]) -> R
     reply = Reply(grid.numbers[node], dict(average), grid.bytes[node])
     if average:
         return reply
-    return replace(reply, config={**reply.config, "sound": False}, refused=grid.reasons.get(node, HALTED))
+    return replace(reply, config={**reply.config, "sound": False}, refused=HALTED)
 
 
 def _run(grid: _Exchange, strategy: _Means, context: Context, contents: dict[int, RecordDict]) -> bool:
