@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Write a run, with the settings that tuning chose, as a Flower app; it holds no row of the data.
 
-    Example: fedweave federate export digits-fedavg_ft --to app --data app-data
+    Example: fedweave federate export digits-ditto --to app --data app-data
     """
     from fedweave.deployment import export as exporting
     from fedweave.deployment import support
@@ -87,5 +87,6 @@ def flower_python() -> Path:
     checkout = Path(__file__).resolve().parents[2]
     python = next((folder / ENVIRONMENT for folder in (Path(), checkout) if (folder / ENVIRONMENT).is_file()), None)
     if python is None:
-        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: make flower")
+        way = "make flower in a checkout, or python -m fedweave.deployment simulate where fedweave[flower] is installed"
+        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: {way}")
     return python.absolute()

@@ -1,6 +1,7 @@
 """Keys of nodes in the SuperLink, by the commands of `flwr`, and in the roster."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,8 @@ def _removed(entries: Sequence[Entry], connection: str) -> list[str]:
 
 def _reason(answer: Mapping[str, Any]) -> str:
     words = str(answer.get("error-message", "no answer")).strip().splitlines()[-1:]
-    again = "; it had this key before, and takes none twice: make another one" if "in use" in str(words) else ""
-    return " ".join(words) + again
+    again = "; it takes no key twice: make another one" if "in use" in str(words) else ""
+    return re.sub(r"^\[code: \d+\] |\.$", "", " ".join(words)) + again
 
 
 def flower(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
