@@ -27,6 +27,6 @@ def _reason() -> str:
     return "PyTorch sees none (look at nvidia-smi and at CUDA_VISIBLE_DEVICES)"
 
 
-def moved(tree: Tree, device: str) -> Tree:
+def to_device(tree: Tree, device: str) -> Tree:
     """The tree on `device`."""
     return trees.tree_map(lambda t: t.to(device), tree)

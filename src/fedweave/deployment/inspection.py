@@ -19,7 +19,7 @@ MOST_ROWS = 2**53  # beyond it, float64 does not count
 HEAD, PER_TENSOR = 8192, 1024  # bytes of a message beside its numbers: names, types, shapes, headers
 
 
-def declared(spec: AppSpec, request: Request) -> dict[str, Any]:
+def reply_form(spec: AppSpec, request: Request) -> dict[str, Any]:
     """Name -> [shape, type] of the tensors that the reply to `request` may hold."""
     if request.kind == "enrol":
         return spec.form("enrol", int(request.config["stage"]), 0)
@@ -43,7 +43,7 @@ def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -
         return f"a reply is refused: {wrong}"
     if client is not None and reply.config["client"] != client:
         return f"a reply is refused: it is client {reply.config['client']}'s, but the node is client {client}'s"
-    form = declared(spec, request) if reply.config.get("sound", True) else {}
+    form = reply_form(spec, request) if reply.config.get("sound", True) else {}
     try:
         tensors.check(tensors.form_of(reply.upload), form, "upload")
     except tensors.Undeclared as error:

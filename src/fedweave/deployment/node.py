@@ -11,7 +11,7 @@ import torch
 from fedweave.client import optimizers
 from fedweave.client.controls import controls
 from fedweave.deployment import client_data, tensors
-from fedweave.deployment.devices import device_of, moved
+from fedweave.deployment.devices import device_of, to_device
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.spec import AppSpec
 from fedweave.deployment.store import MODEL, Store
@@ -69,21 +69,21 @@ class Node:
         version, stage = int(request.config["round"]), int(request.config["stage"])
         method = self.spec.timeline.stages[stage].method
         start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
-        described = moved(start.enrolled, "cpu")
+        described = to_device(start.enrolled, "cpu")
         blank = trees.tree_map(torch.zeros_like, described)
         upload = tensors.flatten(trees.at(self._noised(described, blank), 0))
         tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
         if request.config["joins"] and self.store.newest(version) is None:
-            self.store.save(version, moved({"clients": clients, "optimizers": states}, "cpu"))
+            self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
         return Reply({**self.facts, **self._controls()}, upload)
 
     def _train(self, request: Request) -> Reply:
         config, round = request.config, int(request.config["round"])
         stage, _ = self.spec.timeline.stage(min(round, self.spec.timeline.rounds - 1))
         held = self.store.newest(round) or self._joined()
-        held = moved(held, self.device)
+        held = to_device(held, self.device)
         state = State(round, {}, held["clients"], held["optimizers"])
-        shared = moved(tensors.unflatten(request.shared), self.device)
+        shared = to_device(tensors.unflatten(request.shared), self.device)
         own = self._single(request.own)
         answer: dict[str, Any] = dict(self.facts)
         if config["evaluate"]:
@@ -105,14 +105,14 @@ class Node:
         round, epochs = state.round, method.epochs
         who = cohort(self.federation, ONE, method.training, epochs, self.spec.seed, round, method.leaks)
         trained = engine.train(method, state, who, Loop(), lambda *_: downloads)  # type: ignore[arg-type]
-        updates = moved(trained.updates, "cpu")
+        updates = to_device(trained.updates, "cpu")
         self.store.save(round + 1, updates.model, "post")
         if not takes_part:
             return {}, {}
 
         def base() -> Tree:
             initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
-            return moved(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
+            return to_device(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
 
         sent = updates.upload
         if self.spec.settings.upload_path.privacy:
@@ -122,8 +122,8 @@ class Node:
         loss = float(updates.loss[0])
         if not sound:
             return {"loss": loss, "sound": False}, {}
-        kept = moved(optimizers.put(state.optimizers, ONE, trained.optimizers, 1), "cpu")
-        clients = trees.put(moved(state.clients, "cpu"), ONE, updates.client)
+        kept = to_device(optimizers.put(state.optimizers, ONE, trained.optimizers, 1), "cpu")
+        clients = trees.put(to_device(state.clients, "cpu"), ONE, updates.client)
         upload = tensors.flatten(trees.at(sent, 0))
         tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
         self.store.save(round + 1, {"clients": clients, "optimizers": kept})
@@ -132,7 +132,7 @@ class Node:
     def _evaluate(self, method: Method, state: State, shared: Tree, own: Tree) -> dict[str, float]:
         """Scores after a round: of the model as it is now, and of the one after local training."""
         post = self.store.load(state.round, "post")
-        post = None if post is None else moved(post, self.device)
+        post = None if post is None else to_device(post, self.device)
         settings = self.spec.settings
         scores, models = engine.evaluate(
             method,
@@ -143,7 +143,7 @@ class Node:
             post,
             lambda *_: (shared, own),  # type: ignore[arg-type]
         )
-        self.store.save(state.round, moved(models, "cpu"), "evaluated")
+        self.store.save(state.round, to_device(models, "cpu"), "evaluated")
         return {f"{point}/{part}": float(v[0]) for point, parts in scores.items() for part, v in parts.items()}
 
     def _single(self, flat: Mapping[str, torch.Tensor]) -> Tree:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from fedweave.deployment import roster
 from fedweave.deployment.checkpoint import Session
-from fedweave.deployment.inspection import declared, inspect, most_bytes
+from fedweave.deployment.inspection import inspect, most_bytes, reply_form
 from fedweave.deployment.ledger import Ledger
 from fedweave.deployment.messages import Channel, Reply, Request
 from fedweave.deployment.spec import AppSpec
@@ -32,7 +32,7 @@ class Roll:
             connects again, and when its key becomes another client's.
         round: in which they were refused.
         reported: what has been said of refused nodes, which is said once.
-        say: told what happens.
+        say: called with a line about what happens.
     """
 
     spec: AppSpec
@@ -112,7 +112,7 @@ class Roll:
 
     def _exchange(self, requests: Mapping[int, Request]) -> Replies:
         """Node -> its reply, checked; what is longer than the specification allows is not read at all."""
-        forms = {node: declared(self.spec, request) for node, request in requests.items()}
+        forms = {node: reply_form(self.spec, request) for node, request in requests.items()}
         limited = {
             node: replace(request, form=forms[node], most_bytes=most_bytes(forms[node]))
             for node, request in requests.items()

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
-from fedweave.deployment.flower.secure import masked
+from fedweave.deployment.flower.secure import mask_upload
 from fedweave.deployment.node import Node, open_node
 from fedweave.errors import BadInput
 
@@ -25,7 +25,7 @@ def client_app(path: Path) -> ClientApp:
 
     def train(message: Message, context: Context) -> Message:
         spec = specification.read(path)
-        return masked(spec, message, context, answer) if spec.secure else answer(message, context)
+        return mask_upload(spec, message, context, answer) if spec.secure else answer(message, context)
 
     def evaluate(message: Message, context: Context) -> Message:
         if to_request(message.content).config.get("takes_part"):  # its upload would leave as it is

@@ -58,7 +58,7 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
                 lines.append(f"client {before[key].client}: has no key any more")
             rows[client] = Entry(client, key, node)
             lines.append(f"client {client}: {path} {key}")
-    lines += _removed(old, connection)
+    lines += _remove(old, connection)
     if refused:
         raise BadInput(f"the SuperLink refuses {'; '.join(refused)}")
     return lines
@@ -75,10 +75,10 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
             present = ", ".join(map(str, sorted(rows))) or "none"
             raise BadInput(f"client: {client} has no key in {roster.path}; clients with a key: {present}")
         entry = rows.pop(client)
-    return _removed([entry], connection)
+    return _remove([entry], connection)
 
 
-def _removed(entries: Sequence[Entry], connection: str) -> list[str]:
+def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
     """Remove nodes from the SuperLink; one that it does not know any more is no error, as the roster decides."""
     if entries:
         flower([["supernode", "unregister", str(entry.node), connection] for entry in entries])

@@ -32,7 +32,7 @@ from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
 from fedweave.deployment.flower import records
-from fedweave.deployment.inspection import declared
+from fedweave.deployment.inspection import reply_form
 from fedweave.deployment.messages import Reply, Request
 from fedweave.errors import BadInput
 
@@ -176,7 +176,7 @@ def _run(grid: _Exchange, strategy: _Means, context: Context, contents: dict[int
     return all(stage(grid, legacy, state) for stage in stages)
 
 
-def masked(
+def mask_upload(
     spec: "AppSpec", message: Message, context: Context, answer: Callable[[Message, Context], Message]
 ) -> Message:
     """A node's answer to a message of training: Flower's mod masks the upload before it leaves.
@@ -190,7 +190,7 @@ def masked(
         numbers = done.content.config_records[records.CONFIG]
         if not numbers["sound"]:
             raise BadInput("the upload is not finite, so that it is not sent")
-        form = declared(spec, records.to_request(message.content))
+        form = reply_form(spec, records.to_request(message.content))
         upload = {name: array.numpy() for name, array in done.content.array_records[records.UPLOAD].items()}
         largest = max(float(np.abs(array).max(initial=0.0)) for array in upload.values())
         if largest > RANGE:
