@@ -32,7 +32,7 @@ class Roll:
             connects again, and when its key becomes another client's.
         round: in which they were refused.
         reported: what has been said of refused nodes, which is said once.
-        say: called with a line about what happens.
+        say: gets a line for each event.
     """
 
     spec: AppSpec
