@@ -64,14 +64,15 @@ def one_round(
     """One synchronous round: download, local training, aggregation.
 
     Args:
-        shadow: also train the absent clients, on copies, so that "post" models of all clients exist.
+        shadow: also train the absent clients, on copies, so that "post" models of all evaluated clients exist.
         downloads: what was sent last, if this is one of several rounds.
 
     Returns:
-        the new state, a report without scores, and the "post" models [N, ...] (without `shadow`: of the participants).
+        the new state, a report without scores, and the "post" models [K, ...] of the evaluated clients
+        (without `shadow`: of the participants).
     """
     begun = time.perf_counter()
-    everybody = federation.clients
+    evaluated = len(federation.sample)
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
@@ -99,21 +100,23 @@ def one_round(
     if not shadow:
         return after, report, updates.model
     if method.pools:
-        return after, report, trees.broadcast(trees.at(updates.model, 0), everybody)
+        return after, report, trees.broadcast(trees.at(updates.model, 0), evaluated)
     return after, report, _with_absent(method, state, who, settings, executor, updates.model)
 
 
 def _with_absent(
     method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree
 ) -> Tree:
-    """The trained `models` [P, ...] of the cohort as [N, ...], with those of the others, had they taken part."""
-    everybody = torch.arange(who.federation.clients)
-    absent = everybody[~torch.isin(everybody, who.positions)]
+    """The models [K, ...] of the evaluated clients: of `models` [P, ...] if they trained, else had they taken part."""
+    sample, there = who.federation.sample, who.positions
+    if not (wanted := torch.isin(there, sample)).all():
+        there, models = there[wanted], trees.take(models, wanted.nonzero()[:, 0])
+    absent = sample[~torch.isin(sample, there)]
     if not len(absent):
         return models
     others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
     rest = train(method, state, others, executor).updates.model
-    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
+    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([there, absent])))
 
 
 def evaluate(
@@ -125,12 +128,16 @@ def evaluate(
     post: Tree | None = None,
     downloads: Downloads | None = None,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
-    """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
-    who = viewers(federation, settings.seed, state.round)
-    ids = torch.arange(federation.clients, device=federation.ids.device)
+    """Scores and models of the evaluated clients [K]: "pre" as deployed from `state`, "post" [K, ...] as given after
+    local training.
+    """
+    who = viewers(federation, settings.seed, state.round, positions=federation.sample)
+    ids = federation.sample.to(federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
     pre = executor.each(
-        lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who
+        lambda own, client, data: method.personalize(shared, own, client, data),
+        (own, trees.take(state.clients, ids)),
+        who,
     )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
     if method.task.scoring is not None:
@@ -148,7 +155,7 @@ def evaluate(
 
 
 def _deployable(post: Tree, pre: Tree) -> Tree:
-    """`post` [N, ...], where a client whose training left the finite numbers stays with the model it had."""
+    """`post` [K, ...], where a client whose training left the finite numbers stays with the model it had."""
     sound = finite_rows(post)
     if sound is None:
         return post

@@ -80,8 +80,8 @@ class Report(NamedTuple):
         seconds: time of the round, without evaluation and without downloads that the evaluation before it already made.
         loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
         dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
-        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
-        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        scores: {"pre" | "post": {"val" | "test": metric per evaluated client [K]}}; empty between evaluations.
+        models: {"pre" | "post": their personalized models [K, ...]}; empty between evaluations.
         diagnostics: name -> number, about the server after the round; empty between evaluations.
         state: the state after the round.
         method: the method of this stage.

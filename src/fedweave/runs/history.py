@@ -64,12 +64,12 @@ class History:
         ledger: costs of every round.
         dropped: uploads that were not accepted.
         rounds: evaluated rounds.
-        scores: "pre/val" etc. -> one list of per-client values per evaluated round.
+        scores: "pre/val" etc. -> one list of values per evaluated round, of the evaluated clients in ascending order.
         diagnostics: numbers about the server after evaluated rounds.
         edges: values of edges of the last graph.
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
+        snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the "rows" of `scores` that
             `_snapshot` needs again; empty where neither models nor predictions are kept.
     """
 
@@ -120,7 +120,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
 
 
 def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Row of the evaluations so far that is reported, of each client [N]: from validation only.
+    """Row of the evaluations so far that is reported, of each evaluated client [K]: from validation only.
 
     Args:
         rows: ascending, the evaluations that are looked at; default: all.
@@ -136,13 +136,13 @@ def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None =
 
 
 def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
-    """Validation values [R, N] of the evaluations `rows`."""
+    """Validation values [R, K] of the evaluations `rows`."""
     values = history.scores[f"{prepared.point}/val"]
     return table([values[row] for row in rows])
 
 
 def table(rows: list[list[float]]) -> np.ndarray:
-    """Values of clients [N] by round, as [R, N]; NaN for who was not there yet."""
+    """Values of clients [K] by round, as [R, K]; NaN for who was not there yet."""
     width = max(len(row) for row in rows)
     return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
@@ -157,7 +157,7 @@ def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
 
 
 def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
-    """Every client's model of the round that would be reported if this were the last one.
+    """Every evaluated client's model of the round that would be reported if this were the last one.
 
     Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
     value.

@@ -15,6 +15,7 @@ from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
+from fedweave.federation.schedule import evaluation_sample
 from fedweave.models import ClientModel
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
@@ -73,7 +74,8 @@ def prepare(
         BadInput: as the functions of `assembly`.
     """
     splits = data.splits(run.task.partition)
-    first = _prepared(_on(run, splits[0]), dataset, partition, model)
+    sample = splits[0]["seed"]
+    first = _prepared(_on(run, splits[0]), dataset, partition, model, sample)
     if len(splits) == 1:
         return replace(first, run=run)
 
@@ -83,7 +85,7 @@ def prepare(
         own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
         if own is splits[0]:
             return replace(first, run=run)
-        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model), run=run)
+        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model, sample), run=run)
 
     return replace(first, run=run, split=split)
 
@@ -94,15 +96,17 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
     Raises:
         BadInput: naming a client and the way out.
     """
-    empty = (~(federation.val >= 0).any(1)).nonzero().flatten().tolist()
+    held = (federation.val >= 0).any(1)
+    empty = (~held).nonzero().flatten().tolist()
     if empty and method.needs_validation:
         raise BadInput(
             f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
             "or give every client some in partition.split"
         )
-    if len(empty) == federation.clients and run.evaluate.select != "last":
+    if not held[federation.sample].any() and run.evaluate.select != "last":
+        which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no client has any; "
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any; "
             "use last, or give val a share in partition.split"
         )
 
@@ -111,13 +115,17 @@ def _on(run: Run, split: dict[str, Any]) -> Run:
     return replace(run, task=replace(run.task, partition=split))
 
 
-def _prepared(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None) -> PreparedRun:
+def _prepared(
+    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
+) -> PreparedRun:
+    """The objects of `run` on one split; `sample` is the seed of the clients that are evaluated."""
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
     task = tasks.build_task(run, dataset, partition, model=model)
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
+    federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_validation(run, method, federation)
     divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))

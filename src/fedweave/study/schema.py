@@ -78,6 +78,7 @@ class EvaluateSpec:
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
     models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    clients: Annotated[Count, "clients that are evaluated, a sample that is the same for all methods; 0: all"] = 0
     edges: Annotated[int, Between(0, 1000), "edges of a client whose value is measured after the last round"] = 0
     predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
 

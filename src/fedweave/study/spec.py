@@ -65,7 +65,9 @@ class Run:
             "method": {"name": self.method, **self.options},
             "train": train,
             "evaluate": {
-                k: v for k, v in asdict(self.evaluate).items() if (k != "predictions" or not v) and (k != "edges" or v)
+                k: v
+                for k, v in asdict(self.evaluate).items()
+                if (k != "predictions" or not v) and (k not in ("edges", "clients") or v)
             },
         }
 
