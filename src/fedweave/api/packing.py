@@ -60,7 +60,8 @@ def _pack_graphs(run: Run, source: Source | None, target: Path) -> None:
 
 
 def example(about: dict[str, Any], source: Source | None, run: Run) -> "np.ndarray | pd.DataFrame":
-    """Rows as users send them: two test rows of the first client that has a model, or blank ones where the arrays are not at hand.
+    """Rows as users send them: two test rows of the first client with a model, or blank ones where the arrays are not
+    at hand.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
     """

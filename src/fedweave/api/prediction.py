@@ -72,8 +72,8 @@ class Predictor:
         i = self.names.index(choose(str(client), self.names, "client"))
         if self.names[i] not in (there := self.available):
             raise BadInput(
-                f"client: {client!r} is none of the {len(there)} clients that were evaluated (such as {there[0]!r}); only "
-                "these have stored models; train again with a larger evaluate.clients, or without it"
+                f"client: {client!r} is none of the {len(there)} clients that were evaluated (such as {there[0]!r}); "
+                "only these have stored models; train again with a larger evaluate.clients, or without it"
             )
         return i
 

@@ -69,8 +69,8 @@ class History:
         edges: values of edges of the last graph.
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the "rows" of `scores` that
-            `_snapshot` needs again; empty where neither models nor predictions are kept.
+        snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the
+            "rows" of `scores` that `_snapshot` needs again; empty where neither models nor predictions are kept.
     """
 
     ledger: list[LedgerRow] = field(default_factory=list)

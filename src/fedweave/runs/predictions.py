@@ -39,7 +39,9 @@ class Stored(NamedTuple):
 
 
 def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[Answers]] | None:
-    """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be chosen."""
+    """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be
+    chosen.
+    """
     if not history.snapshot:
         return None
     try:
@@ -104,7 +106,9 @@ def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers
 
 
 def control_values(splits: Sequence[PreparedRun]) -> dict[str, list[float]]:
-    """Rule -> the metric of every evaluated client's test rows, as models are scored; the mean over the run's `splits`."""
+    """Rule -> the metric of every evaluated client's test rows, as models are scored; the mean over the run's
+    `splits`.
+    """
     if all(split is splits[0] for split in splits):
         return _control_values(splits[0])
     each = [_control_values(split) for split in splits]
