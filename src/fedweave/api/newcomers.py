@@ -57,9 +57,8 @@ def store(folder: Path, seed: int, state: State) -> None:
     from fedweave.runs.assembly import to_cpu
     from fedweave.tensors import trees
 
-    content = to_cpu(tuple(state))
-    if trees.nbytes(content[1]) + trees.nbytes(content[2]) <= LARGEST:
-        save_tensors(folder / STATE.format(seed), {"state": content})
+    if trees.nbytes(state.server) + trees.nbytes(state.clients) <= LARGEST:
+        save_tensors(folder / STATE.format(seed), {"state": to_cpu(tuple(state))})
 
 
 def extended(federation: Federation, arrivals: Data) -> Federation:

@@ -4,9 +4,11 @@ Servers: `GlobalModel` (one model), `ClientModels` (the last model of every clie
 from which every client's model is generated). Clients: `SplitClient` (a private part of the model, by parameter name).
 """
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
+
+CELLS = 2**25  # weights of a graph that are in memory at once
 
 
 class SplitClient(Method):
@@ -111,6 +115,15 @@ class GlobalModel(Method):
         return {name: value for name, value in model.items() if name.rpartition("/")[2] not in self.task.buffers}
 
 
+def parts(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
+    """`ids` [P] in parts with no more than `CELLS` weights each, `width` weights a client, or all of them together.
+
+    Args:
+        rowwise: whether what is made of a client does not depend on the others that it is made with.
+    """
+    return ids.split(max(1, CELLS // width)) if rowwise else (ids,)
+
+
 class ClientModels(Weaving):
     """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
 
@@ -118,6 +131,8 @@ class ClientModels(Weaving):
     """
 
     mixes = True
+    # Whether a client's row of weights is the same whoever else is asked for, so that many rows are made part by part.
+    rowwise: ClassVar[bool] = False
 
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
@@ -142,7 +157,7 @@ class ClientModels(Weaving):
         return {}, {}
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+        models = trees.table(trees.without(start.model, self.local_names), start.clients)
         return {
             "models": models,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -151,6 +166,11 @@ class ClientModels(Weaving):
         }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        width = len(self.task.layers) * len(server["seen"])
+        sent = [self._sent(server, some) for some in parts(ids, width, self.rowwise)]
+        return sent[0][0], trees.concat([own for _, own in sent])
+
+    def _sent(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.mixture(server, ids)
         shared, own = self.extra_downloads(server, weights, ids)
         return shared, {"mixture": self.woven(weights, server["models"]), "active": server["seen"][ids], **own}
@@ -183,6 +203,9 @@ class GeneratedModels(Method):
     """
 
     server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
+
+    # Whether a client's model and gradient are the same whoever else takes part, so that many are made part by part.
+    rowwise: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -219,6 +242,15 @@ class GeneratedModels(Method):
             lambda start: self.cotangent(start, uploads),
         )
 
+    def _gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        """`gradient`, summed over parts of many clients."""
+        some = parts(torch.arange(len(ids), device=ids.device), self.cells(server["fixed"]), self.rowwise)
+        if len(some) == 1:
+            return self.gradient(server, ids, uploads)
+        made = [self.gradient(server, ids[part], trees.take(uploads, part)) for part in some]
+        total = functools.reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in made))
+        return total, trees.concat([start for _, start in made])
+
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
         return {}
@@ -242,13 +274,19 @@ class GeneratedModels(Method):
         fresh = self.assemble(*self.welcome(server["phi"], server["fixed"], enrolled, newcomers, start))
         return {**fresh, "optimizer": trees.grown(server["optimizer"], fresh["optimizer"])}
 
+    def cells(self, fixed: Tree) -> int:
+        """Numbers that `generate` makes on the way to one client's model, by which `rowwise` methods divide clients."""
+        return 1
+
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():
-            return {}, {**self.generate(server["phi"], server["fixed"], ids), **self.attach(server, ids)}
+            some = parts(ids, self.cells(server["fixed"]), self.rowwise)
+            models = trees.concat([self.generate(server["phi"], server["fixed"], part) for part in some])
+            return {}, {**models, **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]
-        gradient, start = self.gradient(server, ids, uploads)
+        gradient, start = self._gradient(server, ids, uploads)
         step = (
             _flat(gradient)
             if self.server_sign == "descent"

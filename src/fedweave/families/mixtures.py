@@ -64,7 +64,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {
-            "models": trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+            "models": trees.table(trees.without(start.model, self.local_names), start.clients)
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:

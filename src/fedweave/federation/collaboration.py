@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.tensors import trees
+from fedweave.tensors import tables, trees
+from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params
+
+LARGEST_GRAPH = 2**26  # weights of a graph of all clients, L · N²: 8192 clients with one layer, 2896 with eight
 
 Layers = Sequence[Sequence[str]]
 """Parameter names of every layer."""
@@ -33,6 +36,11 @@ def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
     }
 
 
+def recordable(layers: int, clients: int) -> bool:
+    """Whether a whole graph [L, N, N] may be made at once, to be recorded and described."""
+    return layers * clients**2 <= LARGEST_GRAPH
+
+
 def layer_cosines(updates: Params, layers: Layers) -> Tensor:
     """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0."""
     return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
@@ -44,9 +52,36 @@ def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
     Products are summed over parameters, so that models need no copy as one matrix. A product of norms is 1e-12 at
     least.
     """
+    if any(isinstance(value, Table) for value in models.values()):
+        grams = torch.stack(
+            [tables.gram(value, None if origin is None else origin[name]) for name, value in models.items()]
+        ).sum(0)
+        norm = grams.diagonal().sqrt()
+        return grams / (norm[:, None] * norm).clamp(min=1e-12)
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
     norm = trees.norms(rows)
     return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+
+
+def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
+    """Rows `ids` [P] of `layer_cosines`, [L, P, N], without the others."""
+    return torch.stack([_cosine_rows({name: updates[name] for name in names}, ids) for names in layers])
+
+
+def _cosine_rows(models: Params, ids: Tensor) -> Tensor:
+    pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
+    norm = torch.stack([squares for _, squares in pairs]).sum(0).sqrt()
+    return torch.stack([made for made, _ in pairs]).sum(0) / (norm[ids, None] * norm).clamp(min=1e-12)
+
+
+def squared_distances(models: Params, ids: Tensor) -> Tensor:
+    """‖θ_i − θ_j‖² [P, N] of clients `ids` [P] and all clients, of stacked models [N, ...]."""
+    if not any(isinstance(value, Table) for value in models.values()):
+        thetas = trees.flat(models)
+        return torch.cdist(thetas[ids], thetas).square()
+    pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
+    products, squares = (torch.stack([pair[i] for pair in pairs]).sum(0) for i in (0, 1))
+    return (squares[ids, None] + squares - 2.0 * products).clamp(min=0.0)
 
 
 def cosines(x: Tensor) -> Tensor:

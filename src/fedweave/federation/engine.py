@@ -14,7 +14,7 @@ from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions
 from fedweave.federation.accounting import Accountant
-from fedweave.federation.collaboration import describe_graph
+from fedweave.federation.collaboration import describe_graph, recordable
 from fedweave.federation.edge_values import edge_values
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
@@ -26,6 +26,7 @@ from fedweave.federation.start import begin, hand_over, initial_model, onboard
 from fedweave.federation.timeline import Timeline
 from fedweave.federation.uploads import deliver, finite_rows, reference
 from fedweave.tensors import trees
+from fedweave.tensors.storage import storing
 from fedweave.tensors.trees import Tree
 
 
@@ -163,9 +164,13 @@ def _deployable(post: Tree, pre: Tree) -> Tree:
 
 
 def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
-    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`."""
+    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`.
+
+    A graph of very many clients is neither made nor described.
+    """
     with torch.no_grad():
-        weights = method.collaboration(server)
+        whole = recordable(len(method.task.layers), federation.clients)
+        weights = method.collaboration(server) if whole else None
         named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, federation.group))
     numbers = {name: float(value) for name, value in named.items()}
     if weights is None:
@@ -187,15 +192,17 @@ def run(
     settings = timeline.settings
     joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first, founders = timeline.stages[0].method, timeline.founders
-    state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
+    with storing(settings.storage):
+        state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = Downloads(), Accountant(timeline)
     while state.round < timeline.rounds:
         (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
         method = stage.method.at(settings.seed, state.round)
-        state = hand_over(stage, state, founders, settings, executor) if opens else state
-        state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
         due = timeline.evaluates(state.round)
-        state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
+        with storing(settings.storage):
+            state = hand_over(stage, state, founders, settings, executor) if opens else state
+            state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
+            state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
         method = stage.method.at(settings.seed, state.round)
         if due:
             scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
+from fedweave.tensors.storage import Storage
 from fedweave.tensors.trees import Tree
 
 
@@ -25,6 +26,7 @@ class Settings:
         freeze: the server learns nothing more once they have joined.
         upload_path: what happens to uploads on their way.
         edges: edges of the collaboration graph per client whose value is measured after the last round.
+        storage: where tables of all clients lie; None: in memory.
     """
 
     rounds: int
@@ -36,6 +38,7 @@ class Settings:
     freeze: bool = False
     upload_path: UploadPath = PLAIN
     edges: int = 0
+    storage: Storage | None = None
 
 
 class State(NamedTuple):

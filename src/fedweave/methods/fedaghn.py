@@ -20,7 +20,7 @@ from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.mixtures import among_uploaded
 from fedweave.families.weaving import Weaving, everybody
-from fedweave.federation.collaboration import layer_cosines
+from fedweave.federation.collaboration import layer_cosine_rows, layer_cosines, recordable
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
@@ -45,6 +45,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     label = "FedAGHN"
     mixes = True
+    rowwise = True
 
     @property
     def server_solver(self) -> Solver:
@@ -58,8 +59,11 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         table = next(iter(model.values())).new_ones(start.clients, 1 if self.tied else len(self.task.layers))
         phi = {"p": self.p0 * table, "q": table if self.q == "absent" else self.q0 * table}
         # One common update for all: every cosine is 1, so the first mixture is uniform over the others.
-        updates = trees.broadcast(trees.tree_map(torch.ones_like, model), start.clients)
-        return phi, self._state(trees.broadcast(model, start.clients), updates)
+        updates = trees.table(trees.tree_map(torch.ones_like, model), start.clients)
+        return phi, self._state(trees.table(model, start.clients), updates)
+
+    def cells(self, fixed: Tree) -> int:
+        return len(self.task.layers) * len(next(iter(fixed["models"].values())))
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         return self.woven(self.alpha(phi, fixed, ids), fixed["models"])
@@ -71,7 +75,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
-        cosines = fixed["cosines"][:, ids]
+        cosines = fixed["cosines"][:, ids] if "cosines" in fixed else self._cosines(fixed["updates"], ids)
         p, q = (phi[name][ids].T[..., None] for name in ("p", "q"))
         if self.p == "absent":
             return (q * cosines).softmax(-1)
@@ -98,4 +102,11 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
     def _state(self, models: Params, updates: Params) -> Tree:
-        return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}
+        """Fixed state; cosines of very many clients are not kept, but made for those who are asked for."""
+        state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
+        clients = len(next(iter(models.values())))
+        return {**state, "cosines": layer_cosines(updates, layers)} if recordable(len(layers), clients) else state
+
+    def _cosines(self, updates: Params, ids: Tensor) -> Tensor:
+        """Rows `ids` of the updates' cosines, [L, P, N]."""
+        return layer_cosine_rows(updates, [*self.task.layers.values()], ids)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
+from fedweave.federation.collaboration import recordable
 from fedweave.federation.records import EdgeValue, Report
 from fedweave.runs import assembly
 from fedweave.runs.preparation import PreparedRun
@@ -150,6 +151,8 @@ def table(rows: list[list[float]]) -> np.ndarray:
 def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
     total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
     every = max(1, min(-(-total * cells // CELLS), total // 4))
+    if not recordable(len(prepared.method.task.layers), prepared.federation.clients):
+        return []
     if report.round != 1 and report.round % every and report.round != total:
         return []
     weights = report.method.collaboration(report.state.server)

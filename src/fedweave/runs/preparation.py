@@ -10,16 +10,19 @@ import torch
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
+from fedweave.federation.collaboration import recordable
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_sample
-from fedweave.models import ClientModel
+from fedweave.models import ClientModel, parameter_count
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
+
+LARGE_TABLE = 2**31  # bytes of the models of all clients from which on their tables lie in files
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,13 @@ class PreparedRun:
     def of(self, seed: int) -> "PreparedRun":
         """The objects of the repetition `seed`."""
         return self if self.split is None else self.split(seed)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether tables of all clients lie in memory-mapped files: as `train.store` says, else if they are large."""
+        if self.run.train.store != "auto" or self.method.pools:
+            return self.run.train.store == "mapped"
+        return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE
 
     @property
     def rounds(self) -> int:
@@ -128,8 +138,14 @@ def _prepared(
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_validation(run, method, federation)
-    divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
-    federation = replace(federation, divergence=divergence)
+    if recordable(1, federation.clients):
+        divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
+        federation = replace(federation, divergence=divergence)
+    elif run.evaluate.edges:
+        raise BadInput(
+            f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
+            "clients, which is too large to be recorded; leave it out"
+        )
     if control := graph_controls.build(run, method, federation):
         method = replace(method, control=control)
     return PreparedRun(

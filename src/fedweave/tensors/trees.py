@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedweave.tensors.storage import current
+from fedweave.tensors.tables import Table
+
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
@@ -33,6 +36,7 @@ __all__ = [
     "settled",
     "stack",
     "sub",
+    "table",
     "take",
     "tree_leaves",
     "tree_map",
@@ -78,9 +82,14 @@ def at(tree: Tree, i: int) -> Tree:
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-    if _everybody(tree, ids):
-        return tree_map(lambda t, r: r.to(t).contiguous(), tree, rows)
-    return tree_map(lambda t, r: t.index_copy(0, ids.to(t.device), r.to(t.dtype)), tree, rows)
+    whole = _everybody(tree, ids)
+
+    def one(t: Tensor, r: Tensor) -> Tensor:
+        if whole and not isinstance(t, Table):
+            return r.to(t).contiguous()
+        return t.index_copy(0, ids.to(t.device), r.to(t.dtype))
+
+    return tree_map(one, tree, rows)
 
 
 def _everybody(tree: Tree, ids: Tensor) -> bool:
@@ -153,10 +162,18 @@ def broadcast(tree: Tree, n: int) -> Tree:
     return tree_map(lambda t: t.expand(n, *t.shape).clone(), tree)
 
 
+def table(tree: Tree, clients: int) -> Tree:
+    """`clients` equal rows of a single-client tree, which lie in files where `storage.storing` says so."""
+    storage = current()
+    return broadcast(tree, clients) if storage is None else tree_map(lambda t: storage.table(t, clients), tree)
+
+
 def grown(old: Tree, fresh: Tree) -> Tree:
     """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep what they held."""
 
     def corner(a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(a, Table) and a.shape[1:] == b.shape[1:]:
+            return a.extended(b[len(a) :])
         b = b.to(a, copy=True)
         b[tuple(slice(size) for size in a.shape)] = a
         return b
