@@ -243,6 +243,8 @@ HANDLED: dict[Any, Callable[..., Any]] = {
     torch.cat: _cat,
     Tensor.to: _to,
     Tensor.cpu: lambda table: table.dense().cpu(),
+    Tensor.numpy: lambda table, **options: table.dense().numpy(**options),
+    Tensor.tolist: lambda table: table.dense().tolist(),
     Tensor.detach: lambda table: table,
     **{getattr(Tensor, name): _new(name) for name in ("new_zeros", "new_ones", "new_empty", "new_full")},
 }
