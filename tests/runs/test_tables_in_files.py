@@ -19,6 +19,7 @@ from fedweave.methods import METHODS
 from fedweave.models import parameter_count
 from fedweave.runs import checkpoints, repetition
 from fedweave.runs.preparation import PreparedRun
+from fedweave.tensors import trees
 from fedweave.tensors.storage import temporary
 from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import tree_leaves
@@ -122,3 +123,24 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not prepared("fedamp", store="memory").mapped
     with pytest.raises(fw.BadInput, match=r"train\.store: 'disk'"):
         prepared("fedamp", store="disk")
+
+
+@pytest.mark.parametrize("name", ["fedamp", "fedaghn"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client at a time, without a graph of all clients: the same models and scores; nothing of it is recorded."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method(name, task, "rows")
+    *_, expected = run(method, federation, SOME, Loop())
+    monkeypatch.setattr("fedweave.federation.collaboration.LARGEST_GRAPH", 0)
+    monkeypatch.setattr("fedweave.families.base.CELLS", 1)
+    monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
+    with temporary() as files:
+        *_, made = run(method, federation, replace(SOME, storage=files if stored else None), Loop())
+        server = {**made.state.server, "fixed": trees.without(made.state.server["fixed"], ["cosines"])}
+        wanted = {**expected.state.server, "fixed": trees.without(expected.state.server["fixed"], ["cosines"])}
+        assert_close(
+            (server, made.state.clients, made.scores), (wanted, expected.state.clients, expected.scores), CLOSE
+        )
+    assert "self weight" in expected.diagnostics
+    assert "self weight" not in made.diagnostics

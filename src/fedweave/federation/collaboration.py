@@ -46,30 +46,41 @@ def layer_cosines(updates: Params, layers: Layers) -> Tensor:
     return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
 
 
-def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
+def model_cosines(models: Params, origin: Params | None = None, ids: Tensor | None = None) -> Tensor:
     """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
 
     Products are summed over parameters, so that models need no copy as one matrix. A product of norms is 1e-12 at
     least.
+
+    Args:
+        ids: the rows [P] that are returned, [P, N]; by default all.
     """
     if any(isinstance(value, Table) for value in models.values()):
-        grams = torch.stack(
-            [tables.gram(value, None if origin is None else origin[name]) for name, value in models.items()]
-        ).sum(0)
-        norm = grams.diagonal().sqrt()
-        return grams / (norm[:, None] * norm).clamp(min=1e-12)
+        everybody = torch.arange(len(next(iter(models.values()))))
+        return cosine_rows(models, everybody if ids is None else ids, origin)
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
     norm = trees.norms(rows)
-    return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+    cosines = torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+    return cosines if ids is None else cosines[ids]
 
 
 def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
     """Rows `ids` [P] of `layer_cosines`, [L, P, N], without the others."""
-    return torch.stack([_cosine_rows({name: updates[name] for name in names}, ids) for names in layers])
+    return torch.stack([cosine_rows({name: updates[name] for name in names}, ids) for names in layers])
 
 
-def _cosine_rows(models: Params, ids: Tensor) -> Tensor:
-    pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
+def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Tensor:
+    """Rows `ids` [P] of `model_cosines`, [P, N], made without the others: some rows at a time against all clients."""
+    size = max(1, tables.BLOCK // max(1, sum(value[0].nbytes for value in models.values())))
+    return torch.cat([_some_cosines(models, some, origin) for some in ids.split(size)])
+
+
+def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
+    pairs = []
+    for name, value in models.items():
+        start = None if origin is None else origin[name]
+        mine = value[ids] if start is None else value[ids] - start
+        pairs.append(tables.products(mine.flatten(1), value, start))
     norm = torch.stack([squares for _, squares in pairs]).sum(0).sqrt()
     return torch.stack([made for made, _ in pairs]).sum(0) / (norm[ids, None] * norm).clamp(min=1e-12)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.client.solvers import Solver
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.random_streams import stream
+from fedweave.tensors.random_streams import first_numbers, stream
 
 LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
 # Names of the streams hanging on a run's seed.
@@ -51,7 +51,7 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
     if count >= n:
         return torch.arange(n)
     # Scores depend on identities, so that relabelling the clients relabels the sample.
-    scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
+    scores = first_numbers(seed, SAMPLING, round, ids=ids.numpy())
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
 
 
@@ -131,7 +131,7 @@ def evaluation_sample(seed: int, ids: Tensor, clients: int) -> Tensor | None:
     """
     if not 0 < clients < len(ids):
         return None
-    scores = np.array([stream(seed, EVALUATION, int(i)).random() for i in ids])
+    scores = first_numbers(seed, EVALUATION, ids=ids.numpy())
     chosen = torch.zeros(len(ids), dtype=torch.bool)
     chosen[torch.from_numpy(np.argsort(scores, kind="stable")[:clients])] = True
     return chosen

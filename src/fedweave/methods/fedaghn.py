@@ -25,6 +25,7 @@ from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
 from fedweave.tensors import trees
+from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params, Tree
 
 Role = Literal["trained", "frozen", "absent"]
@@ -86,7 +87,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
-        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates, fixed, ids)
         waiting = fixed.get("without_upload")
         return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
 
@@ -101,11 +102,20 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
-    def _state(self, models: Params, updates: Params) -> Tree:
-        """Fixed state; cosines of very many clients are not kept, but made for those who are asked for."""
+    def _state(self, models: Params, updates: Params, before: Tree | None = None, ids: Tensor | None = None) -> Tree:
+        """Fixed state with the updates' cosines [L, N, N].
+
+        Cosines of very many clients are not kept, but made for those who are asked for. Of updates in files, only the
+        rows and columns of clients `ids` are made again; the others are those of `before`.
+        """
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
-        clients = len(next(iter(models.values())))
-        return {**state, "cosines": layer_cosines(updates, layers)} if recordable(len(layers), clients) else state
+        if not recordable(len(layers), len(next(iter(models.values())))):
+            return state
+        if before is None or ids is None or not any(isinstance(value, Table) for value in updates.values()):
+            return {**state, "cosines": layer_cosines(updates, layers)}
+        rows = self._cosines(updates, ids)
+        cosines = before["cosines"].index_copy(1, ids, rows).index_copy(2, ids, rows.transpose(1, 2))
+        return {**state, "cosines": cosines}
 
     def _cosines(self, updates: Params, ids: Tensor) -> Tensor:
         """Rows `ids` of the updates' cosines, [L, P, N]."""

@@ -111,14 +111,14 @@ class Table(Tensor):
         flat: Tensor = _Mixture.apply(weights.reshape(-1, len(self.version.slots)), [self])
         return flat.reshape(*weights.shape[:-1], *self.default.shape)
 
-    def products(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scalar products [P, N] of the rows of `x` [P, D] with all rows, and the squared length [N] of these."""
-        clients = len(self.version.slots)
-        made = (x @ self.default.flatten())[:, None].repeat(1, clients)
-        squares = self.default.square().sum().repeat(clients)
+    def products(self, x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See the function `products`."""
+        clients, start = len(self.version.slots), self.default.new_zeros(()) if origin is None else origin.flatten()
+        default = self.default.flatten() - start
+        made, squares = (x @ default)[:, None].repeat(1, clients), default.square().sum().repeat(clients)
         for ids, rows in self.blocks():
-            made[:, ids] = x @ rows.T
-            squares[ids] = rows.square().sum(1)
+            rows -= start
+            made[:, ids], squares[ids] = x @ rows.T, rows.square().sum(1)
         return made, squares
 
 
@@ -144,27 +144,14 @@ class _Mixture(torch.autograd.Function):
         return ctx.table.products(gradient)[0], None
 
 
-def products(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def products(x: Tensor, table: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Scalar products [P, N] of the rows of `x` [P, D] with those of `table` [N, ...], and the squared length [N] of
-    these.
+    these; `origin` [...] is subtracted from the table's rows.
     """
     if isinstance(table, Table):
-        return table.products(x)
-    rows = table.flatten(1)
+        return table.products(x, origin)
+    rows = (table if origin is None else table - origin).flatten(1)
     return x @ rows.T, rows.square().sum(1)
-
-
-def gram(table: Tensor, origin: Tensor | None = None) -> Tensor:
-    """Scalar products [N, N] of the rows of `table`, of their differences from `origin` [...], block by block."""
-    size = max(1, BLOCK // max(1, table[0].nbytes))
-    parts = torch.arange(len(table)).split(size)
-    rows = [(ids, lambda ids=ids: (table[ids] if origin is None else table[ids] - origin).flatten(1)) for ids in parts]
-    made = table[0].new_empty(len(table), len(table))
-    for ids, left in rows:
-        values = left()
-        for others, right in rows:
-            made[ids[0] : ids[-1] + 1, others[0] : others[-1] + 1] = values @ right().T
-    return made
 
 
 def _item(table: Tensor, where: Any) -> Any:

@@ -188,11 +188,13 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 def norms(part: Tree) -> Tensor:
     """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
-    each = [
-        torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
-        for leaf in tree_leaves(part)
-    ]
-    return torch.linalg.vector_norm(torch.stack(each), dim=0)
+
+    def one(leaf: Tensor) -> Tensor:
+        if isinstance(leaf, Table):
+            return leaf.products(leaf.default.new_zeros(0, leaf.default.numel()))[1].sqrt()
+        return torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
+
+    return torch.linalg.vector_norm(torch.stack([*map(one, tree_leaves(part))]), dim=0)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
