@@ -141,7 +141,7 @@ def _prepared(
     if recordable(1, federation.clients):
         divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
         federation = replace(federation, divergence=divergence)
-    elif run.evaluate.edges:
+    if run.evaluate.edges and not recordable(len(task.layers), federation.clients):
         raise BadInput(
             f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
             "clients, which is too large to be recorded; leave it out"
