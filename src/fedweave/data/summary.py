@@ -14,7 +14,6 @@ from fedweave.data.partitions.splits import PARTS
 from fedweave.files import atomic_path, write_atomic
 from fedweave.tensors.random_streams import stream
 
-
 PAIRED = 3000  # clients all pairs of whom are compared: 4.5 million
 
 
