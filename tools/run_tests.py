@@ -68,9 +68,20 @@ def kill(processes: list[psutil.Process]) -> None:
             continue
 
 
+def begin(process: psutil.Process) -> float:
+    """When a process began, in seconds; 0 for one that has ended."""
+    try:
+        return float(process.create_time())
+    except psutil.Error:
+        return 0.0
+
+
 def dump_stacks(run: str) -> None:
-    """Let every process of pytest print the stacks of its threads; `faulthandler` does on SIGABRT, and ends it."""
-    for process in members(run):
+    """Let every process of pytest print the stacks of its threads; `faulthandler` does on SIGABRT, and ends it.
+
+    The youngest first: a worker of pytest-xdist ends without a word when the process that distributes tests is gone.
+    """
+    for process in sorted(members(run), key=begin, reverse=True):
         try:
             if "PYTEST_CURRENT_TEST" not in process.environ():
                 process.send_signal(signal.SIGABRT)

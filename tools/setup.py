@@ -17,7 +17,7 @@ PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url
 
 
 def install_words(options: argparse.Namespace) -> list[str]:
-    """What pip and uv are told to install."""
+    """The arguments of pip and uv: what to install."""
     return ["install", "--constraint", options.constraints, "--editable", f".[{options.extras}]"]
 
 

@@ -147,7 +147,7 @@ def _munge(folder: Path) -> None:
 
 
 def _configure(folder: Path) -> Path:
-    """Write slurm.conf: two nodes of this host, told apart by their ports."""
+    """Write slurm.conf: two nodes on this host, each with a port of its own."""
     host, user = socket.gethostname(), Path("~").expanduser().owner()
     ports = _free_ports(1 + len(NODES))
     lines = [CONF.format(host=host, controller=ports[0], user=user, folder=folder)]

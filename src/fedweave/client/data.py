@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedweave.tensors.closures import VOLATILE
 from fedweave.tensors.trees import mapped
@@ -34,6 +36,20 @@ class ClientData:
     round: int = field(metadata=VOLATILE)
     size: Tensor
     padded: bool
+
+
+def batches(data: ClientData, size: int, drop_last: bool) -> list[Tensor]:
+    """The training rows in their order, in batches of `size` rows [size], 0: in one; padded with −1 under `vmap`.
+
+    Args:
+        drop_last: leave out the incomplete last batch of a client with at least `size` rows (BatchNorm needs two rows).
+    """
+    size, count = min(size or len(data.train), len(data.train)), data.size.long()
+    if drop_last:
+        count = torch.where(count >= size, count - count % size, count)
+    place = torch.arange(len(data.train), device=data.train.device)
+    rows = trimmed(torch.where(place < count, data.train, -1))
+    return [*(F.pad(rows, (0, -len(rows) % size), value=-1) if mapped() else rows).split(size)]
 
 
 def trimmed(rows: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Roll:
         least: how many founders must be there to begin; 0 for all.
         clients: node -> identity of its client.
         refused: nodes that gave no identity, or one that another node has.
-        say: told what happens.
+        say: gets a line for each event.
     """
 
     channel: Channel

@@ -1,31 +1,15 @@
-"""Shared code of methods that pass over a client's training rows outside of its plan: batches, and a Fisher trace."""
+"""Fisher trace of a model on the training rows of a client (FedAS)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedweave.client.data import ClientData, trimmed
+from fedweave.client.data import ClientData
 from fedweave.client.local_training import descend
 from fedweave.client.solvers import Solver, masked_mean
 from fedweave.client.task import Task
 from fedweave.tensors.trees import Params, Tree, mapped
-
-
-def batches(data: ClientData, size: int, drop_last: bool) -> Sequence[Tensor]:
-    """The training rows in order, in batches of `size` rows [size], 0: in one; padded with −1 under `vmap`.
-
-    Args:
-        drop_last: leave out a last incomplete batch of clients with at least `size` rows (for BatchNorm).
-    """
-    size, count = size or len(data.train), data.size.long()
-    if drop_last:
-        count = torch.where(count >= size, count - count % size, count)
-    place = torch.arange(len(data.train), device=data.train.device)
-    rows = trimmed(torch.where(place < count, data.train, -1))
-    return (F.pad(rows, (0, -len(rows) % size), value=-1) if mapped() else rows).split(size)
 
 
 def fisher_trace(task: Task, model: Params, data: ClientData, plan: Sequence[Tensor]) -> Tensor:

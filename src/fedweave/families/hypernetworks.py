@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.functional import invoke
-from fedweave.client.solvers import SGD, Adam, Solver
+from fedweave.client.solvers import Solver
 from fedweave.errors import BadInput
 from fedweave.families.base import GeneratedModels, SplitClient
+from fedweave.families.servers import network_solver
 from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
@@ -85,10 +86,9 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     @property
     def server_solver(self) -> Solver:
-        clip = self.server_clip or None
-        if self.server_optimizer == "adam":
-            return Adam(lr=self.server_lr, weight_decay=self.server_decay, clip=clip)
-        return SGD(lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay, clip=clip)
+        return network_solver(
+            self.server_optimizer, self.server_lr, self.server_momentum, self.server_decay, self.server_clip
+        )
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         z = self.codes(phi, fixed)[ids]

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.solvers import SGD, Solver
+from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.errors import BadInput
 from fedweave.tensors.trees import Params, Tree
 
@@ -81,3 +81,10 @@ def solver(
     if rule == "sgd":
         return SGD(lr=server_lr, momentum=server_momentum)
     return Adaptive(rule=rule, lr=server_lr, beta1=server_momentum, beta2=server_beta2, tau=server_tau)
+
+
+def network_solver(rule: Literal["sgd", "adam"], lr: float, momentum: float, decay: float, clip: float) -> Solver:
+    """The optimiser of a server's networks; `clip` is the largest norm of their gradient, 0 for none."""
+    if rule == "adam":
+        return Adam(lr=lr, weight_decay=decay, clip=clip or None)
+    return SGD(lr=lr, momentum=momentum, weight_decay=decay, clip=clip or None)

@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedweave.client.data import ClientData
+from fedweave.client.data import ClientData, batches
 from fedweave.federation.protocol import Method
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params, mapped
@@ -29,9 +27,4 @@ def _epoch(method: Method, data: ClientData, epoch: int) -> list[Tensor]:
     """Minibatches of rows [B]; where clients are mapped, rows of -1 are padding."""
     draws = dropout_keys.uniform(dropout_keys.fold(data.key, epoch), data.train.shape)
     rows = data.train[draws.masked_fill(data.train < 0, 2.0).argsort(stable=True)]
-    size = min(method.training.batch_size or len(rows), len(rows))
-    if method.training.drop_last:  # BatchNorm cannot learn from the one row that may be left
-        whole = torch.where(data.size >= size, data.size - data.size % size, data.size)
-        rows = torch.where(torch.arange(len(rows), device=rows.device) < whole, rows, -1)
-    batches = F.pad(rows, (0, -len(rows) % size), value=-1).split(size)
-    return [*batches] if mapped() else [real for batch in batches if len(real := batch[batch >= 0])]
+    return batches(replace(data, train=rows), method.training.batch_size, method.training.drop_last)

@@ -19,10 +19,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData
+from fedweave.client.data import ClientData, batches
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowLosses
-from fedweave.families.fisher import batches, fisher_trace
+from fedweave.families.fisher import fisher_trace
 from fedweave.families.heads import body, class_statistics, one_hot
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.federation.registry import method

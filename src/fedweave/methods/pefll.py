@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import SGD, Adam, Solver, pull_back, value_and_grad
+from fedweave.client.solvers import Solver, pull_back, value_and_grad
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.describing import Describing, moments
+from fedweave.families.servers import network_solver
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Count, LogSpace, NonNegative, Rate, Share
@@ -50,10 +51,9 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
 
     @property
     def server_solver(self) -> Solver:
-        clip = self.server_clip or None
-        if self.server_optimizer == "adam":
-            return Adam(lr=self.server_lr, weight_decay=self.server_decay, clip=clip)
-        return SGD(lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay, clip=clip)
+        return network_solver(
+            self.server_optimizer, self.server_lr, self.server_momentum, self.server_decay, self.server_clip
+        )
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         like, size = next(iter(start.model.values())), max(2, self.embedding_size or 1 + start.clients // 4)

@@ -14,7 +14,7 @@ from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose
 from fedweave.families.servers import server_optimizer
-from fedweave.federation.executors import Executor, choose_executor
+from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
@@ -193,6 +193,8 @@ def device(name: str) -> str:
 def executor(run: Run, method: Method, device: str) -> Executor:
     """The executor of a run of `method` on `device`."""
     t = run.train
+    if method.pools and t.executor == "auto":
+        return Loop()  # stacking one client costs two and a half times the time of its steps
     return choose_executor(t.executor, method.network, device, t.chunk, t.rounds * (t.steps or t.epochs))
 
 

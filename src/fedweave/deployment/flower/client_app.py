@@ -33,7 +33,7 @@ def of_context(path: Path, config: dict[str, Any]) -> Node:
     """The node as its own configuration says: `spec`, `data` and `state`.
 
     Raises:
-        BadInput: the node was not told this specification, or its files are missing.
+        BadInput: the node's owner has not agreed to this specification, or its files are missing.
     """
     for key in ("spec", "data", "state"):
         if key not in config:
@@ -52,4 +52,6 @@ def check_agreed(hash: str, agreed: str) -> None:
     """
     words = agreed.replace(",", " ").split()
     if not any(len(word) >= SHORTEST and hash.startswith(word) for word in words):
-        raise BadInput(f"this app has the specification {hash[:SHORTEST]}, but this node was told {agreed}; it refuses")
+        raise BadInput(
+            f"this app has the specification {hash[:SHORTEST]}, but this node agreed to {agreed}; it refuses"
+        )

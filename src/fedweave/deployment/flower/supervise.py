@@ -15,7 +15,7 @@ DELAY = 5.0  # seconds before the next start
 
 
 def supervised(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run `command` until it ends without an error, or until this process is told to end; returns the exit code."""
+    """Run `command` until it ends without an error or this process gets SIGTERM or SIGINT; returns the exit code."""
     stopped: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
 
