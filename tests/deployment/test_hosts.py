@@ -52,7 +52,7 @@ def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
     assert same(hosts.run().history, hosts.simulation())
 
 
-@pytest.mark.parametrize("method", ["fedaghn", "fedper"])
+@pytest.mark.parametrize("method", [pytest.param("fedaghn"), pytest.param("fedper", marks=pytest.mark.acceptance)])
 def test_a_sample_is_evaluated_as_in_the_simulation(method, rows, tmp_path):
     """Only the sampled clients score, and of the others only participants are asked for anything."""
     train = {"participation": 2, "rounds": 3}

@@ -26,7 +26,7 @@ from fedweave.tensors.trees import tree_leaves
 from fedweave.testing.contract import CLOSE, SOME, assert_close
 
 KINDS = ("rows", "nodes", "images", "series")
-QUICK = {"fedper", "fedamp", "fedaghn", "pfedhn", "ditto", "pfedgraph"}
+QUICK = {"fedamp", "fedaghn", "ditto"}
 MARKED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.acceptance]) for name in METHODS]
 
 

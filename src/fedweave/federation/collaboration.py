@@ -71,8 +71,12 @@ def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
 
 def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Tensor:
     """Rows `ids` [P] of `model_cosines`, [P, N], made without the others: some rows at a time against all clients."""
-    size = max(1, tables.BLOCK // max(1, sum(value[0].nbytes for value in models.values())))
-    return torch.cat([_some_cosines(models, some, origin) for some in ids.split(size)])
+    return torch.cat([_some_cosines(models, some, origin) for some in _parts(models, ids)])
+
+
+def _parts(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
+    """`ids` [P] in parts whose models [N, ...] take a block of memory."""
+    return ids.split(max(1, tables.BLOCK // max(1, sum(value[0].nbytes for value in models.values()))))
 
 
 def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
@@ -90,6 +94,10 @@ def squared_distances(models: Params, ids: Tensor) -> Tensor:
     if not any(isinstance(value, Table) for value in models.values()):
         thetas = trees.flat(models)
         return torch.cdist(thetas[ids], thetas).square()
+    return torch.cat([_some_distances(models, some) for some in _parts(models, ids)])
+
+
+def _some_distances(models: Params, ids: Tensor) -> Tensor:
     pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
     products, squares = (torch.stack([pair[i] for pair in pairs]).sum(0) for i in (0, 1))
     return (squares[ids, None] + squares - 2.0 * products).clamp(min=0.0)
