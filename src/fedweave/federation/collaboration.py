@@ -17,6 +17,7 @@ from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params
 
 LARGEST_GRAPH = 2**26  # weights of a graph of all clients, L · N²: 8192 clients with one layer, 2896 with eight
+PART = 2**29  # bytes of the models that are compared with all others at once
 
 Layers = Sequence[Sequence[str]]
 """Parameter names of every layer."""
@@ -75,8 +76,8 @@ def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Te
 
 
 def _parts(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
-    """`ids` [P] in parts whose models [N, ...] take a block of memory."""
-    return ids.split(max(1, tables.BLOCK // max(1, sum(value[0].nbytes for value in models.values()))))
+    """`ids` [P] in parts whose models take no more than `PART` bytes, as every part reads all models [N, ...] once."""
+    return ids.split(max(1, PART // max(1, sum(value[0].nbytes for value in models.values()))))
 
 
 def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
