@@ -121,6 +121,10 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedweave.runs.preparation.LARGE_TABLE", 1000)
     assert prepared("fedamp").mapped
     assert not prepared("fedamp", store="memory").mapped
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    with pytest.raises(fw.BadInput, match=r"evaluate\.clients: 6 clients .* evaluate a sample of up to"):
+        prepared("fedamp", store="mapped")
+    assert not prepared("fedamp", store="memory").mapped
     with pytest.raises(fw.BadInput, match=r"train\.store: 'disk'"):
         prepared("fedamp", store="disk")
 

@@ -1,5 +1,6 @@
 """Tables whose rows lie in files: the values of dense tensors, older versions unchanged, and files that do not grow."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedweave.errors import BadInput
 from fedweave.files import load_tensors, save_tensors
 from fedweave.tensors import row_files, storage, tables, trees
 from fedweave.tensors.storage import Storage
@@ -169,6 +171,26 @@ def test_damaged_files_are_refused(files: Storage) -> None:
     first.unlink()
     with pytest.raises(OSError, match=first.name):
         storage.unrecorded(record, Storage(files.folder))
+
+
+def test_a_full_disk_is_one_line(files: Storage) -> None:
+    """A limit on the size of files stands for it; what was there stays."""
+    table, dense = changed(*pair(files), np.random.default_rng(7))
+    versions = [(table, dense)]
+
+    def fill() -> None:
+        for seed in range(20):
+            versions.append(changed(*versions[-1], np.random.default_rng(seed)))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
+    try:
+        with pytest.raises(BadInput, match=r"\.npy: no room for the tables of all clients") as caught:
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(one.dense(), expected) for one, expected in versions)
 
 
 def test_single_numbers_stay_in_memory(files: Storage) -> None:

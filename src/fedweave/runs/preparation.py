@@ -1,5 +1,6 @@
 """A run's objects, built once: method, data, executor, settings and device; everything else is handed them."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -121,6 +122,22 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
         )
 
 
+def check_memory(prepared: PreparedRun) -> None:
+    """Refuse an evaluation of so many clients that their models (as sent, and before and after training) do not fit.
+
+    Raises:
+        BadInput: naming the setting, and how many clients would fit.
+    """
+    count, memory = len(prepared.federation.sample), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = 3 * 4 * parameter_count(prepared.method.task.template)
+    if count * size > memory:
+        raise BadInput(
+            f"runs.{prepared.run.key}: evaluate.clients: {count} clients are evaluated at once, whose models need "
+            f"{count * size / 2**30:.0f} GiB of the machine's {memory / 2**30:.0f}; evaluate a sample of up to "
+            f"{memory // size // 2} clients, as evaluate: {{clients: 100}}"
+        )
+
+
 def _on(run: Run, split: dict[str, Any]) -> Run:
     return replace(run, task=replace(run.task, partition=split))
 
@@ -148,7 +165,7 @@ def _prepared(
         )
     if control := graph_controls.build(run, method, federation):
         method = replace(method, control=control)
-    return PreparedRun(
+    made = PreparedRun(
         run,
         method,
         federation.to(device),
@@ -160,3 +177,6 @@ def _prepared(
         partition.names,
         partition.group_names,
     )
+    if made.mapped:
+        check_memory(made)
+    return made

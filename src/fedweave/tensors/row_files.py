@@ -1,11 +1,15 @@
 """Files of rows: memory-mapped `.npy` files, and which of their slots are in use."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedweave.errors import BadInput
 
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
 
@@ -25,6 +29,7 @@ class Rows:
         self._files: list[np.memmap] = []
         self._parts: list[Tensor] = []
         self._changed: set[int] = set()
+        self._room: list[int] = []  # of every file, rows for which the disk has room
 
     @property
     def files(self) -> int:
@@ -52,13 +57,19 @@ class Rows:
         self.references[slots.numpy()] -= 1
 
     def write(self, values: Tensor) -> Tensor:
-        """Slots [P] of `values` [P, D], which are now in the files; no version has referred to them."""
+        """Slots [P] of `values` [P, D], which are now in the files; no version has referred to them.
+
+        Raises:
+            BadInput: the disk is full.
+        """
         while (free := np.flatnonzero(self.references == 0)).size < len(values):
             self._add(self._new(self.folder / f"{self.name}-{len(self._files)}.npy"))
         slots = torch.from_numpy(free[: len(values)])
         values = values.detach().to("cpu", self.dtype)
         for part, here in self._by_part(slots):
-            self._parts[part][slots[here] % self.length] = values[here]
+            places = slots[here] % self.length
+            self._make_room(part, int(places.max()) + 1)
+            self._parts[part][places] = values[here]
             self._changed.add(part)
         return slots
 
@@ -82,12 +93,36 @@ class Rows:
             yield part, (parts == part).nonzero()[:, 0]
 
     def _new(self, path: Path) -> np.memmap:
-        return np.lib.format.open_memmap(path, mode="w+", dtype=DTYPES[self.dtype], shape=(self.length, self.width))
+        shape = (self.length, self.width)
+        with _one_line_errors(path):
+            return np.lib.format.open_memmap(path, mode="w+", dtype=DTYPES[self.dtype], shape=shape)
+
+    def _make_room(self, part: int, rows: int) -> None:
+        """Have the disk give room to the first `rows` rows of a file; writing to a hole on a full disk kills a process."""
+        if rows <= self._room[part] or not hasattr(os, "posix_fallocate"):
+            return
+        path, file = self.folder / f"{self.name}-{part}.npy", self._files[part]
+        first, last = (file.offset + count * file.strides[0] for count in (self._room[part], rows))
+        with _one_line_errors(path), path.open("r+b") as handle:
+            os.posix_fallocate(handle.fileno(), first, last - first)
+        self._room[part] = rows
 
     def _add(self, file: np.memmap) -> None:
         self._files.append(file)
+        self._room.append(0)
         self._parts.append(torch.from_numpy(file))
         self.references = np.concatenate([self.references, np.zeros(self.length, dtype=np.int32)])
+
+
+@contextmanager
+def _one_line_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"{path}: no room for the tables of all clients ({error.strerror}); free space, give the results a folder "
+            "on a larger disk, or set train.store: memory"
+        ) from error
 
 
 class Version:
