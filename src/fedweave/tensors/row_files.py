@@ -98,7 +98,7 @@ class Rows:
             return np.lib.format.open_memmap(path, mode="w+", dtype=DTYPES[self.dtype], shape=shape)
 
     def _make_room(self, part: int, rows: int) -> None:
-        """Have the disk give room to the first `rows` rows of a file; writing to a hole on a full disk kills a process."""
+        """Have the disk give room to the first `rows` rows of a file; to write to a hole on a full disk is fatal."""
         if rows <= self._room[part] or not hasattr(os, "posix_fallocate"):
             return
         path, file = self.folder / f"{self.name}-{part}.npy", self._files[part]
