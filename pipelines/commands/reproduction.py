@@ -18,7 +18,8 @@ from fedweave import results
 from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.commands import claims
+from fedweave.pipelines.commands import claims, figures
+from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.pipelines.processes import stage
 from fedweave.results import published
 from fedweave.study import catalogue
@@ -46,6 +47,8 @@ HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n
 def main(*studies: str) -> None:
     """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page.
 
+    It prints which figures in the page's sentences are not those of the files.
+
     Raises:
         BadInput: a study that lies beside no paper, or whose leaderboard is missing or damaged.
     """
@@ -58,6 +61,8 @@ def main(*studies: str) -> None:
         text = page.read_text(encoding="utf-8")
         if (new := filled(text)) != text:
             write_atomic(page, new)
+    for line in figures.problems(PAGE.read_text(encoding="utf-8")):
+        print(f"{PAGE}: {line}")
 
 
 def filled(page: str) -> str:
@@ -89,7 +94,7 @@ def _take_clients(study: str) -> None:
     """Keep the scores of every client and seed, compressed: a later test needs no new run."""
     if not (paths.RESULTS / study / "runs").is_dir():
         return
-    target, runs = TABLES / f"{study}{claims.CLIENTS}", results.load_study(paths.RESULTS / study)
+    target, runs = TABLES / f"{study}{CLIENTS}", results.load_study(paths.RESULTS / study)
     scores = results.clients(runs)
     new = claims.client_rows(results.board(runs, scores), scores)
     if target.is_file():

@@ -9,7 +9,8 @@ import pytest
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import claims, reproduction
+from fedweave.pipelines.commands import claims, figures, reproduction
+from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
 from tests.fake_results import write_study
@@ -86,9 +87,9 @@ def test_printed_numbers_are_the_papers(path: Path) -> None:
         )  # six digits are kept
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / reproduction.TABLES).rglob(f"*{claims.CLIENTS}")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((ROOT / reproduction.TABLES).rglob(f"*{CLIENTS}")), ids=lambda p: p.name)
 def test_scores_of_clients_are_those_of_the_table(path: Path) -> None:
-    table = pd.read_csv(str(path).replace(claims.CLIENTS, ".csv")).set_index(["dataset", "setting", "method"])
+    table = pd.read_csv(str(path).replace(CLIENTS, ".csv")).set_index(["dataset", "setting", "method"])
     scores = pd.read_csv(path).groupby(["dataset", "setting", "method"])
     assert scores.ngroups == len(table)
     assert scores["value"].mean().to_dict() == pytest.approx(table["mean"].to_dict(), rel=1e-4)
@@ -102,6 +103,15 @@ def test_claims_have_no_numbers_of_their_own() -> None:
         for text in claim.values():
             words = NAMES.sub("", claims.QUESTION.sub("", " ".join(text.split())))
             assert not re.search(r"\d", words), words
+
+
+def test_printed_weights_are_the_papers() -> None:
+    """The right half of FedAGHN's table of weights."""
+    board = printed("fedaghn/table4")
+    for line in pd.read_csv(ROOT / FOLDER / "fedaghn/table3-reduced.weights.csv").to_dict("records"):
+        weights = board[f"cifar100, grouped-s0.8/{line['printed stage of 200']}"]
+        for kind in ("self", "similar", "other"):
+            assert line[f"printed {kind}"] == weights[f"FedAGHN-{line['layers']} collab_weight_{kind}"]["mean"]
 
 
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:
@@ -133,12 +143,22 @@ def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
 
 QUESTIONS = {
     "{mean | one/two | cora, s | B}": "81.0",
+    "{std | one/two | cora, s | C [mine]; A}": "1.0 to 0.3",
     "{gap | one/two | cora, s | A | C [mine]}": "+10.0",
-    "{gaps | one/two, one/three | A | B}": "-1.0 to +2.5",
+    "{range gap | one/two, one/three | * | A | B}": "-1.0 to +2.5",
+    "{at least gap | one/two | cora, s | B | all}": "+1.0",
+    "{change | one/two, one/three | cora, t | cora, s | A}": "+2.9",
     "{first | one/two, one/three | B}": "1 of 2",
-    "{beyond | one/two | A}": "+1.0 to +1.0",
+    "{range above | one/two, one/three | * | A}": "+1.0 to +1.0",
+    "{below | one/two | cora, s | all}": "-1.0",
+    "{width mean | one/two | cora, s | all but A}": "11.0",
+    "{within change | one/two, one/three | cora, t | cora, s | A}": "+3.0",
     "{value | one/two.more | k | x}": "0.10",
-    "{printed | shn | table1 | tpt-48, natural | Local}": "2.2",
+    "{ratio | one/two.more | k | y | x}": "4.2 to 1.0",
+    "{printed | shn/table1 | tpt-48, natural | Local}": "2.2",
+    "{printed std | shn/table1 | tpt-48, natural | Local; SHN}": "0.6 to 0.5",
+    "{printed gap | shn/table1 | tpt-48, natural | Local | SHN}": "+0.1",
+    "{printed | shn/table6 | client-model | CNN num_parameters}": "128832.0",
 }
 
 
@@ -150,17 +170,21 @@ def claimed(folder: Path, *texts: str) -> list[str]:
 
 
 def test_questions_are_answered_from_rows(folder: Path) -> None:
-    tables = folder / claims.FOLDER
+    tables = folder / FOLDER
     (tables / "one").mkdir(parents=True)
     first = [row("A", 80.0, 0.3, 79.0, 0.4), row("B", 81.0, 0.3), row("C [mine]", 70.0, 1.0)]
     pd.DataFrame(first).to_csv(tables / "one/two.csv", index=False)
-    second = pd.DataFrame([row("A", 83.0, 0.3), row("B", 80.5, 0.3)]).assign(setting="t")
+    second = pd.DataFrame([row("A", 82.94, 0.3), row("B", 80.44, 0.3)]).assign(setting="t")
     second.to_csv(tables / "one/three.csv", index=False)
-    (tables / "one/two.more.csv").write_text("key,x\nk,0.10\n")
+    (tables / "one/two.more.csv").write_text("key,x,y\nk,0.10,0.42\n")
     assert dict(zip(QUESTIONS, claimed(folder, *QUESTIONS), strict=True)) == QUESTIONS
     for wrong, words in {
-        "{mean | one/two | cora, s | Z}": "0 rows",
+        "{mean | one/two | cora, s | Z}": "'Z' is unknown",
+        "{mean | one/two | cora, u | A}": "'cora, u' is unknown",
+        "{change | one/two | cora, s | cora, s | A; B}": "2 rows",
+        "{above | one/two | cora, s | B}": "no number answers it",
         "{mean | one/two}": "mean | one/two",
+        "{mean | one/two, one/two | cora, s | A}": "two rows of 'A'",
         "{means | one/two}": "did you mean 'mean'",
         "{mean | one/four | cora, s | A}": "four.csv is not there",
         "{value | one/two.more | l | x}": "unknown",
@@ -169,13 +193,90 @@ def test_questions_are_answered_from_rows(folder: Path) -> None:
             claimed(folder, wrong)
 
 
+def test_figures_in_sentences_are_those_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure of the page has a source, and it is the source's number."""
+    monkeypatch.chdir(ROOT)
+    assert figures.problems(reproduction.PAGE.read_text(encoding="utf-8")) == []
+
+
+PAGE = """# Page
+
+<!-- study: one/two -->
+| 7.7 |
+<!-- end -->
+
+**A is first** (80.0 ± 0.3) with 20 clients in Table 2 of CIFAR-100 (`x 3.3`), by 1.0 to 10 points. A decay of
+5 · 10⁻⁴ has no file.
+
+A sentence without figures.
+"""
+SENTENCES = """
+kinds: {trial: x}
+short: {here: "one/two | cora, s"}
+sections:
+  Page:
+    A is first:
+      - 80.0 = mean | here | A
+      - 0.3 = std | here | A
+      - 1.0 to 10 = gap | here | A | B; C [mine]
+      - 5 · 10⁻⁴ = stated | trial | x
+"""
+
+
+@pytest.fixture
+def sentences(folder: Path) -> Path:
+    """The sources of PAGE, with the rows that they ask for."""
+    target = folder / FOLDER / "one/two.csv"
+    target.parent.mkdir(parents=True)
+    board = pd.DataFrame([row("A", 80.0, 0.3), row("B", 79.0, 0.3), row("C [mine]", 70.0, 1.0)])
+    board.to_csv(target, index=False)
+    (folder / figures.SOURCES).write_text(SENTENCES, encoding="utf-8")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("(80.0", "(80.1", "figure 1 is 80.1 in the page and 80.0 in"),
+        ("1.0 to 10 points", "10 points", "figure 3 is 10 in the page and 1.0 in"),
+        ("no file", "no file in 30 %", "figure 6 is 30 in the page and none in"),
+        ("**A is", "**B is", "0 paragraphs with figures begin so"),
+        ("without figures", "with 3 figures", "no source for 3"),
+    ],
+)
+def test_a_figure_without_its_source_is_named(sentences: Path, old: str, new: str, problem: str) -> None:
+    assert figures.problems(PAGE) == []
+    assert problem in figures.problems(PAGE.replace(old, new))[0]
+
+
+def test_a_figure_that_differs_from_its_source_is_named(sentences: Path) -> None:
+    sentences.write_text(sentences.read_text().replace("A,accuracy,5,80.0", "A,accuracy,5,80.06"))
+    first, second = figures.problems(PAGE)
+    assert first.endswith("80.0: the answer to 'mean | one/two | cora, s | A' is 80.1")
+    assert second.endswith("1.0 10: the answer to 'gap | one/two | cora, s | A | B; C [mine]' is 1.1 10")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{trial: x}", "{record: x}", "'trial' is unknown"),
+        ("A | B; C [mine]", "A | B", "has 1 answers for"),
+        ("80.0 = mean", "80.0 mean", "write FIGURE = QUESTION"),
+    ],
+)
+def test_a_source_that_answers_nothing_is_refused(sentences: Path, old: str, new: str, message: str) -> None:
+    Path(figures.SOURCES).write_text(SENTENCES.replace(old, new), encoding="utf-8")
+    with pytest.raises(BadInput, match=message):
+        figures.problems(PAGE)
+
+
 def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     """From the scores of the clients that are taken with a study; a second study is laid over the first."""
     write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
     results.write(folder / "results" / "paper" / "table")
     for _ in range(2):
         reproduction.take("paper/table")
-        stored = folder / claims.FOLDER / f"paper/table{claims.CLIENTS}"
+        stored = folder / FOLDER / f"paper/table{CLIENTS}"
         before = stored.read_bytes()
     reproduction.take("paper/table")
     assert stored.read_bytes() == before

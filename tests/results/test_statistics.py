@@ -37,6 +37,14 @@ def test_equal_scores_give_one_and_nan_gives_nan() -> None:
     assert np.isnan(statistics.signed_rank(np.array([1.0, np.nan]), np.zeros(2)))
 
 
+def test_rounding_errors_break_no_tie() -> None:
+    seeds = RNG.normal(size=(5, 20))
+    first, second = 1e-3 * (0.5 + seeds.mean(0)), 1e-3 * (0.5 + seeds[::-1].mean(0))
+    assert (first != second).any()
+    assert statistics.signed_rank(first, second) == 1.0
+    assert statistics.signed_rank(first, second + 1e-6) < 1e-4
+
+
 def test_holm_by_hand() -> None:
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(statistics.holm([0.6, 0.5]), [1.0, 1.0])

@@ -60,9 +60,11 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
 
     Exact up to 13 pairs, ties included, and up to 50 without; zero differences are dropped (Wilcoxon's own rule).
     """
-    difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    if not np.isfinite(difference).all():
+    pairs = np.array([first, second], dtype=np.float64)
+    if not np.isfinite(pairs).all():
         return float("nan")
+    # Only signs and order count. Rounding errors of means over seeds must not break ties.
+    difference = ((pairs[0] - pairs[1]) / (np.abs(pairs).max(initial=0.0) or 1.0)).round(12)
     if not difference.any():
         return 1.0
     difference = difference[difference != 0]

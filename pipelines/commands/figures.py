@@ -1,0 +1,122 @@
+"""Whether the figures in the sentences of docs/reproduction.md are those of the files beside it.
+
+docs/reproduction/figures.yaml names the source of every figure. Under a section's heading and the opening words of a
+paragraph it has the paragraph's figures in their order:
+
+    84.6 = mean | cora10 | coded
+    1.4 to 38 = range gap | cora20 | Local | all
+    259 = stated | data | words of a node of Photo
+
+What stands behind the equals sign is a question in the language of `fedweave.pipelines.commands.questions`; the file's
+block `short` abbreviates its parts. The answer, rounded to the decimals of the sentence, must be the figure.
+`p corrected` is a p value as the table of claims has it. Where no committed file has the figure, `stated`, one of the
+file's `kinds` and a remark stand there.
+
+Every number counts as a figure but those in names and counts: Table 1, CIFAR-100, 20 clients, 100 rounds.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from fedweave.errors import BadInput, choose
+from fedweave.pipelines.commands import claims, questions
+from fedweave.pipelines.commands.stored_numbers import FOLDER
+from fedweave.study.config import read_yaml
+
+SOURCES = FOLDER / "figures.yaml"
+STATED = "stated"
+NOT_PROSE = re.compile(r"<!-- (\w+): .*?<!-- end -->|<!--.*?-->|\]\([^)]*\)|\*\*| · 10⁻³", re.DOTALL)
+CODE = re.compile(r"`[^`]*`")
+POWER = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+NUMBER = re.compile(rf"(?<![\w.⁻-])[-+]?\d+(?:,\d{{3}})*(?:\.\d+)?(?: · 10[{POWER}]+|(?<=10)[{POWER}]+)?")
+NAME = re.compile(
+    r"(?<![\w.,-])(?:\d+(?:,| and| to| or) )*\d+ (?:local |nearest |overlapping )?"
+    r"(?:clients|rounds|epochs|steps|seeds|layers|neighbours|classes|groups)\b"
+    r"|\b(?:Tables?|Figures?|Equations?) \d+(?:(?:, | and | to )\d+)*|\[0, 1\]"
+)
+
+
+class Entry(NamedTuple):
+    """A line of figures.yaml: figures as they are written, and the parts of their question."""
+
+    figures: list[str]
+    parts: list[str]
+
+
+def problems(page: str) -> list[str]:
+    """One line for every figure of `page` without a source, and for every one that differs from its source.
+
+    Raises:
+        BadInput: a question of an unknown form, or one that no row answers.
+    """
+    sources, prose, lines = read_yaml(SOURCES), figures(page), list[str]()
+    for heading, paragraphs in sources["sections"].items():
+        for opening, entries in paragraphs.items():
+            name = f"{heading}: {opening!r}"
+            places = [place for place in prose if place[0] == heading and place[1].startswith(opening)]
+            if len(places) == 1:
+                numbers = prose.pop(places[0])
+                lines += [f"{name}: {line}" for line in _differences(numbers, [_entry(e, sources) for e in entries])]
+            else:
+                lines.append(f"{name}: {len(places)} paragraphs with figures begin so; {SOURCES} needs one")
+    return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(rest)}" for (head, text), rest in prose.items()]
+
+
+def figures(page: str) -> dict[tuple[str, str], list[str]]:
+    """(heading, text) of every paragraph that has figures -> the figures as they are written."""
+    heading, prose = "", {}
+    for paragraph in re.split(r"\n\s*\n", NOT_PROSE.sub("", page)):
+        text = " ".join(paragraph.split())
+        if text.startswith("#"):
+            heading = text.lstrip("# ")
+        elif numbers := NUMBER.findall(NAME.sub("", CODE.sub("", text))):
+            prose[heading, text] = numbers
+    return prose
+
+
+def _entry(line: str, sources: Mapping[str, Any]) -> Entry:
+    left, equals, right = line.partition(" = ")
+    parts = questions.parts(right)
+    if not equals or not NUMBER.search(left) or (parts[0] == STATED and len(parts) != 3):
+        raise BadInput(f"{SOURCES}: {line!r}: write FIGURE = QUESTION, or FIGURE = {STATED} | KIND | REMARK")
+    if parts[0] == STATED:
+        choose(parts[1], sources["kinds"], f"{SOURCES}: {line!r}")
+    return Entry(NUMBER.findall(left), questions.parts(" | ".join(sources["short"].get(part, part) for part in parts)))
+
+
+def _differences(numbers: list[str], entries: list[Entry]) -> Iterator[str]:
+    """What is wrong with the `numbers` of a paragraph."""
+    names = [figure for entry in entries for figure in entry.figures]
+    for place, (figure, source) in enumerate(zip([*numbers, "none"], [*names, "none"], strict=False), start=1):
+        if figure != source:
+            yield f"figure {place} is {figure} in the page and {source} in {SOURCES}"
+            return
+    for entry in entries:
+        if entry.parts[0] != STATED and (answer := _rounded(entry)) != [*map(_decimal, entry.figures)]:
+            yield f"{' '.join(entry.figures)}: the answer to {_question(entry)!r} is {' '.join(map(str, answer))}"
+
+
+def _rounded(entry: Entry) -> list[Decimal]:
+    answer = _corrected(entry) if entry.parts[0] == "p corrected" else questions.ask(_question(entry))
+    if len(answer.values) != len(entry.figures):
+        raise BadInput(f"{SOURCES}: {_question(entry)!r} has {len(answer.values)} answers for {entry.figures}")
+    exponents = [_decimal(figure).as_tuple().exponent for figure in entry.figures]
+    return answer.rounded([max(0, -int(exponent)) for exponent in exponents])
+
+
+def _corrected(entry: Entry) -> questions.Answer:
+    p_values = {" | ".join(test): p for test, p in claims.p_values().items()}
+    return questions.Answer((p_values[choose(" | ".join(entry.parts[1:]), p_values, f"{claims.WORDS}: p")],))
+
+
+def _question(entry: Entry) -> str:
+    return " | ".join(entry.parts)
+
+
+def _decimal(figure: str) -> Decimal:
+    """The number of a figure as it is written: 288,342, 5 · 10⁻⁴, 10⁻⁶."""
+    factor, *power = re.split(rf"(?: · )?10(?=[{POWER}])", figure.replace(",", ""))
+    exponent = int(power[0].translate(str.maketrans(POWER, "-0123456789"))) if power else 0
+    return Decimal(factor or 1).scaleb(exponent)

@@ -1,0 +1,223 @@
+"""Questions about the numbers beside docs/reproduction.md, and their answers.
+
+A number on that page is a question to the files in docs/reproduction, to the printed tables or to a study's set-up.
+The parts of a question are separated by bars, such as `mean | fedsheafhn/table1 | cora, disjoint/clients10 | Local`:
+
+    mean, std | study | setting | method           our score; its standard deviation over seeds
+    above, below | study | setting | method        ours minus printed; printed minus ours
+    gap | study | setting | first | second         difference of two of our scores
+    change | study | setting | other | method      a method's score in one setting minus that in the other
+    printed, printed std, printed gap, printed change | paper/table | ...    the same for printed numbers
+    first | studies | method                       in how many settings the method is first
+    interval | study | setting | first | second    95 % interval of a difference over seeds and clients
+    p | study | setting | first | second           Wilcoxon's test over clients, of means over seeds
+    p controls | study | setting | first | second  the same, corrected over all tests against the two controls
+    value | table | key | column                   a cell of a further table of numbers
+    ratio | table | key | column | column          of two such cells, as "x to 1"
+    set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
+
+Several studies are separated by commas. Several settings or methods are separated by semicolons; `*` in a setting
+stands for any text, and a method may be `all` or `all but A; B`. The answer then has several numbers. A question may
+begin with `range`, `lowest`, `highest` or `width`, which make one or two of them. `within` is the largest size rounded
+up, `at least` the smallest number rounded down, and `percent` multiplies by 100.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from fnmatch import fnmatchcase
+from functools import cache, reduce
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fedweave.errors import BadInput, choose
+from fedweave.pipelines.commands.stored_numbers import FOLDER, Board, Group, Row, cell, clients, printed, rows
+from fedweave.results import statistics
+from fedweave.results.marks import CONTROLS
+from fedweave.study import catalogue
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One or several numbers in the unit of the page: accuracies in percent, squared errors in thousandths."""
+
+    values: tuple[float, ...]
+    digits: int = 1
+    signed: bool = False
+    joint: str = " to "
+    rounding: str = ROUND_HALF_UP
+
+    def __str__(self) -> str:
+        sign = "+" if self.signed else ""
+        return self.joint.join(f"{number + 0:{sign}.{self.digits}f}" for number in self.rounded([self.digits]))
+
+    def rounded(self, digits: Sequence[int]) -> list[Decimal]:
+        """The numbers with `digits` decimals each; one entry is for all of them."""
+        places = digits if len(digits) > 1 else [*digits] * len(self.values)
+        exact = [Decimal(f"{value:.6g}") for value in self.values]  # files keep six digits
+        return [number.quantize(Decimal(1).scaleb(-n), self.rounding) for number, n in zip(exact, places, strict=True)]
+
+
+def ask(question: str) -> Answer:
+    """The answer to one question.
+
+    Raises:
+        BadInput: a question of an unknown form, or one that no row answers.
+    """
+    kind, *arguments = parts(question)
+    summaries = []
+    while summary := next((word for word in SUMMARIES if kind.startswith(f"{word} ")), ""):
+        summaries.append(SUMMARIES[summary])
+        kind = kind.removeprefix(summary).strip()
+    try:
+        answer = ANSWERS[choose(kind, ANSWERS, "question")](*arguments)
+    except (TypeError, ValueError, IndexError) as error:
+        raise BadInput(f"{{{question}}}: {error}") from error
+    if not answer.values or not np.isfinite(answer.values).all():
+        raise BadInput(f"{{{question}}}: no number answers it; see the names in {FOLDER}")
+    return reduce(lambda numbers, summary: summary(numbers), reversed(summaries), answer)
+
+
+def parts(question: str) -> list[str]:
+    """What stands between the bars of a question."""
+    return [part.strip() for part in question.split("|")]
+
+
+def _groups(board: Board, keys: str, *methods: str) -> Iterator[tuple[Row, ...]]:
+    """The rows of every combination of the settings and methods that are asked for."""
+    for pattern in map(str.strip, keys.split(";")):
+        matches = [key for key in board if fnmatchcase(key, pattern)]
+        for key in matches or [choose(pattern, board, "setting")]:
+            here = board[key]
+            lists = [_methods(here, text, any_setting="*" in pattern) for text in methods]
+            yield from (tuple(here[name] for name in names) for names in product(*lists) if len({*names}) == len(names))
+
+
+def _methods(here: Collection[str], text: str, any_setting: bool) -> list[str]:
+    names = [name.strip() for name in text.removeprefix("all but ").split(";")]
+    if text == "all":
+        return [*here]
+    if text.startswith("all but "):
+        return [name for name in here if name not in [choose(other, here, "method") for other in names]]
+    return [name for name in names if name in here or (not any_setting and choose(name, here, "method"))]
+
+
+def _column(read: Callable[[str], Board], name: str, signed: bool = False) -> Callable[..., Answer]:
+    def answer(table: str, keys: str, method: str) -> Answer:
+        numbers = [(row[name], row["metric"]) for (row,) in _groups(read(table), keys, method)]
+        if method.startswith("all") or "*" in keys:
+            numbers = [pair for pair in numbers if not np.isnan(pair[0])]  # not printed
+        return _scores(numbers, signed)
+
+    return answer
+
+
+def _difference(read: Callable[[str], Board]) -> Callable[..., Answer]:
+    def answer(table: str, keys: str, first: str, second: str) -> Answer:
+        pairs = _groups(read(table), keys, first, second)
+        return _scores([(one["mean"] - other["mean"], one["metric"]) for one, other in pairs], signed=True)
+
+    return answer
+
+
+def _change(read: Callable[[str], Board]) -> Callable[..., Answer]:
+    def answer(table: str, keys: str, other: str, method: str) -> Answer:
+        board = read(table)
+        before = [*_groups(board, other, method)]
+        if len(before) != 1:
+            raise BadInput(f"{len(before)} rows for {other!r} and {method!r}; one is needed")
+        start = before[0][0]["mean"]
+        return _scores([(row["mean"] - start, row["metric"]) for (row,) in _groups(board, keys, method)], signed=True)
+
+    return answer
+
+
+def _scores(numbers: Sequence[tuple[float, str]], signed: bool = False) -> Answer:
+    """Thousandths of our squared errors have two decimals, all other scores one."""
+    digits = 2 if any(metric == "mse" for _, metric in numbers) else 1
+    return Answer(tuple(value for value, _ in numbers), digits, signed)
+
+
+def _first(studies: str, method: str) -> Answer:
+    groups = [group for group in rows(studies).values() if method in group]
+    ahead = [_best(group) == method for group in groups]
+    return Answer((sum(ahead), len(groups)), 0, joint=" of ")
+
+
+def _best(group: Group) -> str:
+    return min(group, key=lambda name: group[name]["mean"] * (1 if group[name]["metric"] == "mse" else -1))
+
+
+def p_value(study: str, key: str, first: str, second: str) -> float:
+    """Wilcoxon's test over clients, of means over seeds; not corrected."""
+    scores = clients(study, key)
+    one, other = (scores[choose(m, scores, f"p: {study}: {key}")].mean(0) for m in (first, second))
+    return statistics.signed_rank(one, other)
+
+
+def _interval(study: str, key: str, first: str, second: str) -> Answer:
+    scores = clients(study, key)
+    one, other = (scores[choose(name, scores, f"{study}: {key}")] for name in (first, second))
+    return Answer(statistics.bootstrap(one - other))
+
+
+def _p(study: str, key: str, first: str, second: str) -> Answer:
+    return Answer((p_value(study, key, first, second),), 2)
+
+
+def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
+    tests = statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
+    return Answer(tuple(test.p_adjusted for test in tests if (test.method, test.other) == (first, second)), 2)
+
+
+def _value(table: str, key: str, column: str) -> Answer:
+    text = cell(table, key, column)
+    return Answer((float(text),), len(text.partition(".")[2]), text.startswith("+"))
+
+
+def _ratio(table: str, key: str, first: str, second: str) -> Answer:
+    return Answer((_value(table, key, first).values[0] / _value(table, key, second).values[0], 1))
+
+
+@cache
+def _study(name: str) -> dict[str, Any]:
+    return catalogue.expand(name)
+
+
+def _set_up(study: str, *keys: str) -> Answer:
+    block: Any = _study(study)
+    for key in keys:
+        block = block[int(key) if isinstance(block, list) else choose(key, block, study)]
+    return Answer(tuple(map(float, block if isinstance(block, list) else [block])), 2)
+
+
+ANSWERS: dict[str, Callable[..., Answer]] = {
+    "mean": _column(rows, "mean"),
+    "std": _column(rows, "std"),
+    "above": _column(rows, "above", signed=True),
+    "below": _column(rows, "below", signed=True),
+    "gap": _difference(rows),
+    "change": _change(rows),
+    "printed": _column(printed, "mean"),
+    "printed std": _column(printed, "std"),
+    "printed gap": _difference(printed),
+    "printed change": _change(printed),
+    "first": _first,
+    "interval": _interval,
+    "p": _p,
+    "p controls": _p_controls,
+    "value": _value,
+    "ratio": _ratio,
+    "set-up": _set_up,
+}
+SUMMARIES: dict[str, Callable[[Answer], Answer]] = {
+    "range": lambda a: replace(a, values=(min(a.values), max(a.values))),
+    "lowest": lambda a: replace(a, values=(min(a.values),)),
+    "highest": lambda a: replace(a, values=(max(a.values),)),
+    "width": lambda a: replace(a, values=(max(a.values) - min(a.values),), signed=False),
+    "within": lambda a: replace(a, values=(max(map(abs, a.values)),), rounding=ROUND_CEILING),
+    "at least": lambda a: replace(a, values=(min(a.values),), rounding=ROUND_FLOOR),
+    "percent": lambda a: replace(a, values=tuple(100 * value for value in a.values), digits=0),
+}

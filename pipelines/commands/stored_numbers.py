@@ -1,0 +1,102 @@
+"""The numbers in docs/reproduction and the printed ones, each file read once.
+
+Scores are in the unit of the page: accuracies in percent, squared errors in thousandths.
+"""
+
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave.errors import BadInput, choose
+from fedweave.results import published
+
+FOLDER = Path("docs/reproduction")
+CLIENTS = ".clients.csv.gz"  # ending of the file with the scores of every client
+SCORES = ("mean", "std", "published_mean", "published_std")
+METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # the name of a row has every other metric in it
+Row = dict[str, Any]
+Group = dict[str, Row]  # by method
+Board = dict[str, Group]  # by "data set, setting"
+
+
+def rows(studies: str) -> Board:
+    """The rows of one or several studies, with scores in the unit of the page.
+
+    Raises:
+        BadInput: a study without rows, or two rows of one method in one setting.
+    """
+    board: Board = {}
+    for name in studies.split(","):
+        for key, group in _rows(*_place(f"{name.strip()}.csv")).items():
+            for method, row in group.items():
+                _enter(board, key, method, row)
+    return board
+
+
+@lru_cache(maxsize=64)
+def _rows(path: Path, changed: int) -> Board:
+    frame = _read(path, changed)
+    unit = np.where(frame["metric"] == "mse", 1e3, 1.0)
+    frame = frame.assign(**{name: frame[name] * unit for name in SCORES})
+    above = frame["mean"] - frame["published_mean"]
+    return _board(frame.assign(above=above, below=-above))
+
+
+@cache
+def printed(table: str) -> Board:
+    """The rows of a printed table, "paper/table", in the same form."""
+    frame = pd.DataFrame(published.rows(table.partition("/")[0]))
+    return _board(frame[frame["table"] == table.partition("/")[2]])
+
+
+def _board(frame: pd.DataFrame) -> Board:
+    board: Board = {}
+    for row in frame.to_dict("records"):
+        key, metric = f"{row['dataset']}, {row['setting']}".strip(", "), row["metric"]
+        method = row["method"] if metric in METRICS else f"{row['method']} {metric}".strip()
+        _enter(board, key, method, {str(name): value for name, value in row.items()})
+    return board
+
+
+def _enter(board: Board, key: str, method: str, row: Row) -> None:
+    group = board.setdefault(key, {})
+    if method in group:
+        raise BadInput(f"{FOLDER}: two rows of {method!r} in {key!r}; name one study")
+    group[method] = row
+
+
+def clients(study: str, key: str) -> dict[str, np.ndarray]:
+    """Method -> scores [seeds, clients] in one setting, in the unit of the files."""
+    return _clients(*_place(f"{study}{CLIENTS}"), key)
+
+
+@lru_cache(maxsize=64)
+def _clients(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
+    scores = _read(path, changed)
+    of_key = scores[scores["dataset"] + ", " + scores["setting"] == key]
+    return {
+        str(method): part.pivot(index="seed", columns="client", values="value").to_numpy()
+        for method, part in of_key.groupby("method")
+    }
+
+
+def cell(table: str, key: str, column: str) -> str:
+    """The text in a further table of numbers, in the row `key`."""
+    values = _read(*_place(f"{table}.csv"), text=True).set_index("key")
+    return str(values.loc[choose(key, values.index, table), choose(column, values.columns, table)])
+
+
+def _place(name: str) -> tuple[Path, int]:
+    """A file and when it was changed, so that it is read once."""
+    path = FOLDER / name
+    if not path.is_file():
+        raise BadInput(f"{path} is not there; take its study: python -m fedweave.pipelines.commands.reproduction")
+    return path.resolve(), path.stat().st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, text: bool = False) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=str, keep_default_na=False) if text else pd.read_csv(path)
