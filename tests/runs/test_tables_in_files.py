@@ -138,7 +138,7 @@ def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monke
     *_, expected = run(method, federation, SOME, Loop())
     monkeypatch.setattr("fedweave.federation.collaboration.LARGEST_GRAPH", 0)
     monkeypatch.setattr("fedweave.federation.collaboration.PART", 1)
-    monkeypatch.setattr("fedweave.families.base.CELLS", 1)
+    monkeypatch.setattr("fedweave.families.weaving.CELLS", 1)
     monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
     with temporary() as files:
         *_, made = run(method, federation, replace(SOME, storage=files if stored else None), Loop())

@@ -16,12 +16,10 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver, owned, pull_back
-from fedweave.families.weaving import Weaving, everybody, usable
+from fedweave.families.weaving import Weaving, everybody, parts, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
-
-CELLS = 2**25  # weights of a graph that are in memory at once
 
 
 class SplitClient(Method):
@@ -113,15 +111,6 @@ class GlobalModel(Method):
         A method with several models puts a path before the names of the further ones, as "1/norm.running_mean".
         """
         return {name: value for name, value in model.items() if name.rpartition("/")[2] not in self.task.buffers}
-
-
-def parts(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
-    """`ids` [P] in parts with no more than `CELLS` weights each, `width` weights a client, or all of them together.
-
-    Args:
-        rowwise: whether what is made of a client does not depend on the others that it is made with.
-    """
-    return ids.split(max(1, CELLS // width)) if rowwise else (ids,)
 
 
 class ClientModels(Weaving):
@@ -265,7 +254,7 @@ class GeneratedModels(Method):
 
     def assemble(self, phi: Tree, fixed: Tree) -> Server:
         """A server with a fresh optimiser."""
-        return {"phi": phi, "optimizer": self.server_solver.init(_flat(phi)), "fixed": fixed}
+        return {"phi": phi, "optimizer": self.server_solver.init(trees.by_path(phi)), "fixed": fixed}
 
     def init(self, start: Start) -> Server:
         return self.assemble(*self.begin(start))
@@ -288,35 +277,15 @@ class GeneratedModels(Method):
         fixed = server["fixed"]
         gradient, start = self._gradient(server, ids, uploads)
         step = (
-            _flat(gradient)
+            trees.by_path(gradient)
             if self.server_sign == "descent"
-            else {name: -value for name, value in _flat(gradient).items()}
+            else {name: -value for name, value in trees.by_path(gradient).items()}
         )
-        penalty = _flat(self.regularise(server["phi"], fixed))
+        penalty = trees.by_path(self.regularise(server["phi"], fixed))
         step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
-        phi, optimizer = self.server_solver.step_(owned(_flat(server["phi"])), step, owned(server["optimizer"]))
+        phi, optimizer = self.server_solver.step_(owned(trees.by_path(server["phi"])), step, owned(server["optimizer"]))
         return {
-            "phi": self.constrain(_nested(phi)),
+            "phi": self.constrain(trees.nested(phi)),
             "optimizer": optimizer,
             "fixed": self.remember(fixed, ids, start, uploads),
         }
-
-
-def _flat(tree: Tree, prefix: str = "") -> Params:
-    """A nested dictionary as one level, keys joined by '/'."""
-    out: Params = {}
-    for key, value in tree.items():
-        out.update(_flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return out
-
-
-def _nested(params: Params) -> Tree:
-    """The inverse of `_flat`."""
-    tree: Tree = {}
-    for key, value in params.items():
-        *path, leaf = key.split("/")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    return tree

@@ -42,9 +42,19 @@ def recordable(layers: int, clients: int) -> bool:
     return layers * clients**2 <= LARGEST_GRAPH
 
 
-def layer_cosines(updates: Params, layers: Layers) -> Tensor:
-    """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0."""
-    return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+def layer_cosines(
+    updates: Params, layers: Layers, before: Tensor | None = None, changed: Tensor | None = None
+) -> Tensor:
+    """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0.
+
+    Args:
+        before, changed: the cosines before the updates of clients `changed` [P] did. Where updates lie in files, only
+            rows and columns of these clients are made again.
+    """
+    if before is None or changed is None or not any(isinstance(value, Table) for value in updates.values()):
+        return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+    rows = layer_cosine_rows(updates, layers, changed)
+    return before.index_copy(1, changed, rows).index_copy(2, changed, rows.transpose(1, 2))
 
 
 def model_cosines(models: Params, origin: Params | None = None, ids: Tensor | None = None) -> Tensor:

@@ -25,7 +25,6 @@ from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
 from fedweave.tensors import trees
-from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params, Tree
 
 Role = Literal["trained", "frozen", "absent"]
@@ -76,7 +75,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
-        cosines = fixed["cosines"][:, ids] if "cosines" in fixed else self._cosines(fixed["updates"], ids)
+        layers = [*self.task.layers.values()]
+        cosines = fixed["cosines"][:, ids] if "cosines" in fixed else layer_cosine_rows(fixed["updates"], layers, ids)
         p, q = (phi[name][ids].T[..., None] for name in ("p", "q"))
         if self.p == "absent":
             return (q * cosines).softmax(-1)
@@ -87,7 +87,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
-        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates, fixed, ids)
+        models = trees.put(fixed["models"], ids, uploads["model"])
+        state = self._state(models, updates, fixed.get("cosines"), ids)
         waiting = fixed.get("without_upload")
         return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
 
@@ -95,28 +96,18 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        table, state = trees.grown((phi, trees.without(fixed, ("without_upload",))), self.begin(start))
+        fresh_phi, fresh = self.begin(start)
+        tables = ("models", "updates")
+        table, state = trees.grown((phi, trees.only(fixed, tables)), (fresh_phi, trees.only(fresh, tables)))
         waiting = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
         return table, {**self._state(state["models"], state["updates"]), "without_upload": waiting}
 
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
-    def _state(self, models: Params, updates: Params, before: Tree | None = None, ids: Tensor | None = None) -> Tree:
-        """Fixed state with the updates' cosines [L, N, N].
-
-        Cosines of very many clients are not kept, but made for those who are asked for. Of updates in files, only the
-        rows and columns of clients `ids` are made again; the others are those of `before`.
-        """
+    def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
+        """Fixed state; the updates' cosines [L, N, N] of very many clients are made when they are needed."""
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
         if not recordable(len(layers), len(next(iter(models.values())))):
             return state
-        if before is None or ids is None or not any(isinstance(value, Table) for value in updates.values()):
-            return {**state, "cosines": layer_cosines(updates, layers)}
-        rows = self._cosines(updates, ids)
-        cosines = before["cosines"].index_copy(1, ids, rows).index_copy(2, ids, rows.transpose(1, 2))
-        return {**state, "cosines": cosines}
-
-    def _cosines(self, updates: Params, ids: Tensor) -> Tensor:
-        """Rows `ids` of the updates' cosines, [L, P, N]."""
-        return layer_cosine_rows(updates, [*self.task.layers.values()], ids)
+        return {**state, "cosines": layer_cosines(updates, layers, before, ids)}

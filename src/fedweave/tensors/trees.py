@@ -23,6 +23,7 @@ __all__ = [
     "Tree",
     "at",
     "broadcast",
+    "by_path",
     "column",
     "concat",
     "flat",
@@ -30,6 +31,7 @@ __all__ = [
     "mapped",
     "mixed",
     "nbytes",
+    "nested",
     "norms",
     "only",
     "put",
@@ -228,6 +230,26 @@ def without(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
 def flat(params: Params) -> Tensor:
     """A stacked parameter dictionary as one matrix [N, P], columns in dictionary order."""
     return torch.cat([value.flatten(1) for value in params.values()], dim=1)
+
+
+def by_path(tree: Tree, prefix: str = "") -> Params:
+    """A nested dictionary as one level, keys joined by '/'."""
+    out: Params = {}
+    for key, value in tree.items():
+        out.update(by_path(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return out
+
+
+def nested(params: Params) -> Tree:
+    """The inverse of `by_path`."""
+    tree: Tree = {}
+    for key, value in params.items():
+        *path, leaf = key.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return tree
 
 
 def nbytes(tree: Tree, scalar: Callable[[Tensor], int] | None = None) -> int:
