@@ -16,12 +16,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import contestant, growth, peers, raw, shares
+from benchmarks import contestant, growth, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
+from fedweave.tensors.storage import temporary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -168,3 +169,19 @@ def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 clients" in line
     assert "182 parameters" in line
     assert "batched, 2 clients at once" in line
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedaghn"])
+def test_growth_with_clients(method: str) -> None:
+    """A line of many clients runs as it is described: three rounds, tables in files, and one evaluation."""
+    line = scale.Line("mlp", method, 12)
+    work, executor, participation = scale.workload(line)
+    assert participation == 1.0
+    with temporary() as files:
+        usual, last = scale.timed(line, work, executor, participation, files)
+        assert [*files.folder.glob("*.npy")]
+    assert 0 < usual
+    assert 0 < last
+    assert [*scale.lines("fedamp")] == [
+        scale.Line(model, "fedamp", n) for model in ("cnn", "mlp") for n in scale.CLIENTS
+    ]

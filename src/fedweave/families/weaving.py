@@ -12,7 +12,6 @@ from fedweave.federation.protocol import Method
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
 
-
 CELLS = 2**25  # weights of a graph that are in memory at once
 
 
