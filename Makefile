@@ -57,10 +57,9 @@ ray: .ray/.ready  ## the tests of Ray, with two nodes, in an environment of thei
 	@$(PYTHON) tools/setup.py .ray --extras pipeline,datasets,dev,ray $(if $(TORCH),--torch $(TORCH))
 	@touch $@
 
-slurm:  ## a SLURM of two nodes on this host, from the system's packages (root), for `make acceptance` and to try it
-	@python3 tools/slurm.py install
-	@python3 tools/slurm.py start .slurm
-	@echo "its end: python3 tools/slurm.py stop .slurm"
+slurm: $(READY)  ## the tests of SLURM, with two nodes on this host; installs the system's packages (root) where they are missing
+	@python tools/slurm.py install
+	@python tools/run_tests.py -m acceptance $(or $(ARGS),tests/pipelines/test_slurm.py)
 
 fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
 	@python -m tests.fuzz --seconds $(or $(SECONDS),180)

@@ -12,9 +12,10 @@ import fedweave as fw
 from fedweave.api.plan import Plan, plan
 from fedweave.deployment import export, spec
 from fedweave.deployment.checkpoint import Session
+from fedweave.deployment.ledger import Ledger
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.registration import Roll
+from fedweave.deployment.roll import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.errors import BadInput
 from fedweave.runs import repetition
@@ -66,13 +67,14 @@ class Hosts:
 
     folder: Path
     planned: Plan
+    secure: bool = False
 
     def __post_init__(self) -> None:
         run = self.planned.study.run(next(iter(self.planned.study.runs)))
         inputs = self.planned.inputs.dataset, self.planned.inputs.partition
         self.prepared = export.prepare(run, *inputs)
         if not (self.folder / "app").exists():
-            export.export(run, *inputs, self.folder / "app")
+            export.export(run, *inputs, self.folder / "app", secure=self.secure)
             export.split(self.prepared.federation, self.folder / "data")
         self.spec = spec.read(self.folder / "app" / export.PACKAGE / spec.FILE)
 
@@ -87,8 +89,12 @@ class Hosts:
     def run(self, calls: Calls | None = None, until: int | None = None, **roll: Any) -> Session:
         """The federation, from its last checkpoint."""
         settings = {"wait": 0.0, "say": lambda line: None, **roll}
-        roll_of = Roll(self.calls() if calls is None else calls, **settings)
+        roll_of = Roll(self.spec, self.calls() if calls is None else calls, **settings)
         return Coordinator(self.spec, roll_of, self.folder / "server", lambda line: None).run(until)
+
+    def ledger(self) -> Ledger:
+        """The messages that the server has noted."""
+        return Ledger(self.folder / "server")
 
     def simulation(self) -> History:
         """The same run in the simulation."""

@@ -1,6 +1,6 @@
 """A SLURM of two nodes on this host, from the system's packages: for tests of `fedweave cluster`, and to try it.
 
-python tools/slurm.py install          install slurm-wlm and munge with apt (Debian, Ubuntu)
+python tools/slurm.py install          install slurm-wlm and munge with apt (Debian, Ubuntu), unless they are there
 python tools/slurm.py start FOLDER     start it with all of its state in FOLDER; prints the line that selects it
 python tools/slurm.py stop FOLDER      end it
 
@@ -67,7 +67,9 @@ def missing() -> str:
 
 
 def install() -> None:
-    """Install the packages, without starting any service."""
+    """Install the packages where a program is missing, without starting any service."""
+    if not missing():
+        return
     if shutil.which("apt-get") is None:
         sys.exit("slurm: there is no apt-get here; install SLURM and munge with the package manager of this system")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}

@@ -92,12 +92,12 @@ def collect(
 
 def _finish(study: str) -> None:
     """Run what is left of the study here, unless it would train: a stage can have become stale since."""
-    from fedweave.pipelines.scheduling import submissions
+    from fedweave.pipelines.scheduling import planning
     from fedweave.pipelines.scheduling.dvc_graph import stale_stages
     from fedweave.study.config import read_yaml
     from fedweave.study.spec import PARAMS
 
-    away = submissions.split(stale_stages(), read_yaml(PARAMS))[1]
+    away = planning.split(stale_stages(), read_yaml(PARAMS))[1]
     if away:
         out.print(f"{len(away)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
         return

@@ -27,22 +27,28 @@ def export(
     to: To,
     data: Data = None,
     seed: Annotated[int | None, typer.Option(help="of the federation; default: the run's first")] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure-aggregation", help="the server learns the mean of uploads, and no upload")
+    ] = False,
     uses: Uses = None,
 ) -> None:
     """Write a run, with the settings that tuning chose, as a Flower app; it holds no row of the data.
 
-    Example: fedweave federate export digits-fedavg_ft --to app --data app-data
+    Example: fedweave federate export digits-ditto --to app --data app-data
     """
     from fedweave.deployment import export as exporting
+    from fedweave.deployment import support
     from fedweave.pipelines.stages.train import tuned_values
     from fedweave.runs import assembly
 
     plugins.load(plugins.paths(uses or [], "--uses").values())
     study = assembly.load()
     choose(run, study.runs, "params.yaml: runs")
+    support.check_method(run, study.runs[run].method)
+    exporting.check_target(to, data)
     chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
     dataset, partition = assembly.load_inputs(chosen)
-    made = exporting.export(chosen, dataset, partition, to, seed)
+    made = exporting.export(chosen, dataset, partition, to, seed, secure)
     out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
               soft_wrap=True)  # fmt: skip
     if data is not None:
@@ -60,6 +66,10 @@ def simulate(
 
     Example: fedweave federate simulate app
     """
+    from fedweave.deployment import spec
+    from fedweave.deployment.export import PACKAGE
+
+    spec.read(folder / PACKAGE / spec.FILE)
     files = folder.with_name(f"{folder.name}-data") if data is None else data
     words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *words]
@@ -77,5 +87,6 @@ def flower_python() -> Path:
     checkout = Path(__file__).resolve().parents[2]
     python = next((folder / ENVIRONMENT for folder in (Path(), checkout) if (folder / ENVIRONMENT).is_file()), None)
     if python is None:
-        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: make flower")
+        way = "make flower in a checkout, or python -m fedweave.deployment simulate where fedweave[flower] is installed"
+        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: {way}")
     return python.absolute()

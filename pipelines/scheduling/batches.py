@@ -14,12 +14,13 @@ from submitit.core.utils import FailedJobError
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import slurm
+from fedweave.pipelines.scheduling.planning import by_resources
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources
 from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
-from fedweave.pipelines.scheduling.submissions import SIGNAL, by_resources
 
 SAID = re.compile(r"error: (.*)")
 NAME = "fedweave"  # of the jobs in the queue
+SIGNAL = 60  # seconds before the limit of time at which a job is asked to stop
 
 
 def send(

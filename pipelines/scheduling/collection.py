@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import project
-from fedweave.pipelines.scheduling import remote_stages, submissions
+from fedweave.pipelines.scheduling import remote_stages, stage_tasks, submissions
 from fedweave.pipelines.scheduling.slurm import NEVER, State
 from fedweave.pipelines.scheduling.stage_jobs import Outcome, StageTask, digest, read
 from fedweave.pipelines.scheduling.submissions import Job, Submission
@@ -135,7 +135,7 @@ def _reason(stage: object, task: StageTask) -> str:
     outcome = read(task)
     if outcome is None or outcome.code:
         return "it has not succeeded"
-    if submissions.definition(stage) != task.definition:
+    if stage_tasks.definition(stage) != task.definition:
         return "its command or its parameters in params.yaml changed while it ran"
     changed = _changed([*outcome.inputs.items(), *outcome.outputs.items()])
     return f"{changed} changed while it ran or after it" if changed else ""

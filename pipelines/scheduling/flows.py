@@ -28,7 +28,7 @@ from ruamel.yaml import YAML
 from fedweave.errors import BadInput, choose
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import host, ray_cluster, remote_stages, slurm_flow, submissions
+from fedweave.pipelines.scheduling import host, planning, ray_cluster, remote_stages, slurm_flow
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 from fedweave.pipelines.scheduling.gpus import visible
@@ -137,7 +137,7 @@ def _job(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[T
     """The task that runs `stage`, and its parameters."""
     if where == "workers" and stage.gpu:
         return send_stage, {"retries": retries}
-    if where == "ray" and submissions.sent(stage.name, stage.gpu, _params()):
+    if where == "ray" and planning.sent(stage.name, stage.gpu, _params()):
         return pack_stage, {"share": share * stage.gpu, "retries": retries}
     return run_stage, {"gpu": stage.gpu}
 

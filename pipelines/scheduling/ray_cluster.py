@@ -26,7 +26,7 @@ def connected(parallel: int, devices: Sequence[str]) -> Iterator[None]:
     """Ray for the block: the cluster of RAY_ADDRESS if it is set, else this host's cores and `devices`.
 
     Raises:
-        BadInput: Ray is not installed, or nobody answers at the address.
+        BadInput: Ray is not installed, nobody answers at the address, or who does asks for a token.
     """
     try:
         import ray
@@ -39,7 +39,11 @@ def connected(parallel: int, devices: Sequence[str]) -> Iterator[None]:
     local = {"num_cpus": parallel or cores(), "num_gpus": len(names), "include_dashboard": False}
     if address:
         _check_address(address)
-    ray.init(**({"address": address} if address else local), log_to_driver=False)
+    try:
+        ray.init(**({"address": address} if address else local), log_to_driver=False)
+    except ConnectionError as error:
+        way = "if its cluster has a token: export RAY_AUTH_MODE=token, and copy its ~/.ray/auth_token to this host"
+        raise BadInput(f"RAY_ADDRESS: Ray at {address} does not accept this host; {way}") from error
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hosts import Hosts, planned
@@ -40,8 +41,8 @@ def digits() -> fw.Federation:
     return fw.Federation.from_dataset("digits", "dirichlet", clients=NODES, beta=0.5)
 
 
-def exported(folder: Path, method: Any, federation: fw.Federation, **train: Any) -> Hosts:
-    return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train))
+def exported(folder: Path, method: Any, federation: fw.Federation, secure: bool = False, **train: Any) -> Hosts:
+    return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train), secure)
 
 
 def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
@@ -113,22 +114,27 @@ def check_messages(hosts: Hosts, server: Path) -> None:
 
 
 def test_kills_and_newcomers(flower, tmp_path):
-    """A node is killed and comes back, the server is killed and goes on; a stranger and a newcomer appear."""
+    """A node is killed and comes back, with a new key; the server is killed and goes on; a node that was told another
+    specification, one that says it is another client, and a newcomer appear.
+    """
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
     ledger, told, wanted = Ledger(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
-    stranger, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "newcomer"))
+    stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
     shutil.copy(files[0], stranger)
+    shutil.copy(files[1], impostor)
     replace(client_data.read(files[0]), client=7).save(newcomer)
 
     with local_federation(out, files, told, flower, database=True) as host:
-        add_nodes(host, out, [stranger], ["0" * 16])
+        add_nodes(host, out, [stranger], ["0" * 16], clients=[8])
+        add_nodes(host, out, [impostor], told, clients=[9])
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: status.read(server).get("round", 0) >= 1)
         host.stop("client-1", signal.SIGKILL)
         until(lambda: any(line["client"] == 1 and "error" in line for line in ledger.lines()))
         done = status.read(server)["round"]
+        (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
         add_nodes(host, out, files[1:2], told)
         until(
             lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in ledger.lines())
@@ -136,7 +142,7 @@ def test_kills_and_newcomers(flower, tmp_path):
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.superlink(out / "keys")
-        add_nodes(host, out, [newcomer], told)
+        add_nodes(host, out, [newcomer], told, clients=[7])
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: finished(server))
     final = checkpoint.restore(server, hosts.spec.hash)
@@ -144,6 +150,34 @@ def test_kills_and_newcomers(flower, tmp_path):
     assert [row.round for row in final.history.ledger] == [*range(1, 13)]
     assert {row.client for row in final.history.dropped} == {1}
     assert 7 in final.members
-    assert any("refuses" in line.get("error", "") for line in ledger.lines())
+    errors = {line["error"] for line in ledger.lines() if line["kind"] == "who" and "error" in line}
+    assert any("refuses" in error for error in errors)
+    assert "it says that it is client 1, but its key is that of client 9" in errors
     assert not any(line["client"] is None and line.get("tensors") for line in ledger.lines())
     assert len([*(out / "nodes").rglob("model.pt")]) == len(final.members)
+
+
+def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
+    """A node is killed in the middle, and the others remove its masks or the round is left out; it comes back."""
+    few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    hosts = exported(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
+    server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
+    ledger, told = Ledger(server), [hosts.spec.hash]
+    with local_federation(out, files, told, flower) as host:
+        launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
+        until(lambda: status.read(server).get("round", 0) >= 2)
+        host.stop("client-3", signal.SIGKILL)
+        until(lambda: any(line["client"] == 3 and "error" in line for line in ledger.lines()))
+        add_nodes(host, out, files[3:], told)
+        until(lambda: finished(server))
+    final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
+    for part in ("pre/test", "post/val"):  # the mean is made of numbers in 2^22 steps
+        assert final.scores[part][0] == pytest.approx(expected.scores[part][0], abs=0.03)
+    losses = [[row.train_loss for row in history.ledger[:2]] for history in (final, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    uploads = [line for line in ledger.lines() if line.get("tensors")]
+    assert uploads
+    assert all(line["masked"] for line in uploads)
+    assert all(line["up"] > 2 * line["content"] for line in uploads)  # a masked number has eight bytes
+    assert np.isfinite([row.train_loss for row in final.ledger[-1:]]).all()
+    assert {row.client for row in final.dropped} >= {3}

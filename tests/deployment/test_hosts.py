@@ -1,5 +1,6 @@
 """A run on separate hosts has the bits of the simulation, survives kills, and lets nothing else leave a node."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
 
 import fedweave as fw
 from fedweave import results
-from fedweave.deployment import client_data, own_rows, spec, support, tensors
+from fedweave.deployment import client_data, export, own_rows, spec, support, tensors
+from fedweave.deployment.devices import device_of
 from fedweave.deployment.export import export_result
 from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.node import open_node
 from fedweave.deployment.store import Store
 from fedweave.errors import BadInput
 from fedweave.files import load_tensors
@@ -187,7 +190,9 @@ def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
         calls.nodes_[900].answer(Request("train", config, download))
 
 
-@pytest.mark.parametrize("damage", ["shape", "more", "nan", "type"])
+@pytest.mark.parametrize(
+    "damage", ["more", "nan", *(pytest.param(name, marks=pytest.mark.acceptance) for name in ("shape", "type"))]
+)
 def test_a_wrong_upload_is_refused(damage, rows, tmp_path):
     def change(node: int, request: Request, reply: Reply) -> Reply:
         if node != 899 or not reply.upload:
@@ -307,3 +312,68 @@ def test_a_path_that_is_no_specification(tmp_path):
     (Path(tmp_path) / "spec.json").write_text("{")
     with pytest.raises(BadInput, match="export it again"):
         spec.read(tmp_path / "spec.json")
+
+
+DEVICES = ["cpu", "auto", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_a_node_trains_on_the_device_of_its_owner(device, rows, tmp_path):
+    """Each node chooses its own; what it stores and sends lies on the CPU. A GPU's last bits may be others."""
+    hosts = Hosts(tmp_path, planned("fedrep", rows))
+    calls = hosts.calls()
+    calls.nodes_[900] = open_node(hosts.spec, tmp_path / "data" / "client-0.pt", tmp_path / "nodes" / "0", device)
+    assert calls.nodes_[900].device == ("cuda" if torch.cuda.is_available() else "cpu")
+    history, expected = hosts.run(calls).history, hosts.simulation()
+    losses = [[row.train_loss for row in one.ledger] for one in (history, expected)]
+    assert losses[0] == (losses[1] if not torch.cuda.is_available() else pytest.approx(losses[1], rel=1e-4))
+
+
+def test_a_device_that_is_not_here_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [device_of(name) for name in ("cpu", "auto")] == ["cpu", "cpu"]
+    with pytest.raises(BadInput, match=r"device: 'cuda', but there is no GPU here: .*; choose cpu or auto"):
+        device_of("cuda")
+    with pytest.raises(BadInput, match="device: 'gpu' is unknown"):
+        device_of("gpu")
+
+
+OTHERS = {"fedamp": "needs more", "feddbe": "describe themselves", "cfl": "needs more"}
+
+
+def hidden(name, federation, **settings) -> str:
+    """Why secure aggregation cannot carry a method; empty if it can."""
+    try:
+        plan = planned(METHODS[name](**settings), federation)
+        inputs = plan.inputs.dataset, plan.inputs.partition
+        prepared = export.prepare(plan.study.run(next(iter(plan.study.runs))), *inputs)
+        return "" if export.specify(prepared, *inputs, True).secure else "it is not"
+    except BadInput as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", *OTHERS])
+def test_which_methods_can_hide_their_uploads(name, rows):
+    """Those whose server takes the same step on the mean of random uploads as on the uploads."""
+    assert OTHERS.get(name, "") in hidden(name, rows)
+    assert bool(hidden(name, rows)) == (name in OTHERS)
+
+
+@pytest.mark.acceptance
+def test_the_page_names_the_methods_that_can_hide_their_uploads(rows):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "federation.md").read_text(encoding="utf-8")
+    listed = re.split(", | and ", " ".join(re.search(r"These are (.*?)\.\n", page, re.DOTALL)[1].split()))
+    tried = {name: cls for name, cls in METHODS.items() if not cls.pools}
+    means = {cls.label for name, cls in tried.items() if not hidden(name, rows, **ROWS.get(name, {}))}
+    assert means == {*listed} - {"FedBN"}  # whose models need batch normalisation
+    assert len(listed) == len({*listed})
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [({"participation": 0.5}, "needs 3 clients a round, but 2 take part"), ({"robust": {"rule": "median"}}, "robust")],
+    ids=["few", "robust"],
+)
+def test_settings_that_secure_aggregation_cannot_carry(train, words, rows, tmp_path):
+    with pytest.raises(BadInput, match=words):
+        Hosts(tmp_path, planned("fedavg", rows, **train), secure=True)

@@ -18,8 +18,8 @@ def test_the_server_certificate(tmp_path):
     root, leaf = (x509.load_pem_x509_certificate((tmp_path / name).read_bytes()) for name in ("ca.crt", "server.crt"))
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
-    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
     context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from fedweave.deployment import roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.errors import BadInput
@@ -33,25 +34,12 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    keys = add("keys", make_keys)
-    keys.add_argument("folder", type=Path)
-    keys.add_argument("--host", action="append", default=[], help="name or address of the server; again for others")
-    keys.add_argument("--node", action="append", default=[], help="name of a node; again for others")
-    rows = add("rows", own_rows)
-    rows.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
-    rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
-    rows.add_argument("--label", required=True, help="column to predict")
-    rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
-    rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
-    rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
-    rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
-    node = add("node", run_node)
-    node.add_argument("--superlink", required=True, help="host:port of the server")
-    for name, text in (("certificate", "ca.crt of the server"), ("key", "secret key of this node"),
-                       ("data", "file of the client's data"), ("state", "folder of the client's state")):  # fmt: skip
-        node.add_argument(f"--{name}", type=Path, required=True, help=text)
-    node.add_argument("--spec", required=True, help="hash of the specification that this node agrees to")
-    node.add_argument("--port", type=int, default=9094, help="of loopback, for Flower's own programs")
+    _add_keys(add("keys", make_keys))
+    for name, command in (("register", register), ("unregister", unregister)):
+        _add_roster(add(name, command), name)
+    add("roster", show_roster).add_argument("--roster", type=Path, default=roster.HOME, help="its file")
+    _add_rows(add("rows", own_rows))
+    _add_node(add("node", run_node))
     simulation = add("simulate", simulate)
     simulation.add_argument("app", type=Path, help="folder of `fedweave federate export`")
     simulation.add_argument("--data", type=Path, required=True, help="folder of the clients' files")
@@ -59,6 +47,40 @@ def _parser() -> argparse.ArgumentParser:
     show = add("show", describe)
     show.add_argument("app", type=Path)
     return parser
+
+
+def _add_keys(keys: argparse.ArgumentParser) -> None:
+    keys.add_argument("folder", type=Path)
+    keys.add_argument("--host", action="append", default=[], help="name or address of the server; again for others")
+    keys.add_argument("--node", action="append", default=[], help="name of a node; again for others")
+
+
+def _add_roster(parser: argparse.ArgumentParser, name: str) -> None:
+    if name == "register":
+        parser.add_argument("key", type=Path, nargs="+", help="public key of a node, NAME.pub; several are possible")
+    parser.add_argument("--client", type=int, action="append", required=True, help="identity of its client; one a key")
+    parser.add_argument("--connection", default="federation", help="name of the SuperLink in flwr's config.toml")
+    parser.add_argument("--roster", type=Path, default=roster.HOME, help="its file")
+
+
+def _add_rows(rows: argparse.ArgumentParser) -> None:
+    rows.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
+    rows.add_argument("--label", required=True, help="column to predict")
+    rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
+    rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
+    rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
+    rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
+
+
+def _add_node(node: argparse.ArgumentParser) -> None:
+    node.add_argument("--superlink", required=True, help="host:port of the server")
+    for name, text in (("certificate", "ca.crt of the server"), ("key", "secret key of this node"),
+                       ("data", "file of the client's data"), ("state", "folder of the client's state")):  # fmt: skip
+        node.add_argument(f"--{name}", type=Path, required=True, help=text)
+    node.add_argument("--spec", required=True, help="hash of the specification that this node agrees to")
+    node.add_argument("--device", default="cpu", help="of the training: cpu, cuda, or auto, a GPU where there is one")
+    node.add_argument("--port", type=int, default=9094, help="of loopback, for Flower's own programs")
 
 
 def make_keys(options: argparse.Namespace) -> None:
@@ -72,7 +94,38 @@ def make_keys(options: argparse.Namespace) -> None:
         print(f"{options.folder / keys.AUTHORITY} goes to every node; the other files stay on the server")
     for name in options.node:
         path = keys.make_node(options.folder, name)
-        print(f"{path} stays on its node; {path.name}.pub goes to the server")
+        public = path.with_name(f"{name}.pub")
+        print(f"{path} stays on its node; {public.name} goes to the server: {roster.fingerprint(public)}")
+
+
+def register(options: argparse.Namespace) -> None:
+    """Let nodes connect, each as one client: note their public keys in the roster and in the SuperLink."""
+    from fedweave.deployment.flower import registry
+
+    if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
+        raise BadInput(f"register: {len(options.key)} keys for --client {options.client}; name one client for each key")
+    if min(options.client) < 0:
+        raise BadInput(f"--client: {min(options.client)} is no identity; `show` lists them, from 0")
+    known = roster.Roster(options.roster.expanduser())
+    keys = dict(zip(options.client, options.key, strict=True))
+    print("\n".join(registry.register(keys, known, options.connection)))
+
+
+def unregister(options: argparse.Namespace) -> None:
+    """Refuse the keys of clients from now on."""
+    from fedweave.deployment.flower import registry
+
+    known = roster.Roster(options.roster.expanduser())
+    for client in options.client:
+        print("\n".join(registry.unregister(client, known, options.connection)))
+
+
+def show_roster(options: argparse.Namespace) -> None:
+    """Show the roster: which key is which client's."""
+    known = roster.Roster(options.roster.expanduser())
+    known.clients()
+    for entry in known.entries():
+        print(f"client {entry.client}: {entry.key}, node {entry.node}")
 
 
 def own_rows(options: argparse.Namespace) -> None:
@@ -97,6 +150,7 @@ def own_rows(options: argparse.Namespace) -> None:
 def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
     from fedweave.deployment import client_data
+    from fedweave.deployment.devices import device_of
     from fedweave.deployment.flower.processes import Host, fork_server, node_command
     from fedweave.deployment.flower.supervise import supervised
 
@@ -105,7 +159,10 @@ def run_node(options: argparse.Namespace) -> None:
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
     if options.data.is_file():
         client_data.read(options.data)
-    config = {"data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": options.spec}
+    config = {
+        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": options.spec,
+        "device": device_of(options.device),
+    }  # fmt: skip
     options.state.mkdir(parents=True, exist_ok=True)
     command = node_command(options.superlink, options.certificate, options.key, config, options.port)
     host = Host(options.state / "host", options.superlink, options.certificate)

@@ -13,7 +13,7 @@ from fedweave.api import folder as results_folder
 from fedweave.api.federation import Federation as Federations
 from fedweave.api.result import MethodResult
 from fedweave.data import Dataset, Partition
-from fedweave.deployment import client_data, spec, support, tensors
+from fedweave.deployment import averaging, client_data, spec, support, tensors
 from fedweave.deployment.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput
 from fedweave.federation import engine
@@ -30,6 +30,7 @@ from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
 ROUNDS = 200  # that are tried for what clients send; what changes later changes at the opening of a stage
+FILES = re.compile(r"client-\d+\.pt")  # of clients' data
 STEP = 8  # rows of the one step that such a trial trains
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -53,9 +54,11 @@ serverapp = "{package}.server:app"
 clientapp = "{package}.client:app"
 
 # folder: of checkpoints and results on the server's host; empty: ~/.fedweave/federations/<hash>
+# roster: file of the nodes' keys; empty: ~/.fedweave/roster.json
 # wait: seconds for clients that are expected; timeout: seconds for the answers of a round; least: founders to begin
 [tool.flwr.app.config]
 folder = ""
+roster = ""
 wait = 600.0
 timeout = 3600.0
 least = 0
@@ -75,29 +78,36 @@ Specification: `{hash}`. Every node is started with `spec="{short}"` or the whol
 """
 
 
-def export(run: Run, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None) -> AppSpec:
+def export(
+    run: Run, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None, secure: bool = False
+) -> AppSpec:
     """Write the app of `run` to `target`.
 
     Args:
         dataset, partition: the data of the run, of which shapes and scaling enter the app, and no row.
         seed: of the federation; default: the run's first.
+        secure: whether nodes mask their uploads, so that the server learns their mean only.
 
     Raises:
-        BadInput: a run that cannot be a federation of real hosts, or a folder that holds something else.
+        BadInput: a run that cannot be a federation of real hosts or that needs more than means, or a folder that holds
+            something else.
     """
     prepared = prepare(run, dataset, partition, seed)
     check_target(target)
-    made = specify(prepared, dataset, partition)
+    made = specify(prepared, dataset, partition, secure)
     write_app(made, prepared.method.label, target)
     return made
 
 
-def export_result(result: MethodResult, federation: Federations, target: Path, data: Path | None = None) -> AppSpec:
+def export_result(
+    result: MethodResult, federation: Federations, target: Path, data: Path | None = None, secure: bool = False
+) -> AppSpec:
     """Write the app of a method of a comparison, or of what `recommend` chose; the settings are those of the result.
 
     Args:
         federation: that the result comes from.
         data: folder for the file of each client's data; default: none are written.
+        secure: as in `export`.
 
     Raises:
         BadInput: as `export`.
@@ -114,7 +124,8 @@ def export_result(result: MethodResult, federation: Federations, target: Path, d
         "tune": {"seeds": [max(result.run.seeds) + 1]},
     }
     run = parse(raw, "export_result").run(name)
-    made = export(run, federation.dataset, federation.partition, target)
+    check_target(target, data)
+    made = export(run, federation.dataset, federation.partition, target, secure=secure)
     if data is not None:
         split(prepare(run, federation.dataset, federation.partition).federation, data)
     return made
@@ -134,19 +145,30 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None =
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 
 
-def check_target(target: Path) -> None:
-    """Refuse a folder that holds something else than an app.
+def check_target(target: Path, data: Path | None = None) -> None:
+    """Refuse folders that hold something else: than an app, and, of `data`, than files of clients.
 
     Raises:
         BadInput: naming the folder.
     """
-    if target.exists() and any(target.iterdir()) and not (target / PACKAGE).is_dir():
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
     check_writable(target)
+    if data is None:
+        return
+    if data.resolve().is_relative_to(target.resolve()):
+        raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
+    if data.exists() and (not data.is_dir() or any(not FILES.fullmatch(entry.name) for entry in data.iterdir())):
+        raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
+    check_writable(data)
 
 
-def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> AppSpec:
-    """The specification of a prepared run, with the tensors that its clients send."""
+def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secure: bool = False) -> AppSpec:
+    """The specification of a prepared run, with the tensors that its clients send.
+
+    Raises:
+        BadInput: it is to be `secure`, and its server needs more than means.
+    """
     federation, run = prepared.federation, prepared.run
     widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
@@ -166,7 +188,10 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> Ap
         {},
         scaling,
     )
-    return replace(blank, forms=forms(blank, federation))
+    made = replace(blank, forms=forms(blank, federation), secure=secure)
+    if secure:
+        averaging.check(made, client_data.federation(client_data.of_client(federation, 0), made))
+    return made
 
 
 def forms(blank: AppSpec, federation: Federation) -> dict[str, Any]:
@@ -229,8 +254,13 @@ def write_app(made: AppSpec, label: str, target: Path) -> None:
 
 
 def split(federation: Federation, target: Path) -> list[Path]:
-    """Write the file of each client's data to `target`; each belongs on its client's host alone."""
+    """Write the file of each client's data to `target`, in place of those there; each belongs on its client's host
+    alone.
+    """
     check_writable(target)
+    for old in target.iterdir():
+        if FILES.fullmatch(old.name):
+            old.unlink()
     files = []
     for position in range(federation.clients):
         file = client_data.of_client(federation, position)

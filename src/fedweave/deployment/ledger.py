@@ -54,4 +54,5 @@ def _line(round: int, node: int, request: Request, reply: Reply | str, client: i
         return {**line, "error": reply, "down": 0, "up": 0}
     form, numbers = tensors.form_of(reply.upload), sorted(reply.config)
     down, up = reply.nbytes
+    line |= ({"error": reply.refused} if reply.refused else {}) | ({"masked": True} if request.weight else {})
     return {**line, "numbers": numbers, "tensors": form, "content": tensors.nbytes(form), "down": down, "up": up}

@@ -18,6 +18,9 @@ class Request:
             train round `round` if `train`. "finish": keep the model of round `round` as the one to deploy.
         config: numbers and flags; `round` counts rounds done.
         shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
+        form: name -> [shape, type] of the tensors of the reply.
+        most_bytes: of the reply; a longer one is refused unread.
+        weight: of the upload in the mean of secure aggregation; 0 where the upload is not masked.
     """
 
     kind: Kind
@@ -25,6 +28,9 @@ class Request:
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     own: Mapping[str, Tensor] = field(default_factory=dict)
     evaluated: Mapping[str, Tensor] = field(default_factory=dict)
+    form: Mapping[str, Any] = field(default_factory=dict)
+    most_bytes: int = 0
+    weight: float = 0.0
 
     @property
     def parts(self) -> dict[str, Mapping[str, Tensor]]:
@@ -40,18 +46,23 @@ class Reply:
         config: numbers: identity, rows, loss, scores. Never a tensor.
         upload: the tensors that the specification declares, by name; empty where nothing is to be sent.
         nbytes: measured on the connection: (bytes of the request, bytes of this reply); 0 where nothing measures.
+        refused: why the server has left the upload out; empty if it has not.
     """
 
     config: Mapping[str, Any]
     upload: Mapping[str, Tensor] = field(default_factory=dict)
     nbytes: tuple[int, int] = (0, 0)
+    refused: str = ""
 
 
 class Channel(Protocol):
-    """How the server reaches nodes. A node has a number; the identity of its client is what it says itself."""
+    """How the server reaches nodes. A node has a number; it says itself which client it has."""
 
     def nodes(self) -> list[int]:
         """Numbers of the nodes that are connected now."""
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Reply | str]:
-        """Node -> its reply, or why there is none; every request has an entry."""
+        """Node -> its reply, or why there is none; every request has an entry.
+
+        The uploads of requests with a weight are the weighted mean of all of them, which is all that the server learns.
+        """

@@ -11,12 +11,13 @@ import torch
 from fedweave.client import optimizers
 from fedweave.client.controls import controls
 from fedweave.deployment import client_data, tensors
+from fedweave.deployment.devices import device_of, to_device
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.spec import AppSpec
 from fedweave.deployment.store import MODEL, Store
 from fedweave.errors import BadInput
 from fedweave.federation import engine
-from fedweave.federation.executors import Loop
+from fedweave.federation.executors import Loop, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import State
@@ -36,13 +37,15 @@ class Node:
 
     Attributes:
         spec: of the federation.
-        federation: the client's data.
-        store: its private state.
+        federation: the client's data, on the device of the training.
+        store: its private state, on the CPU as all that leaves the node.
+        device: of the training.
     """
 
     spec: AppSpec
     federation: Federation
     store: Store
+    device: str = "cpu"
 
     def answer(self, request: Request) -> Reply:
         """The reply to a request.
@@ -66,24 +69,25 @@ class Node:
         version, stage = int(request.config["round"]), int(request.config["stage"])
         method = self.spec.timeline.stages[stage].method
         start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
-        blank = trees.tree_map(torch.zeros_like, start.enrolled)
-        upload = tensors.flatten(trees.at(self._noised(start.enrolled, blank), 0))
+        described = to_device(start.enrolled, "cpu")
+        blank = trees.tree_map(torch.zeros_like, described)
+        upload = tensors.flatten(trees.at(self._noised(described, blank), 0))
         tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
         if request.config["joins"] and self.store.newest(version) is None:
-            self.store.save(version, {"clients": clients, "optimizers": states})
+            self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
         return Reply({**self.facts, **self._controls()}, upload)
 
     def _train(self, request: Request) -> Reply:
         config, round = request.config, int(request.config["round"])
         stage, _ = self.spec.timeline.stage(min(round, self.spec.timeline.rounds - 1))
         held = self.store.newest(round) or self._joined()
+        held = to_device(held, self.device)
         state = State(round, {}, held["clients"], held["optimizers"])
-        shared = tensors.unflatten(request.shared)
-        own = trees.tree_map(lambda t: t[None], tensors.unflatten(request.own))
+        shared = to_device(tensors.unflatten(request.shared), self.device)
+        own = self._single(request.own)
         answer: dict[str, Any] = dict(self.facts)
         if config["evaluate"]:
-            apart = request.evaluated
-            mine = trees.tree_map(lambda t: t[None], tensors.unflatten(apart)) if config["apart"] else own
+            mine = self._single(request.evaluated) if config["apart"] else own
             before = self.spec.timeline.stage(round - 1)[0].method
             answer |= self._evaluate(before, state, shared, mine)
         upload: dict[str, torch.Tensor] = {}
@@ -101,14 +105,14 @@ class Node:
         round, epochs = state.round, method.epochs
         who = cohort(self.federation, ONE, method.training, epochs, self.spec.seed, round, method.leaks)
         trained = engine.train(method, state, who, Loop(), lambda *_: downloads)  # type: ignore[arg-type]
-        updates = trained.updates
+        updates = to_device(trained.updates, "cpu")
         self.store.save(round + 1, updates.model, "post")
         if not takes_part:
             return {}, {}
 
         def base() -> Tree:
             initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
-            return reference(method, updates.upload, trained.shared, trained.own, initial)
+            return to_device(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
 
         sent = updates.upload
         if self.spec.settings.upload_path.privacy:
@@ -118,8 +122,8 @@ class Node:
         loss = float(updates.loss[0])
         if not sound:
             return {"loss": loss, "sound": False}, {}
-        kept = optimizers.put(state.optimizers, ONE, trained.optimizers, 1)
-        clients = trees.put(state.clients, ONE, updates.client)
+        kept = to_device(optimizers.put(state.optimizers, ONE, trained.optimizers, 1), "cpu")
+        clients = trees.put(to_device(state.clients, "cpu"), ONE, updates.client)
         upload = tensors.flatten(trees.at(sent, 0))
         tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
         self.store.save(round + 1, {"clients": clients, "optimizers": kept})
@@ -128,6 +132,7 @@ class Node:
     def _evaluate(self, method: Method, state: State, shared: Tree, own: Tree) -> dict[str, float]:
         """Scores after a round: of the model as it is now, and of the one after local training."""
         post = self.store.load(state.round, "post")
+        post = None if post is None else to_device(post, self.device)
         settings = self.spec.settings
         scores, models = engine.evaluate(
             method,
@@ -138,8 +143,12 @@ class Node:
             post,
             lambda *_: (shared, own),  # type: ignore[arg-type]
         )
-        self.store.save(state.round, models, "evaluated")
+        self.store.save(state.round, to_device(models, "cpu"), "evaluated")
         return {f"{point}/{part}": float(v[0]) for point, parts in scores.items() for part, v in parts.items()}
+
+    def _single(self, flat: Mapping[str, torch.Tensor]) -> Tree:
+        """This client's part of a message as a stacked tree [1, ...], on the device of the training."""
+        return trees.tree_map(lambda t: t[None].to(self.device), tensors.unflatten(flat))
 
     def _finish(self, request: Request) -> Reply:
         """Keep the model of the chosen round as model.pt, which stays on this node."""
@@ -189,9 +198,14 @@ class Node:
         }
 
 
-def open_node(spec: AppSpec, data: Path, state: Path) -> Node:
-    """The node whose data are the file `data`, and whose state lies below the folder `state`."""
-    file = client_data.read(data)
+def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> Node:
+    """The node whose data are the file `data`, whose state lies below the folder `state`, and which trains on `device`.
+
+    Raises:
+        BadInput: the file is no client's of this federation, or there is no such device here.
+    """
+    where, file = device_of(device), client_data.read(data)
+    exact(where, spec.run.train.precision == "tf32")
     store = Store(state / spec.hash[:16] / str(file.client), spec.hash)
     store.prepare()
-    return Node(spec, client_data.federation(file, spec), store)
+    return Node(spec, client_data.federation(file, spec).to(where), store, where)

@@ -18,7 +18,7 @@ from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.ledger import Ledger
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.recording import Board
-from fedweave.deployment.registration import Roll
+from fedweave.deployment.roll import Roll
 from fedweave.deployment.spec import AppSpec
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Federation
@@ -74,7 +74,7 @@ class Coordinator:
 
     def _begin(self, ledger: Ledger) -> Session:
         """The state before round 0, of the founders that are there."""
-        replies = registration.founders(self.roll, self.spec, ledger)
+        replies = registration.founders(self.roll, ledger)
         if not replies:
             raise BadInput("no client has joined; messages.jsonl says why")
         session = registration.enrolled(self.spec, Session(), replies)
@@ -87,13 +87,13 @@ class Coordinator:
         stage, opens = self.spec.timeline.stage(session.round)
         if not opens or stage.handover is None:
             return session
-        replies = registration.describe(self.roll, self.spec, session, ledger)
+        replies = registration.describe(self.roll, session, ledger)
         start = registration.start(self.spec, stage.method, session.members, replies)
         return replace(session, server=stage.handover(session.server, start))
 
     def _admit(self, session: Session, ledger: Ledger, board: Board) -> Session:
         """Clients that were not there before join; the last round is evaluated first, without them."""
-        replies = registration.newcomers(self.roll, self.spec, session, ledger)
+        replies = registration.newcomers(self.roll, session, ledger)
         if not replies:
             return session
         session = self._evaluated(session, ledger, board)
@@ -142,7 +142,9 @@ class Coordinator:
                 "apart": not _same(view, mine),
             }  # fmt: skip
             apart = view if config["apart"] else {}
-            requests[identity] = Request("train", config, tensors.flatten(shared), mine, apart)
+            weight = self._weights(method, session)[place] if self.spec.secure and config["takes_part"] else 0.0
+            parts = tensors.flatten(shared), mine, apart
+            requests[identity] = Request("train", config, *parts, weight=float(weight))
         return requests
 
     def _config(self, session: Session, board: Board, place: int) -> dict[str, Any]:
@@ -178,14 +180,13 @@ class Coordinator:
         replies: Mapping[int, Reply | str],
     ) -> tuple[Tree, dict[str, Any]]:  # fmt: skip
         """The server's step on what has arrived and is accepted, and the numbers of the round."""
-        declared = self.spec.form("train", 0, session.round)
         here, uploads, losses = [], [], []
         for row, place in enumerate(chosen.tolist()):
             reply = replies.get(session.members[place], "offline")
-            if _acceptable(reply, declared):
+            if not isinstance(reply, str) and reply.config.get("sound"):
                 here.append(row)
-                uploads.append(tensors.unflatten(reply.upload))  # type: ignore[union-attr]
-                losses.append(torch.tensor(reply.config["loss"], dtype=self.spec.task.dtype))  # type: ignore[union-attr]
+                uploads.append(tensors.unflatten(reply.upload))
+                losses.append(torch.tensor(reply.config["loss"], dtype=self.spec.task.dtype))
         shared, own = downloads
         rows = torch.tensor(here, dtype=torch.int64)
         server, loss, accepted = session.server, float("nan"), []
@@ -214,9 +215,11 @@ class Coordinator:
         frozen = settings.freeze and session.round >= settings.join_round
         if not len(senders) or frozen:
             return session.server
-        sizes = session.sizes[senders]
-        weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-        return method.aggregate(session.server, senders, uploads, weights)
+        return method.aggregate(session.server, senders, uploads, self._weights(method, session)[senders])
+
+    def _weights(self, method: Method, session: Session) -> Tensor:
+        """Of each member's upload in a mean, [N]."""
+        return torch.ones_like(session.sizes) if method.training.uniform_mean else session.sizes
 
     def _close(self, session: Session, ledger: Ledger, board: Board) -> Session:
         """The scores of the last round, the files of results, and the models that nodes keep."""
@@ -235,14 +238,3 @@ class Coordinator:
 def _same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Whether two downloads have the same bits."""
     return [*a] == [*b] and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def _acceptable(reply: Reply | str, declared: Mapping[str, Any]) -> bool:
-    """Whether an upload may enter the round; what is not declared, or not finite at its client, may not."""
-    if isinstance(reply, str) or not reply.config.get("sound"):
-        return False
-    try:
-        tensors.check(tensors.form_of(reply.upload), declared, "upload")
-    except tensors.Undeclared:
-        return False
-    return True

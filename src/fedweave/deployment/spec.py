@@ -44,6 +44,7 @@ class AppSpec:
         relation: [2, R] the given client graph, or None.
         forms: what nodes send: "enrol" -> stage -> tensors, "train" -> list of {"from": round, "tensors": ...}.
         scaling: numbers by which features are scaled, for data that are prepared on a node.
+        secure: whether nodes mask their uploads, so that the server learns their mean only.
     """
 
     run: Run
@@ -54,6 +55,7 @@ class AppSpec:
     relation: tuple[tuple[int, ...], ...] | None
     forms: Mapping[str, Any]
     scaling: Mapping[str, Any]
+    secure: bool = False
 
     @property
     def seed(self) -> int:

@@ -1,15 +1,19 @@
 """Which runs can be a federation of real hosts, and why others cannot."""
 
+from typing import NoReturn
+
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.study.spec import Run
 
+POOLS = "one party trains on the rows of all clients"
+
 
 def obstacle(method: Method) -> str:
     """Why the server of `method` cannot do without clients' data; empty if it can."""
     if method.pools:
-        return "one party trains on the rows of all clients"
+        return POOLS
     if getattr(method, "gat_grad", "") == "simulated":
         return "the gradient that it counts as one number exists in a single process only; use client_grad"
     if method.control is not None:
@@ -33,6 +37,20 @@ def table() -> str:
     return "\n".join(["| method | on separate hosts | note |", "| --- | --- | --- |", *rows])
 
 
+def check_method(key: str, name: str) -> None:
+    """Refuse what no settings can make a federation of real hosts, before any data are read.
+
+    Raises:
+        BadInput: as `check`.
+    """
+    if METHODS[name].pools:
+        _refuse(key, name, POOLS)
+
+
+def _refuse(key: str, name: str, reason: str) -> NoReturn:
+    raise BadInput(f"runs.{key}: {name} cannot run on separate hosts: {reason}; choose another method")
+
+
 def check(run: Run, method: Method) -> None:
     """Refuse a run that cannot be a federation of real hosts.
 
@@ -41,7 +59,7 @@ def check(run: Run, method: Method) -> None:
     """
     here = f"runs.{run.key}"
     if reason := obstacle(method):
-        raise BadInput(f"{here}: {run.method} cannot run on separate hosts: {reason}; choose another method")
+        _refuse(run.key, run.method, reason)
     if run.task.attack is not None:
         raise BadInput(f"{here}: attack: {run.task.attack} simulates hostile clients; leave it out")
     if "code" in run.task.model:

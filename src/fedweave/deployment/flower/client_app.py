@@ -8,6 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
+from fedweave.deployment.flower.secure import mask_upload
 from fedweave.deployment.node import Node, open_node
 from fedweave.errors import BadInput
 
@@ -22,15 +23,24 @@ def client_app(path: Path) -> ClientApp:
         node = of_context(path, context.node_config)
         return Message(from_reply(node.answer(to_request(message.content))), reply_to=message)
 
-    app.train()(answer)
-    app.evaluate()(answer)
+    def train(message: Message, context: Context) -> Message:
+        spec = specification.read(path)
+        return mask_upload(spec, message, context, answer) if spec.secure else answer(message, context)
+
+    def evaluate(message: Message, context: Context) -> Message:
+        if to_request(message.content).config.get("takes_part"):  # its upload would leave as it is
+            raise BadInput("message: an upload is asked for by a message of another type than training; it refuses")
+        return answer(message, context)
+
+    app.train()(train)
+    app.evaluate()(evaluate)
     for kind in ("who", "enrol", "finish"):
-        app.query(kind)(answer)
+        app.query(kind)(evaluate)
     return app
 
 
 def of_context(path: Path, config: dict[str, Any]) -> Node:
-    """The node as its own configuration says: `spec`, `data` and `state`.
+    """The node as its own configuration says: `spec`, `data`, `state`, and `device`, which is "cpu" by default.
 
     Raises:
         BadInput: the node's owner has not agreed to this specification, or its files are missing.
@@ -41,7 +51,8 @@ def of_context(path: Path, config: dict[str, Any]) -> Node:
     spec = specification.read(path)
     check_agreed(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))
-    return open_node(spec, data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data, Path(str(config["state"])))
+    file = data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data
+    return open_node(spec, file, Path(str(config["state"])), str(config.get("device", "cpu")))
 
 
 def check_agreed(hash: str, agreed: str) -> None:

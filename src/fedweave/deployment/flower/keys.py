@@ -14,12 +14,15 @@ from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 
 YEARS = 2
+LOOPBACK = ("127.0.0.1", "localhost")  # by which the SuperLink's own programs reach it
 AUTHORITY, SERVER, SECRET = "ca.crt", "server.crt", "server.key"
 PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
 
 
 def make_server(folder: Path, hosts: Sequence[str]) -> None:
     """Write ca.crt, which every node gets, and server.crt and server.key for the names and addresses `hosts`.
+
+    The certificate also names loopback.
 
     The key of the authority is not kept: new certificates come from a new authority.
 
@@ -35,7 +38,8 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     root = _builder(name, name, authority).add_extension(x509.BasicConstraints(True, 0), True)
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     leaf = _builder(own, name, key).add_extension(x509.BasicConstraints(False, None), True)
-    leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_named, hosts)]), False)
+    names = dict.fromkeys([*hosts, *LOOPBACK])
+    leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_named, names)]), False)
     signed = [builder.sign(authority, hashes.SHA384()) for builder in (root, leaf)]
     write_atomic(folder / AUTHORITY, signed[0].public_bytes(PEM))
     _secret(folder / SECRET, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN))

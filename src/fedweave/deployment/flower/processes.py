@@ -7,13 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedweave.deployment import status
+from fedweave.deployment import roster, status
 from fedweave.deployment.flower import keys
 from fedweave.deployment.flower.fork_server import SOCKET
 from fedweave.errors import BadInput
@@ -128,28 +128,20 @@ class Host:
             raise BadInput(f"flwr {words[0]}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
         return done.stdout
 
-    def register(self, public: Sequence[Path]) -> None:
-        """Let nodes with these public keys connect.
+    def register(self, keys: Mapping[int, Path], roster: Path) -> None:
+        """Let nodes with these public keys connect, each as its client.
 
         Raises:
             BadInput: the SuperLink refused one.
         """
-        if not public:
+        if not keys:
             return
-        code = "import sys\nfrom flwr.cli.app import app\nfor key in sys.argv[2:]:\n" \
-               "    app(['supernode', 'register', key, sys.argv[1]], standalone_mode=False)\n"  # fmt: skip
-        command = [str(self.python), "-c", code, CONNECTION, *map(str, public)]
+        words = [*map(str, keys.values()), *(word for client in keys for word in ("--client", str(client)))]
+        command = [str(self.python), "-m", "fedweave.deployment", "register", *words, "--roster", str(roster),
+                   "--connection", CONNECTION]  # fmt: skip
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BadInput(f"flwr supernode register: {done.stderr.strip().splitlines()[-1:]}")
-
-    def registered(self, name: str) -> bool:
-        """Whether the node `name` has been registered with this SuperLink before, and notes that it is now."""
-        path = self.folder / "registered" / name
-        known = path.is_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        return known
+            raise BadInput(f"register: {' '.join(done.stderr.strip().splitlines()[-1:])}")
 
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
@@ -213,7 +205,7 @@ def local_federation(
 
     secrets = out / "keys"
     if not (secrets / keys.SERVER).is_file():
-        keys.make_server(secrets, ["127.0.0.1", "localhost"])
+        keys.make_server(secrets, keys.LOOPBACK)
     address = f"127.0.0.1:{free_port()}"
     host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
@@ -226,24 +218,34 @@ def local_federation(
             host.close()
 
 
-def add_nodes(host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str]) -> None:
-    """Register and start a SuperNode for each entry of `data`; its keys are made where there are none."""
+def add_nodes(
+    host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str], clients: Sequence[int] | None = None,
+    device: str = "cpu",
+) -> None:  # fmt: skip
+    """Register and start a SuperNode for each entry of `data`; its keys are made where there are none.
+
+    Args:
+        clients: to whom the keys belong; default: the numbers at the end of the names of `data`.
+        device: of their training.
+    """
     secrets = out / "keys"
     made = [
         secrets / path.stem if (secrets / path.stem).exists() else keys.make_node(secrets, path.stem) for path in data
     ]
-    new = [path for path in made if not host.registered(path.name)]
-    host.register([path.with_name(f"{path.name}.pub") for path in new])
+    owners = clients or [int(path.stem.rsplit("-", 1)[1]) for path in data]
+    public = {client: path.with_name(f"{path.name}.pub") for client, path in zip(owners, made, strict=True)}
+    host.register(public, secrets / roster.FILE)
     for path, key in zip(data, made, strict=True):
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
-        host.supernode(path.stem, key, config)
+        host.supernode(path.stem, key, {**config, "device": device})
 
 
 def launch(host: Host, app: Path, folder: Path, **config: Any) -> None:
-    """Start the run of an exported app; its server writes to `folder`."""
+    """Start the run of an exported app; its server writes to `folder`, and knows the nodes of this federation."""
     (folder / status.STATUS).unlink(missing_ok=True)
-    values = {"folder": str(folder.resolve()), **config}
+    known = host.certificate.with_name(roster.FILE)
+    values = {"folder": str(folder.resolve()), "roster": str(known.resolve()), **config}
     words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     host.flwr("run", str(app.resolve()), CONNECTION, "--run-config", words)
 

@@ -38,28 +38,33 @@ def to_request(content: RecordDict) -> Request:
     """The inverse of `to_content`."""
     config = dict(content.config_records[CONFIG])
     parts = {name: to_tensors(record) for name, record in content.array_records.items()}
-    return Request(config.pop("kind"), config, **parts)
+    shared, own, evaluated = (parts.get(name, {}) for name in ("shared", "own", "evaluated"))
+    return Request(config.pop("kind"), config, shared, own, evaluated)
 
 
 def message_type(request: Request) -> str:
-    """Flower's name for a request: training, evaluation or a query."""
+    """Flower's name for a request: training, evaluation or a query. What sends no upload is no training."""
     if request.kind != "train":
         return f"{MessageType.QUERY}.{request.kind}"
-    return MessageType.TRAIN if request.config["train"] else MessageType.EVALUATE
+    return MessageType.TRAIN if request.config["takes_part"] else MessageType.EVALUATE
 
 
-def to_reply(message: Message, sent: int) -> Reply:
+def to_reply(message: Message, sent: int, most: int) -> Reply:
     """The reply that a message holds; `sent` bytes went to the node.
 
     Raises:
         KeyError: it holds records that no reply has.
+        ValueError: it has more than `most` bytes.
     """
     content = message.content
     unknown = {*content} - {CONFIG, UPLOAD}
     if unknown:
-        raise KeyError(f"records {', '.join(sorted(unknown))}")
+        raise KeyError(f"records {', '.join(sorted(unknown))[:80]}")
+    size = nbytes(content)
+    if size > most:
+        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {most}")
     upload = to_tensors(content.array_records[UPLOAD]) if UPLOAD in content else {}
-    return Reply(dict(content.config_records[CONFIG]), upload, (sent, nbytes(content)))
+    return Reply(dict(content.config_records[CONFIG]), upload, (sent, size))
 
 
 def from_reply(reply: Reply) -> RecordDict:

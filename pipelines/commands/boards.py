@@ -1,0 +1,95 @@
+"""Boards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
+
+python -m fedweave.pipelines.commands.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, then
+rewrite the pages
+python -m fedweave.pipelines.commands.boards             rewrite the pages
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.files import read_table, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import stage
+
+FOLDER = Path("docs/boards")
+PAGES = (Path("docs/zoo.md"),)
+BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
+FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
+COLUMNS = {
+    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pre": "as received",
+    "post": "after training", "worst10": "worst 10 %", "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT",
+    "gain": "gain / loss", "mib": "MiB",
+}  # fmt: skip
+AGAIN = "git restore brings it back"
+OUTCOMES = ("vs_local", "vs_fedavg_ft", "mark")  # empty where no test was possible
+
+
+def main(*studies: str) -> None:
+    """Take the boards of `studies` into docs/boards and rewrite the pages that show boards.
+
+    Raises:
+        BadInput: a study without results.
+    """
+    for study in studies:
+        take(study)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            write_atomic(page, new)
+
+
+def take(study: str) -> None:
+    """Copy the board of `study`, and its controls, with six digits.
+
+    Raises:
+        BadInput: the study has no leaderboard.
+    """
+    for ending, name in FILES.items():
+        source = paths.RESULTS / study / name
+        if not source.is_file():
+            raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
+        rows = pd.read_csv(source, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(OUTCOMES, str))
+        target = FOLDER / f"{study}{ending}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+
+
+def filled(page: str) -> str:
+    """The text of a page with the boards of today in its blocks."""
+    return BLOCK.sub(lambda match: match[1] + board(match[2], match[3]) + match[4], page)
+
+
+def board(study: str, task: str) -> str:
+    """The board of a task as Markdown: methods, best first, then controls.
+
+    Raises:
+        BadInput: nobody has taken the board of `study`, or it has no such task.
+    """
+    rows, rules = (_rows(FOLDER / f"{study}{ending}", task) for ending in FILES)
+    cells = [*results.leaderboard_rows(rows), *results.control_rows(rules)]
+    return "".join(map(_line, [COLUMNS, dict.fromkeys(COLUMNS, "--:") | {"method": "---"}, *cells]))
+
+
+def _rows(source: Path, task: str) -> pd.DataFrame:
+    if not source.is_file():
+        raise BadInput(f"{source}: not there; take it with: python -m fedweave.pipelines.commands.boards STUDY")
+    rows = read_table(source, ("dataset", "setting", "mean"), AGAIN)
+    rows = rows.assign(**{key: rows[key].fillna("") for key in OUTCOMES if key in rows})
+    named = rows["task"] if "task" in rows else rows["dataset"]
+    if task not in named.to_numpy():
+        raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(named)))}")
+    return rows[named == task]
+
+
+def _line(cells: Mapping[str, str]) -> str:
+    return f"| {' | '.join(cells.get(key, '') for key in COLUMNS)} |\n"
+
+
+if __name__ == "__main__":
+    stage(main)

@@ -1,0 +1,205 @@
+"""Secure aggregation by Flower's SecAgg+ (Bell et al. 2020): the server learns the mean of uploads, and no upload.
+
+Nodes run Flower's own mod, and the server its workflow, stage by stage. Each pair of nodes shares a mask that cancels
+in the sum; shares of the keys let the others remove the masks of a node that is lost while it trains.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Parameters,
+    Status,
+    bytes_to_ndarray,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+
+from fedweave.deployment.flower import records
+from fedweave.deployment.inspection import reply_form
+from fedweave.deployment.messages import Reply, Request
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    from fedweave.deployment.flower.channel import FlowerChannel
+    from fedweave.deployment.spec import AppSpec
+
+RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
+THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed
+SHARES = 2048  # bytes of keys and shares of one other node
+HALTED = "secure aggregation: too few nodes stayed to remove the masks"
+
+
+class _Means(FedAvg):
+    """What the workflow asks of a strategy: whom to send to, and where the mean goes."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        super().__init__()
+        self.proxies = [_Proxy(node) for node in nodes]
+        self.results: list[tuple[Any, FitRes]] = []
+
+    def configure_fit(self, *_: Any, **__: Any) -> list[tuple[Any, FitIns]]:
+        """All nodes; the content of their messages is put in later."""
+        return [(proxy, FitIns(Parameters([], ""), {})) for proxy in self.proxies]
+
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
+        """Take the mean, which every result has."""
+        del server_round, failures
+        self.results = list(results)
+        return None, {}
+
+
+@dataclass(frozen=True)
+class _Proxy:
+    node_id: int
+
+
+@dataclass
+class _Exchange:
+    """The grid of the workflow: counts bytes by node, and leaves out what does not fit.
+
+    Attributes:
+        channel: that delivers.
+        requests: by node.
+        shapes: of the tensors of an upload, in the order of their names.
+        bytes: node -> (sent, received) so far.
+        numbers: node -> the numbers of its reply.
+        reasons: node -> why it is left out.
+    """
+
+    channel: "FlowerChannel"
+    requests: Mapping[int, Request]
+    shapes: list[tuple[int, ...]]
+    bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    numbers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
+        """The answers that fit."""
+        del timeout
+        good = []
+        sizes = {message.metadata.dst_node_id: records.nbytes(message.content) for message in messages}
+        for node, answer in self.channel.deliver(messages).items():
+            down, up = self.bytes.get(node, (0, 0))
+            size = 0 if isinstance(answer, str) else records.nbytes(answer.content)
+            self.bytes[node] = down + sizes[node], up + size
+            reason = answer if isinstance(answer, str) else self._wrong(node, answer.content, size)
+            if reason:
+                self.reasons.setdefault(node, reason)
+            elif not isinstance(answer, str):
+                good.append(answer)
+        return good
+
+    def _wrong(self, node: int, content: RecordDict, size: int) -> str:
+        """Why the answer of a node is left out; empty if it fits."""
+        # A masked number has eight bytes, a tensor of the smallest declared type one.
+        most = 8 * self.requests[node].most_bytes + SHARES * len(self.requests)
+        if size > most:
+            return f"a reply of {size} bytes, but at most {most} are declared"
+        if content.array_records and any(len(record) for record in content.array_records.values()):
+            return "a reply with tensors that are not masked"
+        keys = content.config_records.get(RECORD_KEY_CONFIGS, ConfigRecord({}))
+        if Key.MASKED_PARAMETERS in keys:
+            arrays = [bytes_to_ndarray(part) for part in keys[Key.MASKED_PARAMETERS]]
+            if [array.shape for array in arrays] != [(1,), *self.shapes]:
+                return "a masked upload of other shapes than are declared"
+            if any(array.dtype.kind not in "iu" for array in arrays):
+                return "a masked upload that holds no whole numbers"
+            self.numbers[node] = dict(content.config_records.get(records.CONFIG, {}))
+        return ""
+
+
+def mean(
+    channel: "FlowerChannel", requests: Mapping[int, Request], contents: Mapping[int, RecordDict]
+) -> dict[int, Reply | str]:
+    """Node -> its numbers, with the weighted mean of the uploads of all nodes that stayed as its upload."""
+    form = next(iter(requests.values())).form
+    names = sorted(form)
+    grid = _Exchange(channel, requests, [tuple(form[name][0]) for name in names])
+    strategy = _Means([*requests])
+    try:
+        complete = _run(grid, strategy, channel.context, {node: contents[node] for node in requests})
+    except (KeyError, ValueError, TypeError, IndexError) as error:  # what a node may send to a stage of the workflow
+        complete, grid.reasons = False, {**dict.fromkeys(requests, f"secure aggregation: {error}"), **grid.reasons}
+    average: dict[str, torch.Tensor] = {}
+    if complete and strategy.results:
+        arrays = parameters_to_ndarrays(strategy.results[0][1].parameters)
+        kinds = [getattr(torch, form[name][1]) for name in names]
+        average = {
+            name: torch.from_numpy(np.array(array)).to(kind)
+            for name, array, kind in zip(names, arrays, kinds, strict=True)
+        }
+    senders = {proxy.node_id for proxy, _ in strategy.results}
+    return {node: _reply(grid, node, average if node in senders else {}) for node in requests}
+
+
+def _reply(grid: _Exchange, node: int, average: Mapping[str, torch.Tensor]) -> Reply | str:
+    if node not in grid.numbers:
+        return grid.reasons.get(node, HALTED)
+    reply = Reply(grid.numbers[node], dict(average), grid.bytes[node])
+    if average:
+        return reply
+    return replace(reply, config={**reply.config, "sound": False}, refused=HALTED)
+
+
+def _run(grid: _Exchange, strategy: _Means, context: Context, contents: dict[int, RecordDict]) -> bool:
+    """The four stages; whether all were completed."""
+    request = next(iter(grid.requests.values()))
+    largest = max(request.weight for request in grid.requests.values())
+    workflow = SecAggPlusWorkflow(1.0, THRESHOLD, max_weight=largest, clipping_range=RANGE)
+    legacy, state = LegacyContext(context, strategy=strategy), WorkflowState()
+    numbers = {WorkflowKey.CURRENT_ROUND: int(request.config["round"])}
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord(numbers)
+    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(Parameters([], ""), True)
+    if not workflow.setup_stage(grid, legacy, state):
+        return False
+    state.nid_to_fitins = contents
+    stages: tuple[Callable[..., bool], ...] = (
+        workflow.share_keys_stage, workflow.collect_masked_vectors_stage, workflow.unmask_stage,
+    )  # fmt: skip
+    return all(stage(grid, legacy, state) for stage in stages)
+
+
+def mask_upload(
+    spec: "AppSpec", message: Message, context: Context, answer: Callable[[Message, Context], Message]
+) -> Message:
+    """A node's answer to a message of training: Flower's mod masks the upload before it leaves.
+
+    Raises:
+        BadInput: an upload that is not finite at the client, or has a number outside of ±`RANGE`.
+    """
+
+    def unmasked(message: Message, context: Context) -> Message:
+        done = answer(message, context)
+        numbers = done.content.config_records[records.CONFIG]
+        if not numbers["sound"]:
+            raise BadInput("the upload is not finite, so that it is not sent")
+        form = reply_form(spec, records.to_request(message.content))
+        upload = {name: array.numpy() for name, array in done.content.array_records[records.UPLOAD].items()}
+        largest = max(float(np.abs(array).max(initial=0.0)) for array in upload.values())
+        if largest > RANGE:
+            raise BadInput(f"the upload has a number of size {largest:.3g}, but secure aggregation carries ±{RANGE:g}")
+        weight = 1 if spec.method.training.uniform_mean else numbers["rows/train"]
+        arrays = ndarrays_to_parameters([upload[name] for name in sorted(form)])
+        result = FitRes(Status(Code.OK, ""), arrays, int(weight), {})
+        content = compat.fitres_to_recorddict(result, False)
+        content.config_records[records.CONFIG] = numbers
+        return Message(content, reply_to=message)
+
+    return secaggplus_mod(message, context, unmasked)

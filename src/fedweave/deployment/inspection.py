@@ -1,0 +1,82 @@
+"""What the server accepts of a reply, checked before anything of it is stored or enters its state.
+
+The limits follow from the specification alone, so that privacy, robust rules or other settings do not change them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedweave.deployment import tensors
+from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.spec import AppSpec
+
+ROWS = ("rows/train", "rows/val", "rows/test")
+SCORES = ("pre/val", "pre/test", "post/val", "post/test")
+RULES = ("control/Majority class", "control/Last value", "control/Training mean")
+MOST_ROWS = 2**53  # beyond it, float64 does not count
+HEAD, PER_TENSOR = 8192, 1024  # bytes of a message beside its numbers: names, types, shapes, headers
+
+
+def reply_form(spec: AppSpec, request: Request) -> dict[str, Any]:
+    """Name -> [shape, type] of the tensors that the reply to `request` may hold."""
+    if request.kind == "enrol":
+        return spec.form("enrol", int(request.config["stage"]), 0)
+    if request.kind == "train" and request.config["takes_part"]:
+        return spec.form("train", 0, int(request.config["round"]))
+    return {}
+
+
+def most_bytes(form: Mapping[str, Any]) -> int:
+    """The most bytes of a message with the tensors of `form`."""
+    return HEAD + tensors.nbytes(form) + sum(PER_TENSOR + len(name.encode()) for name in form)
+
+
+def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -> Reply | str:
+    """The reply, or why it is refused; without its upload where only that is refused.
+
+    Args:
+        client: identity of the client that the node has; None while it is not known.
+    """
+    if wrong := _numbers(request, reply.config):
+        return f"a reply is refused: {wrong}"
+    if client is not None and reply.config["client"] != client:
+        return f"a reply is refused: it is client {reply.config['client']}'s, but the node is client {client}'s"
+    form = reply_form(spec, request) if reply.config.get("sound", True) else {}
+    try:
+        tensors.check(tensors.form_of(reply.upload), form, "upload")
+    except tensors.Undeclared as error:
+        empty = replace(reply, upload={}, refused=f"{error}")
+        return replace(empty, config={**reply.config, "sound": False}) if request.kind == "train" else f"{error}"
+    return reply
+
+
+def _numbers(request: Request, config: Mapping[str, Any]) -> str:
+    """What is wrong with the numbers of a reply; empty if nothing is."""
+    counts = {"client", *ROWS}
+    for name in sorted({*config} | counts):
+        value = config.get(name)
+        if name in counts:
+            if type(value) is not int or not (name == ROWS[0]) <= value < MOST_ROWS:  # something to learn from
+                return f"{name!r} must be a count"
+        elif name not in _names(request):
+            return f"{name[:40]!r} is no number of this message"
+        elif name in ("sound", "kept"):
+            if type(value) is not bool:
+                return f"{name!r} must be true or false"
+        elif type(value) not in (int, float):
+            return f"{name!r} must be a number"
+    if config.get("sound") and not math.isfinite(config.get("loss", math.nan)):
+        return "'loss' must be finite"
+    return ""
+
+
+def _names(request: Request) -> tuple[str, ...]:
+    """The numbers of a reply beside identity and rows."""
+    if request.kind == "train":
+        return (
+            *(SCORES if request.config["evaluate"] else ()),
+            *(("loss", "sound") if request.config["train"] else ()),
+        )
+    return {"enrol": RULES, "finish": ("kept",)}.get(request.kind, ())

@@ -1,0 +1,108 @@
+"""`fedweave federate`: what it writes, what it says, and what it refuses before any work."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave import data
+from fedweave.deployment import client_data, spec
+from fedweave.deployment.__main__ import main as hosts_main
+from fedweave.errors import BadInput
+from fedweave.pipelines.commands import federate
+from fedweave.pipelines.commands.main import app
+from fedweave.pipelines.commands.studies import dump
+from tests.servers import DIGITS
+
+PARAMS = {
+    "study": "small",
+    "about": "",
+    "seeds": [0, 1],
+    "datasets": ["digits"],
+    "tasks": {"digits": {**DIGITS, "model": {"name": "mlp", "hidden": [4]}}},
+    "runs": {
+        "digits-fedavg": {"task": "digits", "method": "fedavg"},
+        "digits-central": {"task": "digits", "method": "central"},
+    },
+    "methods": {"fedavg": {}, "central": {}},
+    "tune": {"trials": 0, "seeds": [1000]},
+    "ablate": {},
+}
+EXPORT = ["export", "digits-fedavg", "--to", "app"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with params.yaml, whose data are dealt."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "params.yaml").write_text(dump(PARAMS))
+    digits = data.load("digits", folder / "raw")
+    data.save_dataset(folder / "data" / "features" / "digits", digits)
+    dealt = data.partition(digits, **DIGITS["partition"])
+    data.save_partition(folder / "data" / "partitions" / "digits" / "partition.npz", dealt)
+    return folder
+
+
+@pytest.fixture
+def said(project, monkeypatch):
+    """Runs `fedweave federate WORDS` in the project; what it prints, or the line of its error."""
+    monkeypatch.chdir(project)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, ["federate", *words], env={"COLUMNS": "200"})
+        if isinstance(done.exception, BadInput):
+            return str(done.exception)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.output
+
+    return run
+
+
+def test_an_app_and_the_files_of_its_clients(said, project, capsys):
+    """The seed is the one that was asked for; a second export replaces both folders."""
+    for _ in range(2):
+        text = said(*EXPORT, "--data", "app-data", "--seed", "1")
+    made = spec.read(project / "app" / "fedweave_app" / "spec.json")
+    assert f"app: fedavg on digits, 10 clients, specification {made.hash}" in text
+    assert made.seed == 1
+    assert {file.name for file in (project / "app-data").iterdir()} == {f"client-{i}.pt" for i in range(10)}
+    assert client_data.read(project / "app-data" / "client-3.pt").client == 3
+    assert hosts_main(["show", str(project / "app")]) == 0
+    assert made.hash in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["export", "--help"], ["simulate", "--help"]], ids=["none", "export", "simulate"]
+)
+def test_help(words, said):
+    text = said(*words)
+    assert "Usage" in text
+    assert "Example: fedweave federate" in text if words else {"export", "simulate"} <= {*text.split()}
+
+
+BAD = {
+    "run": (["export", "digits-fedvag", "--to", "x"], "runs: 'digits-fedvag' is unknown; did you mean 'digits-fedavg'"),
+    "method": (["export", "digits-central", "--to", "x"], "runs.digits-central: central cannot run on separate hosts"),
+    "folder": (["export", "digits-fedavg", "--to", "data"], "data holds something else; choose an empty folder"),
+    "file": (["export", "digits-fedavg", "--to", "params.yaml"], "params.yaml holds something else"),
+    "inside": ([*EXPORT[:3], "x", "--data", "x/data"], "x/data is inside of the app, which all hosts get"),
+    "other": ([*EXPORT[:3], "x", "--data", "data"], "data holds something else; choose an empty folder for the data"),
+    "seed": ([*EXPORT[:3], "x", "--seed", "7"], "seed: 7 is none of the run's: 0, 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(case, said, project):
+    words, line = BAD[case]
+    text = said(*words)
+    assert line in text
+    assert "\n" not in text
+    assert not [*(project / "x").rglob("*")]
+
+
+def test_simulate_without_an_app_or_without_flower(said, monkeypatch):
+    assert "none/fedweave_app/spec.json: no specification of a federation" in said("simulate", "none")
+    monkeypatch.setattr(federate, "find_spec", lambda name: None)
+    monkeypatch.setattr(federate, "ENVIRONMENT", Path("absent/python"))
+    said(*EXPORT[:3], "other")
+    assert "absent/python: not there; Flower has an environment of its own: make flower" in said("simulate", "other")

@@ -1,0 +1,178 @@
+"""The roster of keys: which client a node is, and that replies hold nothing else than what is declared."""
+
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hosts import Hosts, planned, rows_of
+
+from fedweave.deployment import inspection
+from fedweave.deployment.__main__ import main
+from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.roll import Roll
+from fedweave.deployment.roster import Entry, Roster, fingerprint
+from fedweave.errors import BadInput
+
+NODES = {900: 0, 899: 1, 898: 2}  # node -> client, as `Hosts.calls` has them
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return rows_of()
+
+
+def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
+    """Its owner started it with the file of another client, and starts it again with its own."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    roster, said, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
+    calls.nodes_[898] = hosts.node(0)
+    roll = Roll(hosts.spec, calls, roster.clients, say=said.append)
+    ledger = hosts.ledger()
+    for round in (0, 0, 1):
+        assert {*roll.refresh(round, ledger)} == {0, 1}
+    assert len(calls.sent) == 4  # once in each round
+    assert len(said) == 1
+    calls.offline = {898}
+    roll.refresh(1, ledger)
+    calls.offline, calls.nodes_[898] = set(), hosts.node(2)
+    assert {*roll.refresh(1, ledger)} == {0, 1, 2}
+
+
+def written(path, owners) -> Roster:
+    """A roster of the nodes `owners`."""
+    roster = Roster(path)
+    with roster.changing() as entries:
+        entries |= {client: Entry(client, f"SHA256:{client}", node) for node, client in owners.items()}
+    return roster
+
+
+def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(rows, tmp_path):
+    """The key of node 899 is client 2's, that of node 898 nobody's; then the server's owner corrects the roster."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    roster, said, calls = written(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
+    settings = {"owners": roster.clients, "say": said.append}
+    with pytest.raises(BadInput, match="only 1 of 3 clients"):
+        hosts.run(calls, **settings)
+    assert "node 899 is left out: it says that it is client 1, but its key is that of client 2" in said
+    assert "node 898 is left out: its key is in no row of the roster; register it to let it in" in said
+    assert 898 not in {node for node, _, _ in calls.sent}
+    assert {line["client"] for line in hosts.ledger().lines() if "error" not in line} == {0}
+    written(tmp_path / "roster.json", NODES)
+    assert hosts.run(hosts.calls(), **settings).members == (0, 1, 2)
+
+
+@pytest.mark.acceptance
+def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
+    """Client 1's old node is refused, and its new one goes on from the state on its disk."""
+    hosts = Hosts(tmp_path, planned("fedrep", rows))
+    roster = written(tmp_path / "roster.json", NODES)
+    hosts.run(until=1, owners=roster.clients)
+    written(tmp_path / "roster.json", {950: 1})
+    calls = hosts.calls()
+    calls.nodes_[950] = hosts.node(1)
+    history = hosts.run(calls, owners=roster.clients).history
+    assert not history.dropped
+    assert history.ledger[1].train_loss == hosts.simulation().ledger[1].train_loss
+    assert 899 not in {node for node, _, _ in calls.sent}
+
+
+HOSTILE = {
+    "loss": ("train", {"loss": "high"}),
+    "infinite": ("train", {"loss": float("inf")}),
+    "scores": ("train", {"pre/test": [0.5]}),
+    "names": ("train", {"x" * 10**6: 1.0}),
+    "identity": ("train", {"client": 0}),
+    "rows": ("enrol", {"rows/train": -5}),
+    "rule": ("enrol", {"control/mine": 1.0}),
+    "text": ("who", {"client": "zero"}),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(rows, tmp_path_factory):
+    """A federation that is over, and its messages by kind."""
+    hosts = Hosts(tmp_path_factory.mktemp("honest"), planned("fedavg", rows))
+    calls = hosts.calls()
+    hosts.run(calls)
+    return hosts.spec, {request.kind: (request, reply) for node, request, reply in calls.sent if node == 899}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_numbers_that_no_node_sends_are_refused(case, honest):
+    spec, sent = honest
+    kind, numbers = HOSTILE[case]
+    request, reply = sent[kind]
+    assert inspection.inspect(spec, request, reply, 1) is reply
+    wrong = inspection.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
+    assert isinstance(wrong, str)
+    assert len(wrong) < 200
+
+
+def hostile(request: Request, reply: Reply, upload: bool) -> Reply:
+    """An upload of another shape, or a loss that is no number."""
+    if not reply.upload:
+        return reply
+    if not upload:
+        return replace(reply, config={**reply.config, "loss": "high"})
+    name, value = next(iter(reply.upload.items()))
+    return replace(reply, upload={**reply.upload, name: torch.zeros(2, *value.shape)})
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"privacy": {"clip": 1.0, "noise": 0.5}},
+        pytest.param({"robust": {"rule": "clip"}}, marks=pytest.mark.acceptance),
+        pytest.param({"privacy": {"clip": 1.0, "noise": 0.0}}, marks=pytest.mark.acceptance),
+    ],
+    ids=["noise", "robust", "clipping"],
+)
+def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(train, rows, tmp_path):
+    """The limit follows from the declared tensors; nothing of a refused upload is stored, and the server goes on."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows, **train))
+    calls = hosts.calls()
+    calls.change = lambda node, request, reply: hostile(request, reply, node == 899) if node != 900 else reply
+    history = hosts.run(calls).history
+    assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert np.isfinite([row[:2] for row in history.scores["pre/test"]]).all()  # only its upload is refused
+    refused = [line for line in hosts.ledger().lines() if "error" in line]
+    assert [(line["client"], line.get("tensors", {})) for line in refused] == [(1, {}), (2, {})] * 2
+    assert "is declared" in refused[0]["error"]
+    assert "'loss' must be a number" in refused[1]["error"]
+    asked = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
+    form = hosts.spec.forms["train"][0]["tensors"]
+    assert {request.most_bytes for request in asked} == {inspection.most_bytes(form)}
+    assert inspection.most_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
+
+
+def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):
+    pytest.importorskip("cryptography")
+    assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
+    public = tmp_path / "ann.pub"
+    assert fingerprint(public) in capsys.readouterr().out
+    try:
+        said = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
+        assert fingerprint(public) in said
+    except FileNotFoundError:
+        assert fingerprint(public).startswith("SHA256:")
+    with pytest.raises(BadInput, match="no public key"):
+        fingerprint(tmp_path / "ann")
+
+
+def test_rosters_that_cannot_be_meant(tmp_path, capsys):
+    """A file that is missing or damaged, keys without a client, a client without a key."""
+    path = tmp_path / "roster.json"
+    with pytest.raises(BadInput, match=r"not found, so that no node is known; register the keys"):
+        Roster(path).clients()
+    path.write_text('{"version": 1, "nodes": [{"client": "a"}]}')
+    with pytest.raises(BadInput, match=r"roster\.json: no roster"):
+        Roster(path).clients()
+    path.unlink()
+    for words in (["register", "a.pub", "--client", "1", "--client", "2"], ["register", "a.pub", "--client", "-1"],
+                  ["register", "a.pub", "--client", "1"], ["unregister", "--client", "3"]):  # fmt: skip
+        assert main([*words, "--roster", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("error: ") for line in lines)
