@@ -1,6 +1,7 @@
 """Growth of time and memory with clients, participation and model: `python -m benchmarks.growth [PART]`.
 
-PART is memory, clients, participation or model.
+PART is memory, clients, participation or model, or scale for five methods with up to 10,000 clients
+(`benchmarks.scale`), which takes an hour.
 
 Every line is a process of its own, so that the peak memory (resident, torch and data included) is its own: the median
 of three rounds of FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32 (128,832
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import scale
 from benchmarks.contestant import ours, timed
 from benchmarks.workloads import Workload, images
 from fedweave.federation.executors import Batched, Executor, Loop, describe
@@ -76,7 +78,10 @@ def measure(case: Case) -> None:
 
 
 def main(*parts: str) -> None:
-    """Measure the lines of `parts`, by default of all."""
+    """Measure the lines of `parts`, by default of all but scale."""
+    if parts[:1] == ("scale",):
+        scale.main(*parts[1:])
+        return
     for case in cases():
         if not parts or case.part in parts:
             child = multiprocessing.get_context("spawn").Process(target=measure, args=(case,))

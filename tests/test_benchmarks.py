@@ -17,12 +17,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import contestant, growth, limits, peers, raw, shares
+from benchmarks import contestant, growth, limits, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
+from fedweave.tensors.storage import temporary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -196,3 +197,19 @@ def test_shares_of_evaluation_are_counts_of_passes(capsys: pytest.CaptureFixture
     limits.evaluation()
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Cora"))
     assert f"{200 / 17:.1f} %" in line
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedaghn"])
+def test_growth_with_clients(method: str) -> None:
+    """A line of many clients runs as it is described: three rounds, tables in files, and one evaluation."""
+    line = scale.Line("mlp", method, 12)
+    work, executor, participation = scale.workload(line)
+    assert participation == 1.0
+    with temporary() as files:
+        usual, last = scale.timed(line, work, executor, participation, files)
+        assert [*files.folder.glob("*.npy")]
+    assert 0 < usual
+    assert 0 < last
+    assert [*scale.lines("fedamp")] == [
+        scale.Line(model, "fedamp", n) for model in ("cnn", "mlp") for n in scale.CLIENTS
+    ]

@@ -46,7 +46,7 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         used = plugins.loaded()
         (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
         predictor = packing.unpack(Path(folder))
-        client, seed = predictor.names[0], min(run.seeds)
+        client, seed = predictor.available[0], min(run.seeds)
         answer = predictor.outputs(example, client, seed)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(

@@ -66,9 +66,9 @@ class Personalized(PythonModel):
         """
         parameters = params or {}
         client, seed = str(parameters.get("client", "")), int(parameters.get("seed", FIRST))
-        names = self._predictor.names
+        names, first = self._predictor.names, self._predictor.available[0]
         if not client:
-            raise Refused(f"client: missing; give its name or number as a parameter; the first is {names[0]!r}")
+            raise Refused(f"client: missing; give its name or number as a parameter; the first is {first!r}")
         if client not in names and client.isdecimal() and int(client) < len(names):
             client = names[int(client)]
         try:

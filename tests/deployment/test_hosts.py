@@ -55,6 +55,16 @@ def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
     assert same(hosts.run().history, hosts.simulation())
 
 
+@pytest.mark.parametrize("method", [pytest.param("fedaghn"), pytest.param("fedper", marks=pytest.mark.acceptance)])
+def test_a_sample_is_evaluated_as_in_the_simulation(method, rows, tmp_path):
+    """Only the sampled clients score, and of the others only participants are asked for anything."""
+    train = {"participation": 2, "rounds": 3}
+    hosts = Hosts(tmp_path, planned(METHODS[method](), rows, evaluate={"clients": 2, "models": True}, **train))
+    history = hosts.run().history
+    assert same(history, hosts.simulation())
+    assert {len(values) for values in history.scores["pre/test"]} == {2}
+
+
 @pytest.mark.parametrize("name", marked(GRAPHS))
 def test_clients_with_graphs_have_the_bits_of_the_simulation(name, tmp_path):
     hosts = Hosts(tmp_path, planned(METHODS[name](**GRAPHS[name]), graphs_of()))

@@ -34,6 +34,12 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("runs/digits-ditto/set", {"train.lrr": 1}, ["train.lrr", "did you mean 'lr'"]),
     ("runs/digits-ditto/set", {"train.lr": "fast"}, ["train.lr", "'fast'"]),
     ("runs/digits-ditto/set", {"lam": {"a": 1}}, ["lam", "number"]),
+    ("runs/digits-ditto/set", {"evaluate.clients": -1}, ["evaluate.clients", "-1", "at least 0"]),
+    (
+        "ablate",
+        {"x": {"run": "digits-ditto", "variants": {"few": {"evaluate.clients": 2}}}},
+        ["ablate.x.few", "evaluate.clients: 2", "same clients", "tasks.digits.evaluate"],
+    ),
     ("methods", ["ditto"], ["methods", "dict"]),
     ("methods", {"dito": {}}, ["methods", "did you mean 'ditto'"]),
     ("methods/ditto", 3, ["methods.ditto", "3", "mapping"]),

@@ -79,9 +79,9 @@ class Comparison:
         seeds = len(run.seeds)
         where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
         plural = "" if seeds == 1 else "s"
-        return (
-            f"Comparison of {len(self.methods)} methods on {where}: {len(self.clients)} clients, {seeds} seed{plural}"
-        )
+        whole = "" if len(run.evaluated) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(run.evaluated)}{whole} clients"
+        return f"Comparison of {len(self.methods)} methods on {where}: {clients}, {seeds} seed{plural}"
 
     def _repr_html_(self) -> str:
         rules = self.controls().rename(columns={"control": "method"})
@@ -190,7 +190,7 @@ class Comparison:
         return self[(max if runs[0].higher_is_better else min)(scores, key=lambda name: scores[name])]
 
     def scores(self) -> pd.DataFrame:
-        """Test score of every client (rows) by method (columns), averaged over seeds."""
+        """Test score of every evaluated client (rows) by method (columns), averaged over seeds."""
         return pd.DataFrame({name: self[name].scores for name in self.leaderboard()["method"]})
 
     def majority(self) -> float | None:
@@ -200,7 +200,7 @@ class Comparison:
         """
         run = self.study.runs[0]
         values = of_task(self.study.folder, run.task).get("majority")
-        return None if values is None else float(np.mean(values))
+        return None if values is None else float(np.mean(np.asarray(values)[run.evaluated]))
 
     def test(self, method: str, other: str) -> Test:
         """Is one method better than another? For many pairs use the corrected tests of `report`.

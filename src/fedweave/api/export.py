@@ -17,10 +17,9 @@ from torch.utils import _pytree as pytree
 from fedweave.api import folder as results_folder
 from fedweave.api import packing, portable
 from fedweave.api.prediction import Predictor
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput
 from fedweave.files import check_writable, write_atomic
 from fedweave.runs.serving import Deployed
-from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 if TYPE_CHECKING:
@@ -66,12 +65,11 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
     Raises:
         BadInput: an unknown client or seed, or a folder that holds something else.
     """
-    name = choose(str(client), predictor.names, "client")
-    seed = predictor.models.chosen(seed)
+    place = predictor.position(client)
+    name, seed = predictor.names[place], predictor.models.chosen(seed)
     if target.exists() and any(target.iterdir()) and not (target / portable.ABOUT).is_file():
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
-    place = predictor.names.index(name)
-    model = trees.at(predictor.models.models[seed], place)
+    model = predictor.models.model(seed, place)
     weights, spec = flat(model)
     about = {**_inputs(predictor, place), "client": name, "position": place, "seed": seed}
     program = _program(predictor, spec, weights, place, about)
@@ -159,7 +157,7 @@ def run_weights(folder: Path) -> Any:
     """A function of inputs [M, ...] where there is no program: the model, by the code of fedweave."""
     about = json.loads((folder / portable.ABOUT).read_text(encoding="utf-8"))
     models = packing.unpack(folder / RUN).models
-    stored, spec = flat(trees.at(models.models[about["seed"]], about["position"]))
+    stored, spec = flat(models.model(about["seed"], about["position"]))
     weights = load_file(folder / portable.WEIGHTS)
     tree = pytree.tree_unflatten([weights[name] for name in stored], spec)
 

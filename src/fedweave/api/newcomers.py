@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from fedweave import data, results
 from fedweave.api import arrays, graphs, rows
@@ -16,6 +17,7 @@ from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
+from fedweave.federation.federation import Federation as Clients
 from fedweave.federation.records import State
 from fedweave.files import load_tensors, save_tensors
 from fedweave.runs import archive, repetition, serving
@@ -55,9 +57,8 @@ def store(folder: Path, seed: int, state: State) -> None:
     from fedweave.runs.assembly import to_cpu
     from fedweave.tensors import trees
 
-    content = to_cpu(tuple(state))
-    if trees.nbytes(content[1]) + trees.nbytes(content[2]) <= LARGEST:
-        save_tensors(folder / STATE.format(seed), {"state": content})
+    if trees.nbytes(state.server) + trees.nbytes(state.clients) <= LARGEST:
+        save_tensors(folder / STATE.format(seed), {"state": to_cpu(tuple(state))})
 
 
 def extended(federation: Federation, arrivals: Data) -> Federation:
@@ -195,6 +196,7 @@ def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds:
     prepared = repetition.prepare(
         replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
     )
+    prepared = replace(prepared, federation=_judged(prepared.federation, result.run, late))
     histories = {seed: _continued(prepared, seed, _state(result, seed, prepared, rounds)) for seed in run.seeds}
     temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
     folder = Path(temporary.name if temporary else str(out))
@@ -203,6 +205,16 @@ def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds:
     study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
     done = Comparison(study, (), temporary, result.comparison.model, grown)
     return done[next(iter(done.methods))]
+
+
+def _judged(federation: Clients, run: results.Run, late: int) -> Clients:
+    """`federation` with the clients that are evaluated: those of the training, and all newcomers."""
+    if "evaluated" not in run.info:
+        return replace(federation, evaluated=None)
+    evaluated = torch.zeros(federation.clients, dtype=torch.bool)
+    evaluated[run.evaluated] = True
+    evaluated[federation.clients - late :] = True
+    return replace(federation, evaluated=evaluated)
 
 
 def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:

@@ -60,21 +60,23 @@ def _pack_graphs(run: Run, source: Source | None, target: Path) -> None:
 
 
 def example(about: dict[str, Any], source: Source | None, run: Run) -> "np.ndarray | pd.DataFrame":
-    """Rows as users send them: two test rows of the first client, or blank ones where the arrays are not at hand.
+    """Rows as users send them: two test rows of the first client with a model, or blank ones where the arrays are not
+    at hand.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
     """
+    first = run.evaluated[0]
     if columns := results_folder.columns(about):
         return _typical(columns)
     if about["kind"] == "series":
         return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
     if about["kind"] == "graph":
         if source is not None and source.partition.nodes is not None:
-            return np.asarray(source.dataset.x[source.partition.nodes[0]])
+            return np.asarray(source.dataset.x[source.partition.nodes[first]])
         graphs = serving.read_graphs(results_folder.place(run.folder.parents[1], run.task) / serving.GRAPHS)
-        return np.zeros((int(graphs[0][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
+        return np.zeros((int(graphs[first][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
     if source is not None:
-        return np.asarray(source.dataset.x[source.partition.test[0][:2]])
+        return np.asarray(source.dataset.x[source.partition.test[first][:2]])
     return np.zeros((2, *about["shape"]), dtype=np.float32)
 
 

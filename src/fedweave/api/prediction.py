@@ -47,7 +47,7 @@ class Predictor:
         Raises:
             BadInput: an unknown client or seed, or rows of another shape.
         """
-        i = self.names.index(choose(str(client), self.names, "client"))
+        i = self.position(client)
         scaling = folder.scaling(self.about)
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
@@ -57,6 +57,25 @@ class Predictor:
             return answer
         offset, unit = (np.asarray(self.about[name][i], dtype=np.float32) for name in ("offset", "unit"))
         return np.asarray(answer * unit + offset)
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """Names of the clients whose models were stored."""
+        return self.names if self.models.clients is None else tuple(self.names[i] for i in self.models.clients)
+
+    def position(self, client: Any) -> int:
+        """The number of the client called `client`.
+
+        Raises:
+            BadInput: there is none of that name, or it was not evaluated, so that it has no stored model.
+        """
+        i = self.names.index(choose(str(client), self.names, "client"))
+        if self.names[i] not in (there := self.available):
+            raise BadInput(
+                f"client: {client!r} is none of the {len(there)} clients that were evaluated (such as {there[0]!r}); "
+                "only these have stored models; train again with a larger evaluate.clients, or without it"
+            )
+        return i
 
     def classes(self) -> list[str]:
         """Names of the classes.

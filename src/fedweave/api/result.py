@@ -38,14 +38,19 @@ class MethodResult:
 
     def __repr__(self) -> str:
         mean, metric = self.scores.mean(), self.run.info["metric"]
-        return (
-            f"{self.run.label}: {metric} {mean:.4g} over {len(self.clients)} clients, {self.run.trained_rounds} rounds"
-        )
+        whole = "" if len(self.evaluated) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(self.evaluated)}{whole} clients"
+        return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {self.run.trained_rounds} rounds"
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients."""
         return client_names(self.run.info)
+
+    @cached_property
+    def evaluated(self) -> tuple[str, ...]:
+        """Names of the clients that were evaluated: all of them, or those of `evaluate={"clients": K}`."""
+        return tuple(self.clients[i] for i in self.run.evaluated)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -80,8 +85,9 @@ class MethodResult:
 
     @cached_property
     def scores(self) -> "pd.Series[float]":
-        """Test score of every client, averaged over seeds."""
-        return self.chosen().groupby("client", sort=False)["value"].mean().reindex(list(self.clients)).rename(self.name)
+        """Test score of every evaluated client, averaged over seeds."""
+        means = self.chosen().groupby("client", sort=False)["value"].mean()
+        return means.reindex(list(self.evaluated)).rename(self.name)
 
     def graphs(self, seed: int | None = None) -> Graphs:
         """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedweave.api.federation import Federation
 from fedweave.metrics import unit
-from fedweave.results import RULE, by_task, format_score, statistics, without_score
+from fedweave.results import RULE, by_task, format_score, sampled, statistics, without_score
 from fedweave.results.verdicts import listed
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
         elif below:
             lines.append(f"not above the control {rule['control']!r} ({value}): {listed(below)}")
     for task, runs in by_task(done.study).items():
-        lines += [line] if (line := without_score(task, runs)) else []
+        lines += [line for line in (sampled(task, runs), without_score(task, runs)) if line]
     return lines
 
 
 def _few(done: "Comparison") -> list[str]:
     """A line where not even agreement of all clients would be significant."""
-    clients = len(done.clients)
+    clients = len(done.study.runs[0].evaluated)
     # Where repetitions have splits of their own, they are what the test is over.
     over_splits = any(run.splits for run in done.study.runs)
     if len(done.methods) < 2 or over_splits or 2.0 ** (1 - clients) < statistics.ALPHA:

@@ -70,4 +70,4 @@ def grown(states: Tree, newcomers: int) -> Tree:
 
 
 def _zeros(state: Tree, clients: int) -> Tree:
-    return trees.tree_map(lambda t: t.new_zeros(clients, *t.shape[1:]), state)
+    return trees.table(trees.tree_map(lambda t: t.new_zeros(t.shape[1:]), state), clients)

@@ -18,7 +18,15 @@ def stand_in(spec: "AppSpec", members: Sequence[int]) -> Federation:
     ids = torch.tensor([*members], dtype=torch.int64)
     known = spec.group is not None and all(i < len(spec.group) for i in members)
     group = torch.tensor([spec.group[i] for i in members]) if known and spec.group is not None else None
-    return Federation({}, {}, none, none, none, ids, relation=_relation(spec, ids), group=group)
+    evaluated = None if spec.evaluated is None else torch.isin(ids, spec.evaluated)
+    return Federation({}, {}, none, none, none, ids, relation=_relation(spec, ids), group=group, evaluated=evaluated)
+
+
+def evaluated(spec: "AppSpec", members: Sequence[int]) -> list[int]:
+    """Positions of the members that are evaluated, ascending."""
+    if spec.evaluated is None:
+        return [*range(len(members))]
+    return torch.isin(torch.tensor([*members], dtype=torch.int64), spec.evaluated).nonzero()[:, 0].tolist()
 
 
 def names(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:

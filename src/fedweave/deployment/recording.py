@@ -63,8 +63,8 @@ class Board:
         stage, _ = self.spec.timeline.stage(session.round - 1)
         numbers, scores = {}, {}
         if last["due"]:
-            scores = _scores(session, replies)
             crowd = members.stand_in(self.spec, session.members)
+            scores = _scores(session, replies, crowd.sample.tolist())
             numbers = diagnose(stage.method, session.server, crowd)
             numbers |= Accountant(self.spec.timeline).spent(session.round)
         state = State(session.round, session.server, {})
@@ -81,7 +81,9 @@ class Board:
             rows = chosen(session.history, self._recorded(session))
         except BadInput:  # no round has a score of every client
             return rounds[-1]
-        return rounds[int(rows[place])] if place < len(rows) else rounds[-1]
+        sample = members.evaluated(self.spec, session.members)
+        row = sample.index(place) if place in sample else len(rows)
+        return rounds[int(rows[row])] if row < len(rows) else rounds[-1]
 
     def oldest(self, session: Session) -> int:
         """The oldest round that a checkpoint of the server goes back to."""
@@ -96,9 +98,9 @@ class Board:
     def write(self, session: Session) -> Path:
         """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
         study = self.folder / "results" / self.spec.run.study
-        place = {identity: i for i, identity in enumerate(session.members)}
+        evaluated = [session.members[place] for place in members.evaluated(self.spec, session.members)]
         rules = {
-            name: [values.get(str(identity), float("nan")) for identity in place]
+            name: [values.get(str(identity), float("nan")) for identity in evaluated]
             for name, values in session.controls.items()
         }
         facts: dict[str, Any] = {"controls": rules, "predictions": PRIVATE, "federation": self.spec.hash}
@@ -108,11 +110,13 @@ class Board:
         return study
 
 
-def _scores(session: Session, replies: Mapping[int, Reply | str]) -> dict[str, dict[str, torch.Tensor]]:
-    """{"pre" | "post": {"val" | "test": value of each member [N]}}; NaN for those that did not answer."""
+def _scores(
+    session: Session, replies: Mapping[int, Reply | str], evaluated: list[int]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """{"pre" | "post": {"val" | "test": value of each evaluated member [K]}}; NaN for those that did not answer."""
     scores: dict[str, dict[str, torch.Tensor]] = {}
     for point, part in SPLITS:
-        answered = [replies.get(identity, "offline") for identity in session.members]
+        answered = [replies.get(identity, "offline") for identity in (session.members[place] for place in evaluated)]
         name, none = f"{point}/{part}", float("nan")
         values = [none if isinstance(reply, str) else reply.config.get(name, none) for reply in answered]
         scores.setdefault(point, {})[part] = torch.tensor(values, dtype=torch.float64)

@@ -120,23 +120,25 @@ class Coordinator:
     def _requests(self, session: Session, method: Method, sending: Sending, board: Board) -> dict[int, Request]:
         """Identity -> what is sent to it. Who does not take part trains a copy where scores after training are due."""
         everybody, chosen = torch.arange(len(session.members)), sending.chosen
-        absent = everybody[~torch.isin(everybody, chosen)]
+        sample = torch.tensor(members.evaluated(self.spec, session.members), dtype=torch.int64)
+        absent = sample[~torch.isin(sample, chosen)]
         places = {int(place): (sending.downloads, row) for row, place in enumerate(chosen.tolist())}
         if sending.due and len(absent):
             copies = method.download(session.server, absent)
             places |= {int(place): (copies, row) for row, place in enumerate(absent.tolist())}
         views = None
         if session.last.get("due"):
-            views = self._views(session, everybody) if len(absent) else sending.downloads
+            views = sending.downloads if torch.equal(chosen, everybody) else self._views(session, everybody)
         requests: dict[int, Request] = {}
+        judged = set() if views is None else {*sample.tolist()}
         for place, identity in enumerate(session.members):
-            if place not in places and views is None:
+            if place not in places and place not in judged:
                 continue
             (shared, own), row = places.get(place) or (views, place)  # type: ignore[misc]
             mine = tensors.flatten(trees.at(own, row))
-            view = mine if views is None else tensors.flatten(trees.at(views[1], place))
+            view = tensors.flatten(trees.at(views[1], place)) if views and place in judged else mine
             config = self._config(session, board, place) | {
-                "train": place in places, "takes_part": place in chosen.tolist(), "evaluate": views is not None,
+                "train": place in places, "takes_part": place in chosen.tolist(), "evaluate": place in judged,
                 "apart": not _same(view, mine),
             }  # fmt: skip
             apart = view if config["apart"] else {}
@@ -164,10 +166,11 @@ class Coordinator:
         replies: dict[int, Reply | str] = {}
         if session.last["due"]:
             shared, own = self._views(session, torch.arange(len(session.members)))
+            judged = {*members.evaluated(self.spec, session.members)}
             requests = {
                 identity: Request("train", self._config(session, board, place), tensors.flatten(shared),
                                   tensors.flatten(trees.at(own, place)))
-                for place, identity in enumerate(session.members)
+                for place, identity in enumerate(session.members) if place in judged
             }  # fmt: skip
             replies = self.roll.exchange(session, requests, ledger)
         return board.scored(session, replies)

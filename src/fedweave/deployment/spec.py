@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedweave.client.task import Task
-from fedweave.data import Dataset, Partition
+from fedweave.data import Dataset, Partition, splits
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
+from fedweave.federation.schedule import evaluation_sample
 from fedweave.federation.timeline import Timeline
 from fedweave.files import check_regular, write_atomic
 from fedweave.runs import assembly, tasks
@@ -81,6 +84,13 @@ class AppSpec:
         from fedweave.deployment.members import stand_in
 
         return Timeline.of(self.method, stand_in(self, range(len(self.clients))), self.settings)
+
+    @cached_property
+    def evaluated(self) -> Tensor | None:
+        """Identities of the clients that are evaluated, the same as in the simulation; None for all."""
+        everybody, first = torch.arange(len(self.clients)), splits(self.run.task.partition)[0]
+        mask = evaluation_sample(first["seed"], everybody, self.run.evaluate.clients)
+        return None if mask is None else everybody[mask]
 
     @property
     def founders(self) -> int:

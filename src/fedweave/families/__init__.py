@@ -1,5 +1,6 @@
 """Families of methods: abstract classes that methods combine, one for the server's state, one for the client's."""
 
-from fedweave.families.base import ClientModels, GeneratedModels, GlobalModel, SplitClient
+from fedweave.families.base import ClientModels, GlobalModel, SplitClient
+from fedweave.families.generated import GeneratedModels
 
 __all__ = ["ClientModels", "GeneratedModels", "GlobalModel", "SplitClient"]

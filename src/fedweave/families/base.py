@@ -1,25 +1,22 @@
 """Families of methods: what a server keeps, and what a client keeps. A leaf combines one of each.
 
-Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), `GeneratedModels` (parameters φ
-from which every client's model is generated). Clients: `SplitClient` (a private part of the model, by parameter name).
+Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), and in `generated.py`
+`GeneratedModels` (parameters φ from which every client's model is generated).
+Clients: `SplitClient` (a private part of the model, by parameter name).
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
-from fedweave.client.renewal import renewed
 from fedweave.client.solvers import Solver
-from fedweave.families.weaving import Weaving, everybody, usable
-from fedweave.federation import sending
+from fedweave.families.weaving import Weaving, everybody, parts, usable
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
-from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -121,6 +118,8 @@ class ClientModels(Weaving):
     """
 
     mixes = True
+    # Whether a client's row of weights is the same whoever else is asked for, so that many rows are made part by part.
+    rowwise: ClassVar[bool] = False
 
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
@@ -145,7 +144,7 @@ class ClientModels(Weaving):
         return {}, {}
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+        models = trees.table(trees.without(start.model, self.local_names), start.clients)
         return {
             "models": models,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -154,6 +153,11 @@ class ClientModels(Weaving):
         }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        width = len(self.task.layers) * len(server["seen"])
+        sent = [self._sent(server, some) for some in parts(ids, width, self.rowwise)]
+        return sent[0][0], trees.concat([own for _, own in sent])
+
+    def _sent(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.mixture(server, ids)
         shared, own = self.extra_downloads(server, weights, ids)
         return shared, {"mixture": self.woven(weights, server["models"]), "active": server["seen"][ids], **own}
@@ -174,122 +178,3 @@ class ClientModels(Weaving):
 
     def collaboration(self, server: Server) -> Tensor | None:
         return self.mixture(server, everybody(server["seen"]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratedModels(Method):
-    """The server keeps learnables φ and fixed state, generates every client's model and learns from how it was trained.
-
-    State: {"phi": φ, "optimizer": its state, "fixed": data such as last models or a graph}.
-    `server_sign` "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
-    papers print it.
-    """
-
-    server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
-
-    @property
-    @abstractmethod
-    def server_solver(self) -> Solver:
-        """The optimiser of φ."""
-
-    @abstractmethod
-    def begin(self, start: Start) -> tuple[Tree, Tree]:
-        """(φ, fixed) before round 0."""
-
-    @abstractmethod
-    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
-
-    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default the
-        same.
-        """
-        return fixed
-
-    def attach(self, server: Server, ids: Tensor) -> Tree:
-        """Downloads of clients `ids` in addition to their models, [P, ...]; by default nothing."""
-        return {}
-
-    def cotangent(self, start: Params, uploads: Tree) -> Params:
-        """∂ surrogate loss / ∂θ̄ [P, ...]; by default θ̄ − θ, the gradient of ½ Σ ‖θ̄ − θ‖²."""
-        return trees.sub(start, uploads["model"])
-
-    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        """(gradient of the surrogate loss in φ, θ̄ [P, ...]); by default `cotangent` pulled back through `generate`."""
-        return pull_back(
-            lambda phi: self.generate(phi, server["fixed"], ids),
-            server["phi"],
-            lambda start: self.cotangent(start, uploads),
-        )
-
-    def sent_models(self, server: Server, ids: Tensor) -> Params:
-        """θ̄ [P, ...] of clients `ids`: what they were sent in this round, or generated anew where nobody kept it."""
-        own = sending.recalled(server, ids)
-        if own is not None:
-            return trees.only(own, self.task.params)
-        with torch.no_grad():
-            return self.generate(server["phi"], server["fixed"], ids)
-
-    def regularise(self, phi: Tree, fixed: Tree) -> Tree:
-        """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
-        return {}
-
-    def constrain(self, phi: Tree) -> Tree:
-        """Project φ after a step; by default the identity."""
-        return phi
-
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        """(φ, fixed) with rows for the last `newcomers` of `start.clients` clients; by default nothing has rows."""
-        return phi, fixed
-
-    def assemble(self, phi: Tree, fixed: Tree) -> Server:
-        """A server with a fresh optimiser."""
-        return {"phi": phi, "optimizer": self.server_solver.init(_flat(phi)), "fixed": fixed}
-
-    def init(self, start: Start) -> Server:
-        return self.assemble(*self.begin(start))
-
-    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        fresh = self.assemble(*self.welcome(server["phi"], server["fixed"], enrolled, newcomers, start))
-        return {**fresh, "optimizer": trees.grown(server["optimizer"], fresh["optimizer"])}
-
-    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        with torch.no_grad():
-            return {}, {**self.generate(server["phi"], server["fixed"], ids), **self.attach(server, ids)}
-
-    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        fixed = server["fixed"]
-        gradient, start = self.gradient(server, ids, uploads)
-        step = (
-            _flat(gradient)
-            if self.server_sign == "descent"
-            else {name: -value for name, value in _flat(gradient).items()}
-        )
-        penalty = _flat(self.regularise(server["phi"], fixed))
-        step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
-        phi, optimizer = renewed(self.server_solver, _flat(server["phi"]), step, server["optimizer"])
-        return {
-            "phi": self.constrain(_nested(phi)),
-            "optimizer": optimizer,
-            "fixed": self.remember(fixed, ids, start, uploads),
-        }
-
-
-def _flat(tree: Tree, prefix: str = "") -> Params:
-    """A nested dictionary as one level, keys joined by '/'."""
-    out: Params = {}
-    for key, value in tree.items():
-        out.update(_flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return out
-
-
-def _nested(params: Params) -> Tree:
-    """The inverse of `_flat`."""
-    tree: Tree = {}
-    for key, value in params.items():
-        *path, leaf = key.split("/")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    return tree

@@ -55,10 +55,10 @@ class Bisection(Weaving, SplitClient):
         return [Stage(replace(self, first_split=first_split), rounds)]
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+        model = trees.without(start.model, self.local_names)
         return {
-            "models": models,
-            "updates": trees.tree_map(torch.zeros_like, models),
+            "models": trees.table(model, start.clients),
+            "updates": trees.table(trees.tree_map(torch.zeros_like, model), start.clients),
             "round": torch.zeros((), dtype=torch.int64),
             "labels": torch.zeros(start.clients, dtype=torch.int64),
             "seen": torch.zeros(start.clients, dtype=torch.bool),

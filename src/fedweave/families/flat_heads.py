@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedweave.families.base import GeneratedModels
+from fedweave.families.generated import GeneratedModels
 from fedweave.families.hypernetworks import pull_back_heads
 from fedweave.federation.protocol import Server
 from fedweave.tensors import trees

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Solver
 from fedweave.errors import BadInput
-from fedweave.families.base import GeneratedModels, SplitClient
+from fedweave.families.base import SplitClient
+from fedweave.families.generated import GeneratedModels
 from fedweave.families.servers import network_solver
 from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedweave.client.solvers import SGD, Solver
-from fedweave.families.base import GeneratedModels, SplitClient
+from fedweave.families.base import SplitClient
+from fedweave.families.generated import GeneratedModels
 from fedweave.families.hypernetworks import vectors
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import row_shares
@@ -65,7 +66,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {
-            "models": trees.broadcast(trees.without(start.model, self.local_names), start.clients)
+            "models": trees.table(trees.without(start.model, self.local_names), start.clients)
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:

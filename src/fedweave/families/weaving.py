@@ -12,6 +12,8 @@ from fedweave.federation.protocol import Method
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
 
+CELLS = 2**25  # weights of a graph that are in memory at once
+
 
 def words(*own: str) -> Words:
     """Values of `graph`: graphs of a method's `own`, and the controls."""
@@ -68,3 +70,12 @@ def usable(seen: Tensor) -> Tensor:
 def everybody(like: Tensor) -> Tensor:
     """Ids [N] of all the clients that a table `like` [N, ...] has."""
     return torch.arange(len(like), device=like.device)
+
+
+def parts(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
+    """`ids` [P] in parts with no more than `CELLS` weights each, `width` weights a client, or all of them together.
+
+    Args:
+        rowwise: whether what is made of a client does not depend on the others that it is made with.
+    """
+    return ids.split(max(1, CELLS // width)) if rowwise else (ids,)

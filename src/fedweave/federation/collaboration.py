@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.tensors import trees
+from fedweave.tensors import tables, trees
+from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params
+
+LARGEST_GRAPH = 2**26  # weights of a graph of all clients, L · N²: 8192 clients with one layer, 2896 with eight
+PART = 2**29  # bytes of the models that are compared with all others at once
 
 Layers = Sequence[Sequence[str]]
 """Parameter names of every layer."""
@@ -33,20 +37,81 @@ def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
     }
 
 
-def layer_cosines(updates: Params, layers: Layers) -> Tensor:
-    """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0."""
-    return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+def recordable(layers: int, clients: int) -> bool:
+    """Whether a whole graph [L, N, N] may be made at once, to be recorded and described."""
+    return layers * clients**2 <= LARGEST_GRAPH
 
 
-def model_cosines(models: Params, origin: Params | None = None) -> Tensor:
+def layer_cosines(
+    updates: Params, layers: Layers, before: Tensor | None = None, changed: Tensor | None = None
+) -> Tensor:
+    """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0.
+
+    Args:
+        before, changed: the cosines before the updates of clients `changed` [P] did. Where updates lie in files, only
+            rows and columns of these clients are made again.
+    """
+    if before is None or changed is None or not any(isinstance(value, Table) for value in updates.values()):
+        return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
+    rows = layer_cosine_rows(updates, layers, changed)
+    return before.index_copy(1, changed, rows).index_copy(2, changed, rows.transpose(1, 2))
+
+
+def model_cosines(models: Params, origin: Params | None = None, ids: Tensor | None = None) -> Tensor:
     """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
 
     Products are summed over parameters, so that models need no copy as one matrix. A product of norms is 1e-12 at
     least.
+
+    Args:
+        ids: the rows [P] that are returned, [P, N]; by default all.
     """
+    if any(isinstance(value, Table) for value in models.values()):
+        everybody = torch.arange(len(next(iter(models.values()))))
+        return cosine_rows(models, everybody if ids is None else ids, origin)
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
     norm = trees.norms(rows)
-    return torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+    cosines = torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+    return cosines if ids is None else cosines[ids]
+
+
+def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
+    """Rows `ids` [P] of `layer_cosines`, [L, P, N], without the others."""
+    return torch.stack([cosine_rows({name: updates[name] for name in names}, ids) for names in layers])
+
+
+def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Tensor:
+    """Rows `ids` [P] of `model_cosines`, [P, N], made without the others: some rows at a time against all clients."""
+    return torch.cat([_some_cosines(models, some, origin) for some in _parts(models, ids)])
+
+
+def _parts(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
+    """`ids` [P] in parts whose models take no more than `PART` bytes, as every part reads all models [N, ...] once."""
+    return ids.split(max(1, PART // max(1, sum(value[0].nbytes for value in models.values()))))
+
+
+def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
+    pairs = []
+    for name, value in models.items():
+        start = None if origin is None else origin[name]
+        mine = value[ids] if start is None else value[ids] - start
+        pairs.append(tables.products(mine.flatten(1), value, start))
+    norm = torch.stack([squares for _, squares in pairs]).sum(0).sqrt()
+    return torch.stack([made for made, _ in pairs]).sum(0) / (norm[ids, None] * norm).clamp(min=1e-12)
+
+
+def squared_distances(models: Params, ids: Tensor) -> Tensor:
+    """‖θ_i − θ_j‖² [P, N] of clients `ids` [P] and all clients, of stacked models [N, ...]."""
+    if not any(isinstance(value, Table) for value in models.values()):
+        thetas = trees.flat(models)
+        return torch.cdist(thetas[ids], thetas).square()
+    return torch.cat([_some_distances(models, some) for some in _parts(models, ids)])
+
+
+def _some_distances(models: Params, ids: Tensor) -> Tensor:
+    pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
+    products, squares = (torch.stack([pair[i] for pair in pairs]).sum(0) for i in (0, 1))
+    return (squares[ids, None] + squares - 2.0 * products).clamp(min=0.0)
 
 
 def cosines(x: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import ClientState, Method
 from fedweave.federation.records import EdgeValue, State
 from fedweave.federation.schedule import viewers
-from fedweave.tensors import dropout_keys
+from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Tree
 
 
 class _Probe(NamedTuple):
-    """Validation losses [N] at the mixtures that a method makes, and its graph [L, N, N]."""
+    """Validation losses [K] of the evaluated clients at the mixtures that a method makes, and their rows [L, K, N] of
+    its graph.
+    """
 
     losses: Tensor
     weights: Tensor
@@ -27,7 +29,7 @@ class _Probe(NamedTuple):
 def edge_values(
     method: Method, state: State, federation: Federation, seed: int, executor: Executor, sources: int
 ) -> tuple[EdgeValue, ...]:
-    """Leave-one-source-out gains of `sources` random edges per client; none for a method that sends no mixtures.
+    """Leave-one-source-out gains of `sources` random edges per evaluated client; none where downloads are no mixtures.
 
     The gain of source j for client i is the validation loss of i's mixture without j, its other weights scaled up to
     sum 1, minus that with j. It is positive where j helps. Sources are drawn among all others, whatever their weight.
@@ -36,20 +38,23 @@ def edge_values(
         return ()
     whole, count = _probe(method, state, federation, seed, executor), federation.clients
     key = dropout_keys.fold(dropout_keys.key(seed), state.round)
-    draws = dropout_keys.uniform(key, (count, count)) + 2.0 * torch.eye(count)
+    learners = federation.sample
+    draws = dropout_keys.uniform_rows(key, learners, count) + 2.0 * (learners[:, None] == torch.arange(count))
     order = draws.argsort(dim=1)[:, : min(sources, count - 1)].to(federation.ids.device)
     values = []
     for picked in order.T:
-        without = replace(method, control=GraphControl("without", base=method.control, sources=picked))
+        sources_of = picked.new_zeros(count).index_copy(0, learners.to(picked.device), picked)
+        without = replace(method, control=GraphControl("without", base=method.control, sources=sources_of))
         gains = (_probe(without, state, federation, seed, executor).losses - whole.losses).tolist()
         weights = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
         rows = zip(picked.tolist(), weights, gains, strict=True)
-        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain) in enumerate(rows)]
+        pairs = zip(learners.tolist(), rows, strict=True)
+        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain) in pairs]
     return tuple(values)
 
 
 def _probe(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Probe:
-    ids = torch.arange(federation.clients, device=federation.ids.device)
+    ids = federation.sample.to(federation.ids.device)
     shared, own = method.download(state.server, ids)
 
     def loss(own: Tree, client: ClientState, data: ClientData) -> Tensor:
@@ -57,9 +62,9 @@ def _probe(method: Method, state: State, federation: Federation, seed: int, exec
         model = method.mixture_model(shared, own, client, data)
         return method.task.mean_loss(method.predict(model, data, rows), data, rows)
 
-    who = viewers(federation, seed, state.round)
+    who = viewers(federation, seed, state.round, positions=federation.sample)
     with torch.no_grad():
         weights = method.collaboration(state.server)
-        losses = executor.each(loss, (own, state.clients), who)
+        losses = executor.each(loss, (own, trees.take(state.clients, ids)), who)
     assert weights is not None  # a method that mixes has a graph
-    return _Probe(losses, weights)
+    return _Probe(losses, weights[:, ids])

@@ -14,7 +14,7 @@ from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
 from fedweave.federation import predictions, sending
 from fedweave.federation.accounting import Accountant
-from fedweave.federation.collaboration import describe_graph
+from fedweave.federation.collaboration import describe_graph, recordable
 from fedweave.federation.edge_values import edge_values
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
@@ -26,6 +26,7 @@ from fedweave.federation.start import begin, hand_over, initial_model, onboard
 from fedweave.federation.timeline import Timeline
 from fedweave.federation.uploads import deliver, finite_rows, reference
 from fedweave.tensors import trees
+from fedweave.tensors.storage import storing
 from fedweave.tensors.trees import Tree
 
 
@@ -64,14 +65,15 @@ def one_round(
     """One synchronous round: download, local training, aggregation.
 
     Args:
-        shadow: also train the absent clients, on copies, so that "post" models of all clients exist.
+        shadow: also train the absent clients, on copies, so that "post" models of all evaluated clients exist.
         downloads: what was sent last, if this is one of several rounds.
 
     Returns:
-        the new state, a report without scores, and the "post" models [N, ...] (without `shadow`: of the participants).
+        the new state, a report without scores, and the "post" models [K, ...] of the evaluated clients
+        (without `shadow`: of the participants).
     """
     begun = time.perf_counter()
-    everybody = federation.clients
+    evaluated = len(federation.sample)
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
@@ -97,7 +99,7 @@ def one_round(
     if not shadow:
         return after, report, updates.model
     if method.pools:
-        return after, report, trees.broadcast(trees.at(updates.model, 0), everybody)
+        return after, report, trees.broadcast(trees.at(updates.model, 0), evaluated)
     return after, report, _with_absent(method, state, who, settings, executor, updates.model)
 
 
@@ -113,14 +115,16 @@ def _aggregated(
 def _with_absent(
     method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree
 ) -> Tree:
-    """The trained `models` [P, ...] of the cohort as [N, ...], with those of the others, had they taken part."""
-    everybody = torch.arange(who.federation.clients)
-    absent = everybody[~torch.isin(everybody, who.positions)]
+    """The models [K, ...] of the evaluated clients: of `models` [P, ...] if they trained, else had they taken part."""
+    sample, there = who.federation.sample, who.positions
+    if not (wanted := torch.isin(there, sample)).all():
+        there, models = there[wanted], trees.take(models, wanted.nonzero()[:, 0])
+    absent = sample[~torch.isin(sample, there)]
     if not len(absent):
         return models
     others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
     rest = train(method, state, others, executor).updates.model
-    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([who.positions, absent])))
+    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([there, absent])))
 
 
 def evaluate(
@@ -132,12 +136,16 @@ def evaluate(
     post: Tree | None = None,
     downloads: Downloads | None = None,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
-    """Scores and models of every client: "pre" as deployed from `state`, "post" as given after local training."""
-    who = viewers(federation, settings.seed, state.round)
-    ids = torch.arange(federation.clients, device=federation.ids.device)
+    """Scores and models of the evaluated clients [K]: "pre" as deployed from `state`, "post" [K, ...] as given after
+    local training.
+    """
+    who = viewers(federation, settings.seed, state.round, positions=federation.sample)
+    ids = federation.sample.to(federation.ids.device)
     shared, own = (downloads or Downloads())(method, state.server, ids)
     pre = executor.each(
-        lambda own, client, data: method.personalize(shared, own, client, data), (own, state.clients), who
+        lambda own, client, data: method.personalize(shared, own, client, data),
+        (own, trees.take(state.clients, ids)),
+        who,
     )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _deployable(post, pre)}
 
@@ -160,7 +168,7 @@ def evaluate(
 
 
 def _deployable(post: Tree, pre: Tree) -> Tree:
-    """`post` [N, ...], where a client whose training left the finite numbers stays with the model it had."""
+    """`post` [K, ...], where a client whose training left the finite numbers stays with the model it had."""
     sound = finite_rows(post)
     if sound is None:
         return post
@@ -168,9 +176,13 @@ def _deployable(post: Tree, pre: Tree) -> Tree:
 
 
 def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
-    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`."""
+    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`.
+
+    A graph of very many clients is neither made nor described.
+    """
     with torch.no_grad():
-        weights = method.collaboration(server)
+        whole = recordable(len(method.task.layers), federation.clients)
+        weights = method.collaboration(server) if whole else None
         named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, federation.group))
     numbers = {name: float(value) for name, value in named.items()}
     if weights is None:
@@ -192,15 +204,17 @@ def run(
     settings = timeline.settings
     joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first, founders = timeline.stages[0].method, timeline.founders
-    state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
+    with storing(settings.storage):
+        state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = Downloads(), Accountant(timeline)
     while state.round < timeline.rounds:
         (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
         method = stage.method.at(settings.seed, state.round)
-        state = hand_over(stage, state, founders, settings, executor) if opens else state
-        state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
         due = timeline.evaluates(state.round)
-        state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
+        with storing(settings.storage):
+            state = hand_over(stage, state, founders, settings, executor) if opens else state
+            state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
+            state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
         method = stage.method.at(settings.seed, state.round)
         if due:
             scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)

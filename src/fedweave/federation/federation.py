@@ -35,6 +35,7 @@ class Federation:
         group: [N] planted group of each client, or None.
         divergence: [N, N] how much the training targets of two clients differ (Jensen-Shannon), or None.
         attack: which clients attack and how, or None.
+        evaluated: bool [N] on the CPU, the clients that are evaluated, or None for all (`evaluation_sample`).
     """
 
     shared: dict[str, Tensor]
@@ -48,11 +49,17 @@ class Federation:
     group: Tensor | None = None
     divergence: Tensor | None = None
     attack: Attack | None = None
+    evaluated: Tensor | None = None
 
     @property
     def clients(self) -> int:
         """N."""
         return len(self.ids)
+
+    @cached_property
+    def sample(self) -> Tensor:
+        """Positions of the clients that are evaluated, int64 [K] on the CPU, ascending."""
+        return torch.arange(self.clients) if self.evaluated is None else self.evaluated.nonzero()[:, 0]
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -93,6 +100,7 @@ class Federation:
             divergence=None if self.divergence is None else self.divergence[positions][:, positions],
             relation=_restrict(self.relation, positions, self.clients),
             attack=None if self.attack is None else self.attack.select(positions),
+            evaluated=None if self.evaluated is None else self.evaluated[positions.cpu()],
         )
 
     def to(self, device: torch.device | str) -> "Federation":

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
+from fedweave.tensors.storage import Storage
 from fedweave.tensors.trees import Tree
 
 
@@ -25,6 +26,7 @@ class Settings:
         freeze: the server learns nothing more once they have joined.
         upload_path: what happens to uploads on their way.
         edges: edges of the collaboration graph per client whose value is measured after the last round.
+        storage: where tables of all clients lie; None: in memory.
     """
 
     rounds: int
@@ -36,6 +38,7 @@ class Settings:
     freeze: bool = False
     upload_path: UploadPath = PLAIN
     edges: int = 0
+    storage: Storage | None = None
 
 
 class State(NamedTuple):
@@ -80,8 +83,8 @@ class Report(NamedTuple):
         seconds: time of the round, without evaluation and without downloads that the evaluation before it already made.
         loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
         dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
-        scores: {"pre" | "post": {"val" | "test": metric per client [N]}}; empty between evaluations.
-        models: {"pre" | "post": personalized models [N, ...]}; empty between evaluations.
+        scores: {"pre" | "post": {"val" | "test": metric per evaluated client [K]}}; empty between evaluations.
+        models: {"pre" | "post": their personalized models [K, ...]}; empty between evaluations.
         diagnostics: name -> number, about the server after the round; empty between evaluations.
         state: the state after the round.
         method: the method of this stage.

@@ -10,11 +10,11 @@ from torch import Tensor
 from fedweave.client.solvers import Solver
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.random_streams import stream
+from fedweave.tensors.random_streams import first_numbers, stream
 
 LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
 # Names of the streams hanging on a run's seed.
-SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER = range(1, 6)
+SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER, EVALUATION = range(1, 7)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
     if count >= n:
         return torch.arange(n)
     # Scores depend on identities, so that relabelling the clients relabels the sample.
-    scores = np.array([stream(seed, SAMPLING, round, int(i)).random() for i in ids])
+    scores = first_numbers(seed, SAMPLING, round, ids=ids.numpy())
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
 
 
@@ -120,15 +120,34 @@ def cohort(
     return Cohort(federation, positions, torch.from_numpy(padded), dropout_keys.fold(base, ids), round, testing)
 
 
-def viewers(federation: Federation, seed: int, round: int, testing: bool = True) -> Cohort:
-    """All clients with an empty plan: for evaluation, enrolment without training, newcomers' state."""
-    n = federation.clients
+def evaluation_sample(seed: int, ids: Tensor, clients: int) -> Tensor | None:
+    """The clients that are evaluated, bool [N]: `clients` of the clients `ids` [N], or None for all of them.
+
+    It depends on the identities and on `seed` alone, which is the seed of the partition (of several: the first). So the
+    sample is the same for all methods, settings and repetitions of a task.
+
+    Args:
+        clients: K; 0, or N and more, for all.
+    """
+    if not 0 < clients < len(ids):
+        return None
+    scores = first_numbers(seed, EVALUATION, ids=ids.numpy())
+    chosen = torch.zeros(len(ids), dtype=torch.bool)
+    chosen[torch.from_numpy(np.argsort(scores, kind="stable")[:clients])] = True
+    return chosen
+
+
+def viewers(
+    federation: Federation, seed: int, round: int, testing: bool = True, positions: Tensor | None = None
+) -> Cohort:
+    """The clients at `positions` (default: all) with an empty plan: for evaluation, and for what needs no training."""
+    positions = torch.arange(federation.clients) if positions is None else positions
     base = dropout_keys.key(seed, DROPOUT, round)
     return Cohort(
         federation,
-        torch.arange(n),
-        torch.empty((n, 0, 0, 0), dtype=torch.int64),
-        dropout_keys.fold(base, federation.ids.cpu()),
+        positions,
+        torch.empty((len(positions), 0, 0, 0), dtype=torch.int64),
+        dropout_keys.fold(base, federation.ids.cpu()[positions]),
         round,
         testing,
     )

@@ -105,7 +105,7 @@ def onboard(
 
 def _joined(method: Method, model: Params, enrolled: Enrolled, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    joined = trees.broadcast(method.join(model), clients)
+    joined = trees.table(method.join(model), clients)
     return {**joined, **enrolled.client} if enrolled.client else joined
 
 

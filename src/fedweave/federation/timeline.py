@@ -64,9 +64,11 @@ class Timeline:
     def evaluates(self, round: int) -> bool:
         """Whether scores are computed after `round`.
 
-        A warm-up stage is not the method, so only rounds of the last stage may be evaluated and reported.
+        A warm-up stage is not the method, so only rounds of the last stage may be evaluated and reported. While all
+        clients that are evaluated have yet to join, there is nothing to score.
         """
         every = (round + 1) % self.settings.every == 0 or round + 1 == self.rounds
+        every = every and bool(len(self.federation(round).sample))
         return every and round >= self.rounds - self.stages[-1].rounds
 
     def enrolments(self, rounds: int) -> int:

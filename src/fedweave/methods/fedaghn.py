@@ -20,7 +20,7 @@ from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.mixtures import among_uploaded
 from fedweave.families.weaving import Weaving, everybody
-from fedweave.federation.collaboration import layer_cosines
+from fedweave.federation.collaboration import layer_cosine_rows, layer_cosines, recordable
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
@@ -45,6 +45,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     label = "FedAGHN"
     mixes = True
+    rowwise = True
 
     @property
     def server_solver(self) -> Solver:
@@ -58,8 +59,11 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         table = next(iter(model.values())).new_ones(start.clients, 1 if self.tied else len(self.task.layers))
         phi = {"p": self.p0 * table, "q": table if self.q == "absent" else self.q0 * table}
         # One common update for all: every cosine is 1, so the first mixture is uniform over the others.
-        updates = trees.broadcast(trees.tree_map(torch.ones_like, model), start.clients)
-        return phi, self._state(trees.broadcast(model, start.clients), updates)
+        updates = trees.table(trees.tree_map(torch.ones_like, model), start.clients)
+        return phi, self._state(trees.table(model, start.clients), updates)
+
+    def cells(self, fixed: Tree) -> int:
+        return len(self.task.layers) * len(next(iter(fixed["models"].values())))
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         return self.woven(self.alpha(phi, fixed, ids), fixed["models"])
@@ -71,7 +75,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
-        cosines = fixed["cosines"][:, ids]
+        layers = [*self.task.layers.values()]
+        cosines = fixed["cosines"][:, ids] if "cosines" in fixed else layer_cosine_rows(fixed["updates"], layers, ids)
         p, q = (phi[name][ids].T[..., None] for name in ("p", "q"))
         if self.p == "absent":
             return (q * cosines).softmax(-1)
@@ -82,7 +87,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
-        state = self._state(trees.put(fixed["models"], ids, uploads["model"]), updates)
+        models = trees.put(fixed["models"], ids, uploads["model"])
+        state = self._state(models, updates, fixed.get("cosines"), ids)
         waiting = fixed.get("without_upload")
         return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
 
@@ -90,12 +96,18 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        table, state = trees.grown((phi, trees.without(fixed, ("without_upload",))), self.begin(start))
+        fresh_phi, fresh = self.begin(start)
+        tables = ("models", "updates")
+        table, state = trees.grown((phi, trees.only(fixed, tables)), (fresh_phi, trees.only(fresh, tables)))
         waiting = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
         return table, {**self._state(state["models"], state["updates"]), "without_upload": waiting}
 
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
 
-    def _state(self, models: Params, updates: Params) -> Tree:
-        return {"models": models, "updates": updates, "cosines": layer_cosines(updates, [*self.task.layers.values()])}
+    def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
+        """Fixed state; the updates' cosines [L, N, N] of very many clients are made when they are needed."""
+        state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
+        if not recordable(len(layers), len(next(iter(models.values())))):
+            return state
+        return {**state, "cosines": layer_cosines(updates, layers, before, ids)}

@@ -19,6 +19,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.solvers import proximal
 from fedweave.families import ClientModels
 from fedweave.families.weaving import usable
+from fedweave.federation.collaboration import squared_distances
 from fedweave.federation.protocol import ClientState, Server, Update
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Weight
@@ -38,10 +39,10 @@ class FedAMP(ClientModels):
 
     label = "FedAMP"
     point = "pre"
+    rowwise = True
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        thetas = trees.flat(server["models"])
-        xi = self.alpha / self.sigma * torch.exp(-torch.cdist(thetas[ids], thetas).square() / self.sigma)
+        xi = self.alpha / self.sigma * torch.exp(-squared_distances(server["models"], ids) / self.sigma)
         xi = xi * usable(server["seen"])
         rows = torch.arange(len(ids), device=xi.device)
         xi[rows, ids] = 0.0

@@ -51,7 +51,7 @@ class FedAux(ClientModels):
         classes, width = head_shape(self.task)
         dense = initialised(lambda: nn.Linear(width, classes, bias=False), start.seed, self.task.dtype)["weight"]
         vector = dropout_keys.uniform(dropout_keys.key(start.seed), (width,)).to(dense)
-        return trees.broadcast({VECTOR: vector, MAP: dense}, start.clients)
+        return trees.table({VECTOR: vector, MAP: dense}, start.clients)
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
         return trees.put(fixed, ids, uploads["aux"])

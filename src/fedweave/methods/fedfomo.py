@@ -41,7 +41,7 @@ class FedFomo(Weaving):
     label = "FedFomo"
 
     def init(self, start: Start) -> Server:
-        models = trees.broadcast(trees.only(start.model, self.task.params), start.clients)
+        models = trees.table(trees.only(start.model, self.task.params), start.clients)
         return {
             "models": models,
             "affinity": torch.eye(start.clients, dtype=self.task.dtype),

@@ -62,7 +62,7 @@ class FedPAC(Weaving):
         like, n = next(iter(start.model.values())), start.clients
         return {
             "model": trees.only(start.model, body(self.task)),
-            "heads": trees.broadcast(trees.only(start.model, self.task.head), n),
+            "heads": trees.table(trees.only(start.model, self.task.head), n),
             "prototypes": like.new_zeros(classes, width),
             "known": torch.zeros(classes, dtype=torch.bool),
             "alpha": torch.eye(n, dtype=like.dtype),

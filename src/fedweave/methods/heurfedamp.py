@@ -48,11 +48,12 @@ class HeurFedAMP(ClientModels):
         return {"initial": trees.without(start.model, self.local_names)}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        alike = model_cosines(server["models"], server["fixed"]["initial"] if self.origin == "initial" else None)
-        itself = torch.arange(len(alike), device=ids.device) == ids[:, None]
+        origin = server["fixed"]["initial"] if self.origin == "initial" else None
+        alike = model_cosines(server["models"], origin, ids)
+        itself = torch.arange(alike.shape[1], device=ids.device) == ids[:, None]
         # A client without others has nobody to share 1 − ω with and keeps it.
         without = itself | ~usable(server["seen"])
-        others = (self.sigma * alike[ids]).masked_fill(without, -torch.inf).softmax(-1).nan_to_num()
+        others = (self.sigma * alike).masked_fill(without, -torch.inf).softmax(-1).nan_to_num()
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
 

@@ -48,7 +48,7 @@ class PFedGraph(ClientModels):
         return {**fixed, "sizes": fixed["sizes"].index_copy(0, ids, weights.to(fixed["sizes"]))}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        d = -model_cosines(server["models"], server["fixed"]["initial"])[ids]
+        d = -model_cosines(server["models"], server["fixed"]["initial"], ids)
         d = torch.where(d < -0.9, -1.0, d)
         has_model = server["seen"] | ~server["seen"].any()
         shares = server["fixed"]["sizes"] * has_model

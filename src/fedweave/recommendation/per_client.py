@@ -78,7 +78,7 @@ def losing(run: Run, local: Run) -> list[int]:
 
 def _validation(run: Run) -> pd.DataFrame:
     """Validation score of every seed and client at the reported round."""
-    return pd.DataFrame(validation(run), index=run.seeds)
+    return pd.DataFrame(validation(run), index=run.seeds, columns=run.evaluated)
 
 
 def _pairs(

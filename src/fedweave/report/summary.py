@@ -49,8 +49,13 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
     loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
     below, alarm = below_controls(study, tables)
-    missing = [line for task, runs in results.by_task(study).items() if (line := results.without_score(task, runs))]
-    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *missing, *upper_bound(study, tables))
+    about = [
+        line
+        for task, runs in results.by_task(study).items()
+        for line in (results.sampled(task, runs), results.without_score(task, runs))
+        if line
+    ]
+    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *about, *upper_bound(study, tables))
     return [
         Line("Who leads", first, bool(loud) or alarm),
         Line("Against Local", tuple(_against_local(parts))),

@@ -129,13 +129,19 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
     rules = sorted({RULES.get(run.info["select"], run.info["select"]) for run in runs})
     return [
         ("task", task),
-        ("clients", str(info.get("clients", "?"))),
+        ("clients", _count(runs[0])),
         ("model", f"{model.get('name', '?')}, {_span(run.info.get('parameters', 0) for run in runs)} parameters"),
         ("training", f"{_span(run.trained_rounds for run in runs)} rounds, {local}"),
         ("seeds", _span(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
         ("evaluated", "; ".join(points)),
     ]
+
+
+def _count(run: Run) -> str:
+    """How many clients a task has, and how many of them are evaluated."""
+    whole, evaluated = len(run.client_names), len(run.evaluated)
+    return str(whole) if evaluated == whole else f"{whole}, {evaluated} of them evaluated"
 
 
 def _span(numbers: Iterable[int]) -> str:
@@ -155,11 +161,11 @@ def _cost(board: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> Figure
 
 
 def _of_metric(runs: list[Run]) -> list[str]:
-    """Which rounds are scored, where another metric chose them, and which clients have no score."""
+    """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    missing = results.without_score(runs[0].task, runs)
-    return [*(rounds if chosen_by else []), *([missing] if missing else [])]
+    about = [results.sampled(runs[0].task, runs), results.without_score(runs[0].task, runs)]
+    return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
 def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.ndarray]) -> list[str]:

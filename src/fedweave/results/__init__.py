@@ -4,7 +4,7 @@ from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.cached_tables import current
 from fedweave.results.formats import EMPTY, format_score, interval
 from fedweave.results.quantities import cohorts, measures, reported_graphs
-from fedweave.results.references import POOLED, RULE, control_rows, controls, unpooled, without_score
+from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import chosen, clients, matrix, unfinished
@@ -58,6 +58,7 @@ __all__ = [
     "portrait",
     "reported_graphs",
     "rescored",
+    "sampled",
     "significance",
     "tables",
     "unfinished",

@@ -82,8 +82,14 @@ def without_score(task: str, runs: list[Run]) -> str:
     needs = METRICS[metric].needs if metric in METRICS else ""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
     why = f", which needs {needs}" if needs else ""
-    count = len(runs[0].client_names)
+    count = len(runs[0].evaluated)
     return f"{task}: {len(names)} of {count} clients have no {metric}{why}: {shown}. No mean or test includes them."
+
+
+def sampled(task: str, runs: list[Run]) -> str:
+    """A sentence where scores are those of a sample of the clients; empty where all are evaluated."""
+    count, total = len(runs[0].evaluated), len(runs[0].client_names)
+    return "" if count == total else f"{task}: evaluated on {count} of {total} clients, the same for all methods."
 
 
 def control_rows(table: pd.DataFrame) -> Iterator[dict[str, str]]:

@@ -85,7 +85,7 @@ def _rows(
     """Scores of every client and part in one repetition, at the latest round that one of them reports."""
     rounds = picked[picked["seed"] == seed]["round"]
     for test in (False, True):
-        for client in range(len(run.client_names)):
+        for client in run.evaluated:
             mine = np.zeros(0, bool) if table is None else (table.client == client) & (table.test == test)
             value = np.nan if table is None else metric.value(kind, table.targets[mine], table.outputs[mine])
             yield seed, max(int(rounds.max()), 1), run.info["point"], "test" if test else "val", client, value
@@ -98,7 +98,7 @@ def _controls(run: Run, metric: Metric, kind: str) -> dict[str, list[float]]:
     if table is None:
         return {}
     names = read(path, read_npz, AGAIN)["names"].tolist()
-    rows = [table.client == client for client in range(len(run.client_names))]
+    rows = [table.client == client for client in run.evaluated]
     return {
         str(name): [metric.value(kind, table.targets[mine], outputs[mine]) for mine in rows]
         for name, outputs in zip(names, table.outputs, strict=True)

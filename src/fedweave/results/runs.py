@@ -92,6 +92,11 @@ class Run:
         return list(map(str, self.info.get("client_names") or [f"client {i}" for i in range(count)]))
 
     @cached_property
+    def evaluated(self) -> list[int]:
+        """The clients that were evaluated: all of them, or the sample of the task."""
+        return list(map(int, self.info.get("evaluated") or range(len(self.client_names))))
+
+    @cached_property
     def group(self) -> np.ndarray | None:
         """The true group of every client [N], where it is known."""
         group = self.info.get("group")
@@ -196,6 +201,9 @@ def _check_names(file: Path, info: Mapping[str, Any]) -> None:
         entries, count = info.get(key), info.get("clients")
         if entries is not None and count is not None and len(entries) != count:
             raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {AGAIN}")
+    outside = [i for i in info.get("evaluated") or () if not 0 <= i < info.get("clients", i + 1)]
+    if outside:
+        raise BadInput(f"{file}: evaluated: {outside[0]} is none of its {info['clients']} clients; {AGAIN}")
 
 
 def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:

@@ -50,7 +50,7 @@ def write(
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
-    _write_evaluations(folder / "evaluations.parquet", histories)
+    _write_evaluations(folder / "evaluations.parquet", histories, prepared.federation.sample.tolist())
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
     write_table(folder / "rounds.csv", ("seed", *LedgerRow._fields), ledger)
     lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
@@ -67,7 +67,7 @@ def write(
 
 
 def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
-    """The reported value of every client [N]: the round is chosen from validation only."""
+    """The reported value of every evaluated client [K]: the round is chosen from validation only."""
     values = table(history.scores[f"{prepared.point}/{split}"])
     return values[chosen(history, prepared), np.arange(values.shape[1])]
 
@@ -91,6 +91,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "select": run.evaluate.select,
         "clients": prepared.federation.clients,
         **_identities(prepared),
+        **({} if prepared.federation.evaluated is None else {"evaluated": prepared.federation.sample.tolist()}),
         "sharing": _sharing(prepared),
         **({"splits": prepared.run.task.partition["seeds"]} if prepared.split else {}),
         "cohorts": federations.cohorts(run, prepared.federation),
@@ -145,8 +146,8 @@ def label(prepared: PreparedRun) -> str:
     return prepared.method.label + (f" [{', '.join(marks)}]" if marks else "")
 
 
-def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
-    """A long table seed, round, point, split, client, value."""
+def _write_evaluations(path: Path, histories: dict[int, History], clients: list[int]) -> None:
+    """A long table seed, round, point, split, client, value; `clients` are those that were evaluated."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,7 +156,7 @@ def _write_evaluations(path: Path, histories: dict[int, History]) -> None:
         for seed, h in histories.items()
         for point, split in SPLITS
         for r, values in zip(h.rounds, h.scores[f"{point}/{split}"], strict=True)
-        for client, value in enumerate(values)
+        for client, value in zip(clients, values, strict=False)  # newcomers are the last ones
     ]
     names = ("seed", "round", "point", "split", "client", "value")
     types = (pa.int64(), pa.int64(), pa.string(), pa.string(), pa.int64(), pa.float64())
@@ -175,7 +176,7 @@ def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int,
     for seed, history in histories.items():
         if (made := predictions.of_models(prepared.of(seed), history, seed)) is None:
             continue
-        table = predictions.stored(made)
+        table = predictions.stored(made, prepared.federation.sample.tolist())
         pooled[seed] = predictions.pooled(task.measure, task.targets_are, table)
         dtype, width = predictions.precision(table.outputs.size), table.outputs.shape[-1]
         if not dtype.startswith("none"):
@@ -187,7 +188,8 @@ def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int,
 
 def _write_controls(path: Path, prepared: PreparedRun, width: int, dtype: str) -> None:
     rules = predictions.of_controls(prepared, width if prepared.method.task.targets_are == "classes" else 0)
-    tables = [predictions.stored({"test": mine}) for mine in rules.values()]
+    clients = prepared.federation.sample.tolist()
+    tables = [predictions.stored({"test": mine}, clients) for mine in rules.values()]
     together = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))
     predictions.write(path, together, dtype, names=np.array([*rules]))
 

@@ -59,10 +59,12 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
     for key in study.runs:
         check_run(study.run(key), where, inputs)
         checks.check_splits(study.run(key), study.tune.trials, where)
+    checks.check_samples([study.run(key) for key in study.runs], where)
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
             run = varied(study, block["run"], {}, settings)
+            checks.check_samples([study.run(block["run"]), run], f"{where}: ablate.{name}.{variant}")
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             checks.check_splits(run, study.tune.trials, f"{where}: ablate.{name}.{variant}")
             if check_run(run, f"{where}: ablate.{name}").leaks:

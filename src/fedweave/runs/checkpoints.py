@@ -1,6 +1,10 @@
 """Checkpoints: one file per repetition and moment, named after the specification of the run."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +16,7 @@ from fedweave.runs import assembly
 from fedweave.runs.history import History
 from fedweave.runs.preparation import PreparedRun
 from fedweave.study.spec import Run
+from fedweave.tensors.storage import Storage, dense, recorded, temporary, unrecorded
 
 VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # of a repetition that stay: the newest, and the one before it in case the disk damages that
@@ -27,30 +32,70 @@ def forget(folder: Path, run: Run) -> None:
     sweep(folder, f"{run.fingerprint()}-*")
     for path in folder.glob(f"{run.fingerprint()}-*.pt"):
         path.unlink(missing_ok=True)
+    for path in folder.glob(_rows(folder, run, "*").name):
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def save(checkpoints: Path, prepared: PreparedRun, seed: int, state: State, history: History) -> None:
-    """Write a checkpoint; that of a finished repetition has no state, and the ones before it go."""
+@contextmanager
+def storage(checkpoints: Path | None, prepared: PreparedRun, seed: int) -> Iterator[Storage | None]:
+    """Where the tables of a repetition lie: None for memory; files beside its checkpoints, or for the block alone."""
+    if not prepared.mapped:
+        yield None
+    elif checkpoints is None:
+        with temporary() as made:
+            yield made
+    else:
+        yield Storage(_rows(checkpoints, prepared.run, seed))
+
+
+def _rows(checkpoints: Path, run: Run, seed: int | str) -> Path:
+    """The folder of the tables of a repetition."""
+    return checkpoints / f"{run.fingerprint()}-{seed}-rows"
+
+
+def save(
+    checkpoints: Path, prepared: PreparedRun, seed: int, state: State, history: History, tables: Storage | None = None
+) -> None:
+    """Write a checkpoint; that of a finished repetition has no state, and the ones before it go.
+
+    Args:
+        tables: where the tables of `state` lie; the checkpoint refers to its files.
+    """
     finished = state.round == prepared.rounds
     state = State(state.round, {}, {}) if finished else state
     content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
     path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
-    save_tensors(path, {**content, "state": assembly.to_cpu(tuple(state)), "history": history.plain()})
+    if tables is not None and not finished:
+        tables.flush()  # rows are on the disk before anything refers to them
+        tables.hold(path.name, tuple(state))
+    save_tensors(path, {**content, "state": assembly.to_cpu(recorded(tuple(state))), "history": history.plain()})
     for old in stored(checkpoints, prepared.run, seed)[1 if finished else CHECKPOINTS :]:
         old.unlink(missing_ok=True)
+        if tables is not None:
+            tables.release(old.name)
+    if finished:
+        shutil.rmtree(_rows(checkpoints, prepared.run, seed), ignore_errors=True)
 
 
-def restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State | None, History]:
+def restore(
+    checkpoints: Path, prepared: PreparedRun, seed: int, tables: Storage | None = None
+) -> tuple[State | None, History]:
     """The newest readable checkpoint of a repetition; one that the disk has damaged gives way to the one before it.
+
+    Args:
+        tables: where its tables go on; None: in memory.
 
     Raises:
         BadInput: none can be read, or one is of another version, specification or seed.
     """
-    files = stored(checkpoints, prepared.run, seed)
+    files, rows = stored(checkpoints, prepared.run, seed), tables or Storage(_rows(checkpoints, prepared.run, seed))
+    if not files:
+        rows.clear()  # of a process that ended before its first checkpoint
     for path in files:
         try:
             content = load_tensors(path)
             header = [content["version"], content["fingerprint"], content["seed"]]
+            state = unrecorded(content["state"], rows)
         except Exception as error:  # a damaged file can raise nearly anything
             reason = type(error).__name__
             continue
@@ -59,10 +104,21 @@ def restore(checkpoints: Path, prepared: PreparedRun, seed: int) -> tuple[State 
                 f"{path}: is of (version, specification, seed) {header}, not {expected}; "
                 "delete it to start this repetition again"
             )
-        moved = torch.utils._pytree.tree_map(
-            lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, content["state"]
-        )
+        if tables is None:
+            state = dense(state)
+        else:
+            _hold(tables, files[files.index(path) :], state)
+        moved = torch.utils._pytree.tree_map(lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, state)
         return State(*moved), History.of(content["history"])
     if files:
         raise BadInput(f"{files[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
     return None, History()
+
+
+def _hold(tables: Storage, files: list[Path], state: Any) -> None:
+    """Keep the rows of the newest of `files`, whose content is `state`, and of those before it, as far as readable."""
+    tables.hold(files[0].name, state)
+    for older in files[1:]:
+        with suppress(Exception):  # a damaged file can raise nearly anything, and nothing is lost with its rows
+            tables.hold(older.name, unrecorded(load_tensors(older)["state"], tables))
+    tables.tidy()

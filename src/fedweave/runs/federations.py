@@ -92,7 +92,7 @@ def weighted(federation: Federation, kind: str | None) -> Federation:
 
 
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
-    """Groups of clients that are reported separately: newcomers, and attackers; name -> positions."""
+    """Groups of evaluated clients that are reported separately: newcomers, and attackers; name -> positions."""
     late = range(federation.clients - run.train.newcomers, federation.clients)
     members_of = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
     if federation.attack is not None:
@@ -101,7 +101,9 @@ def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
             name: [i for i, attacker in enumerate(is_attacker) if attacker == attacks]
             for name, attacks in (("honest", False), ("lying", True))
         }
-    return {name: members for name, members in members_of.items() if members}
+    sample = {*federation.sample.tolist()}
+    evaluated = {name: [i for i in members if i in sample] for name, members in members_of.items()}
+    return {name: members for name, members in evaluated.items() if members}
 
 
 def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.dtype) -> tuple[dict, dict, dict]:

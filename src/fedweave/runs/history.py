@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
+from fedweave.federation.collaboration import recordable
 from fedweave.federation.records import EdgeValue, Report
 from fedweave.runs import assembly
 from fedweave.runs.preparation import PreparedRun
@@ -64,13 +65,13 @@ class History:
         ledger: costs of every round.
         dropped: uploads that were not accepted.
         rounds: evaluated rounds.
-        scores: "pre/val" etc. -> one list of per-client values per evaluated round.
+        scores: "pre/val" etc. -> one list of values per evaluated round, of the evaluated clients in ascending order.
         diagnostics: numbers about the server after evaluated rounds.
         edges: values of edges of the last graph.
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
-        snapshot: {"round", "models" [N, ...]} of the round that validation selects, and the "rows" of `scores` that
-            `_snapshot` needs again; empty where neither models nor predictions are kept.
+        snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the
+            "rows" of `scores` that `_snapshot` needs again; empty where neither models nor predictions are kept.
     """
 
     ledger: list[LedgerRow] = field(default_factory=list)
@@ -120,7 +121,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
 
 
 def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Row of the evaluations so far that is reported, of each client [N]: from validation only.
+    """Row of the evaluations so far that is reported, of each evaluated client [K]: from validation only.
 
     Args:
         rows: ascending, the evaluations that are looked at; default: all.
@@ -136,13 +137,13 @@ def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None =
 
 
 def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
-    """Validation values [R, N] of the evaluations `rows`."""
+    """Validation values [R, K] of the evaluations `rows`."""
     values = history.scores[f"{prepared.point}/val"]
     return table([values[row] for row in rows])
 
 
 def table(rows: list[list[float]]) -> np.ndarray:
-    """Values of clients [N] by round, as [R, N]; NaN for who was not there yet."""
+    """Values of clients [K] by round, as [R, K]; NaN for who was not there yet."""
     width = max(len(row) for row in rows)
     return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
@@ -150,6 +151,8 @@ def table(rows: list[list[float]]) -> np.ndarray:
 def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
     total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
     every = max(1, min(-(-total * cells // CELLS), total // 4))
+    if not recordable(len(prepared.method.task.layers), prepared.federation.clients):
+        return []
     if report.round != 1 and report.round % every and report.round != total:
         return []
     weights = report.method.collaboration(report.state.server)
@@ -157,7 +160,7 @@ def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
 
 
 def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
-    """Every client's model of the round that would be reported if this were the last one.
+    """Every evaluated client's model of the round that would be reported if this were the last one.
 
     Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
     value.

@@ -39,7 +39,9 @@ class Stored(NamedTuple):
 
 
 def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[Answers]] | None:
-    """ "val" and "test" -> the answers of every client at the reported round; None where no round can be chosen."""
+    """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be
+    chosen.
+    """
     if not history.snapshot:
         return None
     try:
@@ -47,17 +49,16 @@ def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, l
     except BadInput:  # diverged: no round has a finite value
         return None
     models = trees.tree_map(lambda t: t.to(prepared.device), history.snapshot["models"])
-    federation, there = prepared.federation, len(tree_leaves(models)[0])
-    if there < federation.clients:  # a round before the newcomers joined
-        federation = federation.select(torch.arange(there))
-    who = viewers(federation, seed, history.snapshot["round"])
+    there = len(tree_leaves(models)[0])  # fewer in a round before the newcomers joined
+    positions = prepared.federation.sample[:there]
+    who = viewers(prepared.federation, seed, history.snapshot["round"], positions=positions)
     with torch.no_grad():
         return answers(prepared.method, models, prepared.executor, who)
 
 
-def stored(made: Mapping[str, list[Answers]]) -> Stored:
-    """Answers of all clients as one table; validation rows first."""
-    pairs = [(part == "test", i, one) for part, mine in made.items() for i, one in enumerate(mine)]
+def stored(made: Mapping[str, list[Answers]], clients: Sequence[int]) -> Stored:
+    """Answers of `clients` as one table; validation rows first."""
+    pairs = [(part == "test", i, one) for part, mine in made.items() for i, one in zip(clients, mine, strict=False)]
     lengths = [len(one.rows) for _, _, one in pairs]
     return Stored(
         np.repeat(np.array([i for _, i, _ in pairs], dtype=np.int32), lengths),
@@ -88,7 +89,7 @@ def weighted(prepared: PreparedRun) -> bool:
 
 
 def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers]]:
-    """Rule -> its answers on the test rows of every client.
+    """Rule -> its answers on the test rows of every evaluated client.
 
     Args:
         width: least number of classes of the outputs.
@@ -105,7 +106,9 @@ def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers
 
 
 def control_values(splits: Sequence[PreparedRun]) -> dict[str, list[float]]:
-    """Rule -> the metric of every client's test rows, as models are scored; the mean over the run's `splits`."""
+    """Rule -> the metric of every evaluated client's test rows, as models are scored; the mean over the run's
+    `splits`.
+    """
     if all(split is splits[0] for split in splits):
         return _control_values(splits[0])
     each = [_control_values(split) for split in splits]
@@ -133,7 +136,7 @@ def pooled(metric: Metric, kind: str, table: Stored) -> float:
 
 
 def _clients(prepared: PreparedRun) -> list[Any]:
-    who = viewers(prepared.federation, 0, 0)
+    who = viewers(prepared.federation, 0, 0, positions=prepared.federation.sample)
     return [who.one(i) for i in range(len(who))]
 
 

@@ -1,5 +1,6 @@
 """A run's objects, built once: method, data, executor, settings and device; everything else is handed them."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,15 +11,19 @@ import torch
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
+from fedweave.federation.collaboration import recordable
 from fedweave.federation.executors import Executor, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
-from fedweave.models import ClientModel
+from fedweave.federation.schedule import evaluation_sample
+from fedweave.models import ClientModel, parameter_count
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
+
+LARGE_TABLE = 2**31  # bytes of the models of all clients from which on their tables lie in files
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class PreparedRun:
         return self if self.split is None else self.split(seed)
 
     @property
+    def mapped(self) -> bool:
+        """Whether tables of all clients lie in memory-mapped files: as `train.store` says, else if they are large."""
+        if self.run.train.store != "auto" or self.method.pools:
+            return self.run.train.store == "mapped"
+        return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE
+
+    @property
     def rounds(self) -> int:
         """Of one repetition, all stages of the method together."""
         return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
@@ -73,7 +85,8 @@ def prepare(
         BadInput: as the functions of `assembly`.
     """
     splits = data.splits(run.task.partition)
-    first = _prepared(_on(run, splits[0]), dataset, partition, model)
+    sample = splits[0]["seed"]
+    first = _prepared(_on(run, splits[0]), dataset, partition, model, sample)
     if len(splits) == 1:
         return replace(first, run=run)
 
@@ -83,7 +96,7 @@ def prepare(
         own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
         if own is splits[0]:
             return replace(first, run=run)
-        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model), run=run)
+        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model, sample), run=run)
 
     return replace(first, run=run, split=split)
 
@@ -94,16 +107,34 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
     Raises:
         BadInput: naming a client and the way out.
     """
-    empty = (~(federation.val >= 0).any(1)).nonzero().flatten().tolist()
+    held = (federation.val >= 0).any(1)
+    empty = (~held).nonzero().flatten().tolist()
     if empty and method.needs_validation:
         raise BadInput(
             f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
             "or give every client some in partition.split"
         )
-    if len(empty) == federation.clients and run.evaluate.select != "last":
+    if not held[federation.sample].any() and run.evaluate.select != "last":
+        which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no client has any; "
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any; "
             "use last, or give val a share in partition.split"
+        )
+
+
+def check_memory(prepared: PreparedRun) -> None:
+    """Refuse an evaluation of so many clients that their models (as sent, and before and after training) do not fit.
+
+    Raises:
+        BadInput: naming the setting, and how many clients would fit.
+    """
+    count, memory = len(prepared.federation.sample), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = 3 * 4 * parameter_count(prepared.method.task.template)
+    if count * size > memory:
+        raise BadInput(
+            f"runs.{prepared.run.key}: evaluate.clients: {count} clients are evaluated at once, whose models need "
+            f"{count * size / 2**30:.0f} GiB of the machine's {memory / 2**30:.0f}; evaluate a sample of up to "
+            f"{memory // size // 2} clients, as evaluate: {{clients: 100}}"
         )
 
 
@@ -111,20 +142,30 @@ def _on(run: Run, split: dict[str, Any]) -> Run:
     return replace(run, task=replace(run.task, partition=split))
 
 
-def _prepared(run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None) -> PreparedRun:
+def _prepared(
+    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
+) -> PreparedRun:
+    """The objects of `run` on one split; `sample` is the seed of the clients that are evaluated."""
     device = assembly.device(run.train.device)
     exact(device, run.train.precision == "tf32")
     keep_memory()
     task = tasks.build_task(run, dataset, partition, model=model)
     federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
     federation = federations.weighted(federation, run.train.class_weights)
+    federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_validation(run, method, federation)
-    divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
-    federation = replace(federation, divergence=divergence)
+    if recordable(1, federation.clients):
+        divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
+        federation = replace(federation, divergence=divergence)
+    if run.evaluate.edges and not recordable(len(task.layers), federation.clients):
+        raise BadInput(
+            f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
+            "clients, which is too large to be recorded; leave it out"
+        )
     if control := graph_controls.build(run, method, federation):
         method = replace(method, control=control)
-    return PreparedRun(
+    made = PreparedRun(
         run,
         method,
         federation.to(device),
@@ -136,3 +177,6 @@ def _prepared(run: Run, dataset: Dataset, partition: Partition, model: Callable[
         partition.names,
         partition.group_names,
     )
+    if made.mapped:
+        check_memory(made)
+    return made

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,33 +13,40 @@ from fedweave.errors import Diverged
 from fedweave.federation.engine import run as rounds_of
 from fedweave.federation.records import Report, State
 from fedweave.files import check_writable
-from fedweave.runs.checkpoints import restore, save
+from fedweave.runs.checkpoints import restore, save, storage
 from fedweave.runs.history import History, chosen, record
 from fedweave.runs.parallel import Inbox, share, side_by_side
 from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import Run
+from fedweave.tensors.storage import Storage
 
 __all__ = ["History", "PreparedRun", "chosen", "perform", "perform_all", "prepare", "record", "repeat"]
 
 HOSTILE = 1000  # scale of an attack from which on it is to blame for a training that diverges
 
 
-def repeat(prepared: PreparedRun, seed: int, resume: State | None = None) -> Iterator[Report]:
+def repeat(
+    prepared: PreparedRun, seed: int, resume: State | None = None, tables: Storage | None = None
+) -> Iterator[Report]:
     """The reports of one repetition.
+
+    Args:
+        tables: where tables of all clients lie; by default in memory, or in files for as long as this goes on.
 
     Raises:
         Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
     prepared = prepared.of(seed)
-    settings = replace(prepared.settings, seed=seed)
-    for report in rounds_of(prepared.method, prepared.federation, settings, prepared.executor, resume):
-        if not math.isfinite(report.loss):
-            raise Diverged(
-                f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
-                "every upload was dropped; "
-                f"{_way_out(prepared.run)}"
-            )
-        yield report
+    with nullcontext(tables) if tables else storage(None, prepared, seed) as tables:
+        settings = replace(prepared.settings, seed=seed, storage=tables)
+        for report in rounds_of(prepared.method, prepared.federation, settings, prepared.executor, resume):
+            if not math.isfinite(report.loss):
+                raise Diverged(
+                    f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
+                    "every upload was dropped; "
+                    f"{_way_out(prepared.run)}"
+                )
+            yield report
 
 
 def _way_out(run: Run) -> str:
@@ -60,14 +68,14 @@ def perform(
 ) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
     prepared = prepared.of(seed)
-    state, history = restore(checkpoints, prepared, seed) if checkpoints else (None, History())
-    total = prepared.rounds
-    for report in repeat(prepared, seed, state):
-        history = record(history, report, prepared)
-        progress(report)
-        every = prepared.run.train.checkpoint
-        if checkpoints and (report.round == total or (every and report.round % every == 0)):
-            save(checkpoints, prepared, seed, report.state, history)
+    total, every = prepared.rounds, prepared.run.train.checkpoint
+    with storage(checkpoints, prepared, seed) as tables:
+        state, history = restore(checkpoints, prepared, seed, tables) if checkpoints else (None, History())
+        for report in repeat(prepared, seed, state, tables):
+            history = record(history, report, prepared)
+            progress(report)
+            if checkpoints and (report.round == total or (every and report.round % every == 0)):
+                save(checkpoints, prepared, seed, report.state, history, tables)
     return history
 
 

@@ -34,15 +34,17 @@ class Deployed:
 
     Attributes:
         method: knows how its models predict.
-        models: seed -> models [N, ...].
+        models: seed -> models [K, ...] of the evaluated clients.
         graphs: of subgraph clients, (edges [2, E], weights [E]) each; empty for other kinds.
         span: of series, time steps of an input; 0 for other kinds.
+        clients: [K] the clients that `models` are of; None: of all.
     """
 
     method: Method
     models: dict[int, Tree]
     graphs: list[tuple[Tensor, Tensor]]
     span: int
+    clients: tuple[int, ...] | None = None
 
     def answer(self, x: np.ndarray, client: int = 0, seed: int | None = None) -> np.ndarray:
         """What the model of `client` says of inputs as it was trained on: scaled as its task scales them.
@@ -59,12 +61,24 @@ class Deployed:
             BadInput: an unknown client or seed.
         """
         seed = self.chosen(seed)
-        clients = len(tree_leaves(self.models[seed])[0])
-        if not 0 <= client < clients:
-            raise BadInput(f"client: {client} is not one of 0 .. {clients - 1}")
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
         with torch.no_grad():
-            return self.outputs(trees.at(self.models[seed], client), inputs, client).numpy()
+            return self.outputs(self.model(seed, client), inputs, client).numpy()
+
+    def model(self, seed: int, client: int) -> Tree:
+        """The model of `client` in one repetition.
+
+        Raises:
+            BadInput: there is no such client, or it was not evaluated, so that its model was not stored.
+        """
+        count = len(tree_leaves(self.models[seed])[0])
+        if self.clients is None and not 0 <= client < count:
+            raise BadInput(f"client: {client} is not one of 0 .. {count - 1}")
+        if self.clients is not None and client not in self.clients[:count]:
+            raise BadInput(
+                f"client: {client} is none of the {count} clients that were evaluated, whose models are stored"
+            )
+        return trees.at(self.models[seed], client if self.clients is None else self.clients.index(client))
 
     def chosen(self, seed: int | None) -> int:
         """The seed, or the first one for None.
@@ -128,7 +142,8 @@ def deploy(
     method = assembly.build_method(run, tasks.build_task(run, dataset, partition, model=model))
     stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
     span = sum(partition.layout.get(k, 0) for k in SPAN)
-    return Deployed(method, dict(sorted(stacked.items())), graphs, span)
+    clients = tuple(map(int, info["evaluated"])) if info.get("evaluated") else None
+    return Deployed(method, dict(sorted(stacked.items())), graphs, span, clients)
 
 
 SPAN = ("window", "horizon")

@@ -1,6 +1,6 @@
 """What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedweave import data
@@ -86,6 +86,23 @@ def check_splits(run: Run, trials: int, where: str) -> None:
         _refuse(f"{here}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
     if run.task.attack:
         _refuse(f"{here}: who attacks depends on the seed of the partition; give one seed, or no attack")
+
+
+def check_samples(runs: Sequence[Run], where: str) -> None:
+    """Refuse runs of one task that are evaluated on different numbers of clients.
+
+    Raises:
+        BadInput: naming both runs and the way out.
+    """
+    first: dict[str, Run] = {}
+    for run in runs:
+        other = first.setdefault(run.name, run)
+        mine, theirs = run.evaluate.clients, other.evaluate.clients
+        if mine != theirs:
+            _refuse(
+                f"{where}: runs.{run.key}: evaluate.clients: {mine}, but runs.{other.key} has {theirs}; methods of one "
+                f"task are compared on the same clients, so set it in tasks.{run.name}.evaluate"
+            )
 
 
 def check_budget(run: Run, where: str) -> None:

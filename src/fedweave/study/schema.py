@@ -10,6 +10,7 @@ Participation = Annotated[float, AtLeast(1e-6), AtMost(LARGEST_WHOLE)]
 Rate = Annotated[float, AtLeast(0), AtMost(1000)]
 Executor = Literal["auto", "loop", "batched", "compiled"]
 Precision = Literal["tf32", "bfloat16"]
+Store = Literal["auto", "memory", "mapped"]
 Selection = Literal["best_val_round", "per_client_best_val", "last"]
 
 
@@ -61,6 +62,9 @@ class TrainSpec:
     precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
     executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
     chunk: Annotated[Count, "clients that are trained at once; 0 for all of them"] = 0
+    store: Annotated[Store, "where tables of all clients lie: in memory, or in memory-mapped files; auto: by size"] = (
+        "auto"
+    )
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto takes a GPU where there is one"] = "auto"
     newcomers: Annotated[Count, "clients that join late"] = 0
     join_round: Annotated[Count, "round before which they join"] = 0
@@ -78,6 +82,7 @@ class EvaluateSpec:
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
     models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    clients: Annotated[Count, "clients that are evaluated, a sample that is the same for all methods; 0: all"] = 0
     edges: Annotated[int, Between(0, 1000), "edges of a client whose value is measured after the last round"] = 0
     predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
 

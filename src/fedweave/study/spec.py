@@ -22,6 +22,7 @@ LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the sta
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
 MOST_SEEDS = 1000
+UNRECORDED = ("executor", "chunk", "store", "device", "checkpoint")  # settings of `train` that change no result
 DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # which a run's record leaves out
 
 
@@ -54,10 +55,10 @@ class Run:
         return "" if suffix == self.method else suffix
 
     def resolved(self) -> dict[str, Any]:
-        """All that the result depends on, as plain data; the executor and the device are not part of it."""
+        """All that the result depends on, as plain data; the executor, the store and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         task = {k: v for k, v in task.items() if k not in ("metric", "targets") or v is not None}
-        train = {k: v for k, v in asdict(self.train).items() if k not in ("executor", "chunk", "device", "checkpoint")}
+        train = {k: v for k, v in asdict(self.train).items() if k not in UNRECORDED}
         train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
         train = {k: v for k, v in train.items() if DEFAULTS.get(k) != v}
         return {
@@ -65,7 +66,9 @@ class Run:
             "method": {"name": self.method, **self.options},
             "train": train,
             "evaluate": {
-                k: v for k, v in asdict(self.evaluate).items() if (k != "predictions" or not v) and (k != "edges" or v)
+                k: v
+                for k, v in asdict(self.evaluate).items()
+                if (k != "predictions" or not v) and (k not in ("edges", "clients") or v)
             },
         }
 

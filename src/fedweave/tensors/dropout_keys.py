@@ -50,6 +50,12 @@ def uniform(base: Tensor, shape: Sequence[int]) -> Tensor:
     return _shift(_hashes(base, math.prod(shape)).reshape(tuple(shape)), 40).to(torch.float32) * 2.0**-24
 
 
+def uniform_rows(base: Tensor, rows: Tensor, width: int) -> Tensor:
+    """Rows `rows` [P] of the matrix `uniform(base, (N, width))`, float32 [P, width], without the others."""
+    places = rows[:, None] * width + torch.arange(1, width + 1, device=rows.device)
+    return _shift(_mix(base + _GOLDEN * places), 40).to(torch.float32) * 2.0**-24
+
+
 def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
     """Inverted dropout of `h` with rate `p` (to the nearest 2⁻¹⁶); the identity without a key (evaluation)."""
     if base is None or p == 0.0:

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedweave.tensors.storage import current
+from fedweave.tensors.tables import Table
+
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
@@ -20,6 +23,7 @@ __all__ = [
     "Tree",
     "at",
     "broadcast",
+    "by_path",
     "column",
     "concat",
     "equal",
@@ -28,12 +32,14 @@ __all__ = [
     "mapped",
     "mixed",
     "nbytes",
+    "nested",
     "norms",
     "only",
     "put",
     "settled",
     "stack",
     "sub",
+    "table",
     "take",
     "tree_leaves",
     "tree_map",
@@ -79,9 +85,14 @@ def at(tree: Tree, i: int) -> Tree:
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-    if _everybody(tree, ids):
-        return tree_map(lambda t, r: r.to(t).contiguous(), tree, rows)
-    return tree_map(lambda t, r: t.index_copy(0, ids.to(t.device), r.to(t.dtype)), tree, rows)
+    whole = _everybody(tree, ids)
+
+    def one(t: Tensor, r: Tensor) -> Tensor:
+        if whole and not isinstance(t, Table):
+            return r.to(t).contiguous()
+        return t.index_copy(0, ids.to(t.device), r.to(t.dtype))
+
+    return tree_map(one, tree, rows)
 
 
 def _everybody(tree: Tree, ids: Tensor) -> bool:
@@ -164,10 +175,18 @@ def equal(one: Tree, other: Tree) -> bool:
     return one is other or (one.dtype == other.dtype and torch.equal(one, other))
 
 
+def table(tree: Tree, clients: int) -> Tree:
+    """`clients` equal rows of a single-client tree, which lie in files where `storage.storing` says so."""
+    storage = current()
+    return broadcast(tree, clients) if storage is None else tree_map(lambda t: storage.table(t, clients), tree)
+
+
 def grown(old: Tree, fresh: Tree) -> Tree:
     """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep what they held."""
 
     def corner(a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(a, Table) and a.shape[1:] == b.shape[1:]:
+            return a.extended(b[len(a) :])
         b = b.to(a, copy=True)
         b[tuple(slice(size) for size in a.shape)] = a
         return b
@@ -182,11 +201,13 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 def norms(part: Tree) -> Tensor:
     """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
-    each = [
-        torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
-        for leaf in tree_leaves(part)
-    ]
-    return torch.linalg.vector_norm(torch.stack(each), dim=0)
+
+    def one(leaf: Tensor) -> Tensor:
+        if isinstance(leaf, Table):
+            return leaf.products(leaf.default.new_zeros(0, leaf.default.numel()))[1].sqrt()
+        return torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
+
+    return torch.linalg.vector_norm(torch.stack([*map(one, tree_leaves(part))]), dim=0)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
@@ -220,6 +241,26 @@ def without(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
 def flat(params: Params) -> Tensor:
     """A stacked parameter dictionary as one matrix [N, P], columns in dictionary order."""
     return torch.cat([value.flatten(1) for value in params.values()], dim=1)
+
+
+def by_path(tree: Tree, prefix: str = "") -> Params:
+    """A nested dictionary as one level, keys joined by '/'."""
+    out: Params = {}
+    for key, value in tree.items():
+        out.update(by_path(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return out
+
+
+def nested(params: Params) -> Tree:
+    """The inverse of `by_path`."""
+    tree: Tree = {}
+    for key, value in params.items():
+        *path, leaf = key.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return tree
 
 
 def nbytes(tree: Tree, scalar: Callable[[Tensor], int] | None = None) -> int:

@@ -1,0 +1,139 @@
+"""Growth with the number of clients, from 100 to 10,000: `python -m benchmarks.growth scale [METHOD ...]`.
+
+Each line is a process of its own that may not have more than 8 GiB of memory of its own (`RLIMIT_DATA`); pages of
+mapped files do not count, because the kernel takes them back when memory is short. It runs `ROUNDS` rounds as a run
+does: tables lie in files where the models of all clients need more than 2 GiB (`train.store: auto`), and 100 clients
+are evaluated after the last round (`evaluate: {clients: 100}`), for which those that did not take part train a copy.
+
+- cnn: the CNN of FedAGHN, 878,730 parameters, 50 images 3x32x32 a client for training and 10 to evaluate, drawn from
+  20,000. One percent of the clients take part in a round, at least ten.
+- mlp: 32-64-10, 2,762 parameters, 100 rows a client for training and 20 to evaluate. All clients take part.
+
+Times are processor seconds of one thread: of the second of three rounds, and of the third with the evaluation. Memory
+is the peak of what the process has of its own (anonymous), and of pages of mapped files.
+"""
+
+import multiprocessing
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.workloads import Workload, images, split
+from fedweave.client.solvers import SGD
+from fedweave.client.task import RowClassification
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.federation import Federation
+from fedweave.federation.records import Settings
+from fedweave.federation.schedule import Training, evaluation_sample
+from fedweave.models import build, parameter_count
+from fedweave.runs.parallel import keep_memory
+from fedweave.runs.preparation import LARGE_TABLE
+from fedweave.tensors.storage import Storage, temporary
+
+METHODS = ("fedavg_ft", "fedper", "fedamp", "pfedhn", "fedaghn")
+CLIENTS = (100, 1000, 10_000)
+ROUNDS, EVALUATED, IMAGES = 3, 100, 20_000
+LIMIT = 8 * 2**30  # bytes
+MIB = 2**10  # KiB, as /proc has them
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    model: str
+    method: str
+    clients: int
+
+
+class Peak(threading.Thread):
+    """The largest anonymous memory and the largest part of mapped files that this process had, in KiB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.anonymous = self.files = 0
+
+    def run(self) -> None:
+        """Look ten times a second."""
+        while True:
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            numbers = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Rss")}
+            self.anonymous = max(self.anonymous, int(numbers["RssAnon"]))
+            self.files = max(self.files, int(numbers["RssFile"]))
+            time.sleep(0.1)
+
+
+def workload(line: Line) -> tuple[Workload, Executor, float]:
+    """(clients, executor, participation) of a line."""
+    if line.model == "mlp":
+        return images("mlp", line.clients, shape=(32,), samples=100), Batched(), 1.0
+    g, shape = np.random.default_rng(0), (3, 32, 32)
+    x = torch.from_numpy(g.standard_normal((IMAGES, *shape), dtype=np.float32))
+    rows = [g.choice(IMAGES, 60, replace=False) for _ in range(line.clients)]
+    parts = split([mine[:50] for mine in rows], [mine[50:] for mine in rows])
+    shared = {"x": x, "y": torch.from_numpy(g.integers(10, size=IMAGES))}
+    task = RowClassification(partial(build, "aghn_cnn", shape, 10))
+    federation = Federation(shared=shared, own={}, **parts, ids=torch.arange(line.clients))
+    made = Workload("", task, federation, Training(batch_size=64, epochs=1), SGD(lr=0.01))
+    return made, Loop(), max(10, line.clients // 100)
+
+
+def measure(line: Line) -> None:
+    """Print a line."""
+    torch.set_num_threads(1)
+    keep_memory()
+    work, executor, participation = workload(line)
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+    peak = Peak()
+    peak.start()
+    with temporary() as files:
+        mapped = 4 * parameter_count(work.task.template) * line.clients > LARGE_TABLE
+        seconds, last = timed(line, work, executor, participation, files if mapped else None)
+        disk = sum(path.stat().st_blocks * 512 for path in files.folder.glob("*.npy")) / 2**30
+    print(
+        f"{line.model:4} {line.method:10} {line.clients:6} clients {'mapped' if mapped else 'memory':6} "
+        f"{seconds:8.2f} s/round, with evaluation {last:8.2f} s   anonymous {peak.anonymous / MIB / 2**10:5.2f} GiB, "
+        f"mapped {peak.files / MIB / 2**10:5.2f} GiB, files {disk:5.2f} GiB",
+        flush=True,
+    )
+
+
+def timed(
+    line: Line, work: Workload, executor: Executor, participation: float, files: Storage | None
+) -> tuple[float, float]:
+    """Processor seconds of the last round but one, and of the last one with its evaluation."""
+    ids = work.federation.ids
+    federation = replace(work.federation, evaluated=evaluation_sample(0, ids, EVALUATED))
+    settings = Settings(rounds=ROUNDS, participation=participation, every=ROUNDS, storage=files)
+    reports = run(work.method(line.method), federation, settings, executor)
+    spent, begun = [], time.process_time()
+    for report in reports:
+        spent.append(time.process_time() - begun)
+        assert bool(report.scores) == (report.round == ROUNDS)
+        begun = time.process_time()
+    return spent[-2], spent[-1]
+
+
+def lines(*methods: str) -> Iterator[Line]:
+    """All lines, or those of `methods`."""
+    for model in ("cnn", "mlp"):
+        for method in methods or METHODS:
+            yield from (Line(model, method, clients) for clients in CLIENTS)
+
+
+def main(*methods: str) -> None:
+    """Measure every line in a process of its own."""
+    for line in lines(*methods):
+        child = multiprocessing.get_context("spawn").Process(target=measure, args=(line,))
+        child.start()
+        child.join()
+        if child.exitcode:
+            print(f"{line.model:4} {line.method:10} {line.clients:6} clients failed: more than 8 GiB?", flush=True)

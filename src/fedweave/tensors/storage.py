@@ -1,0 +1,139 @@
+"""Where tables of all clients lie: in memory, or in the files of a `Storage`.
+
+Files are NumPy's `.npy`, [rows, numbers of a row] each; a table that needs more rows gets a further file.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fedweave.tensors.row_files import DTYPES, Rows, Version
+from fedweave.tensors.tables import Table
+
+SEGMENT = 2**29  # bytes of a file of rows, at most; holes take no space on the disk
+
+
+class Storage:
+    """A folder with the rows of the tables of one repetition.
+
+    Attributes:
+        folder: of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._rows: dict[str, Rows] = {}
+        self._held: dict[str, list[Table]] = {}
+
+    def table(self, row: Tensor, clients: int) -> Tensor:
+        """`clients` rows that are all `row` [...]; in memory where a row is a single number, or of a rare type."""
+        if row.ndim == 0 or not row.numel() or row.dtype not in DTYPES:
+            return row.expand(clients, *row.shape).clone()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"{1 + max(map(int, self._rows), default=0):04d}"
+        rows = self._rows[name] = Rows(self.folder, name, row.numel(), row.dtype, _length(row, clients))
+        return Table(Version(rows, torch.full((clients,), -1)), row.detach().clone())
+
+    def flush(self) -> None:
+        """Bring all rows to the disk."""
+        for rows in self._rows.values():
+            rows.flush()
+
+    def hold(self, checkpoint: str, tree: Any) -> None:
+        """Keep the rows of the tables in `tree` until `checkpoint` is released."""
+        self._held[checkpoint] = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Table)]
+
+    def release(self, checkpoint: str) -> None:
+        """Rows that only `checkpoint` refers to may be overwritten."""
+        self._held.pop(checkpoint, None)
+
+    def restored(self, record: dict[str, Any]) -> Table:
+        """The table of a `record` of a checkpoint.
+
+        Raises:
+            OSError, ValueError: a file is missing or damaged.
+        """
+        name, default = record["rows"], record["default"]
+        if name not in self._rows:
+            rows = Rows(self.folder, name, default.numel(), default.dtype, record["length"])
+            rows.open(record["files"])
+            self._rows[name] = rows
+        return Table(Version(self._rows[name], record["slots"].long()), default)
+
+    def tidy(self) -> None:
+        """Remove the files of tables that no checkpoint has: a process was killed soon after it had made them."""
+        there = {f"{name}-{i}.npy" for name, rows in self._rows.items() for i in range(rows.files)}
+        for path in self.folder.glob("*.npy"):
+            if path.name not in there:
+                path.unlink()
+
+    def clear(self) -> None:
+        """Remove all files; tables that are in use can still be read."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def recorded(tree: Any) -> Any:
+    """`tree` with a record in place of every table, for a checkpoint."""
+    return tree_map_only(Table, _record, tree)
+
+
+def _record(table: Table) -> dict[str, Any]:
+    rows = table.version.rows
+    where = {"rows": rows.name, "files": rows.files, "length": rows.length}
+    return {**where, "slots": table.version.slots.int(), "default": table.default.cpu()}
+
+
+def _length(row: Tensor, clients: int) -> int:
+    """Rows of a file."""
+    return max(1, min(clients, SEGMENT // row.nbytes))
+
+
+def unrecorded(tree: Any, storage: Storage) -> Any:
+    """The inverse of `recorded`, for dictionaries, tuples and lists.
+
+    Raises:
+        OSError, ValueError: as `Storage.restored`.
+    """
+    if isinstance(tree, dict):
+        if tree.keys() == {"rows", "files", "length", "slots", "default"}:
+            return storage.restored(tree)
+        return {name: unrecorded(value, storage) for name, value in tree.items()}
+    return type(tree)(unrecorded(value, storage) for value in tree) if isinstance(tree, tuple | list) else tree
+
+
+def dense(tree: Any) -> Any:
+    """`tree` with every table in memory."""
+    return tree_map_only(Table, lambda table: table.dense(), tree)
+
+
+_STORAGE: ContextVar[Storage | None] = ContextVar("storage", default=None)
+
+
+def current() -> Storage | None:
+    """Where new tables of all clients lie; None: in memory."""
+    return _STORAGE.get()
+
+
+@contextmanager
+def storing(storage: Storage | None) -> Iterator[None]:
+    """New tables of all clients lie in `storage` inside this block."""
+    token = _STORAGE.set(storage)
+    try:
+        yield
+    finally:
+        _STORAGE.reset(token)
+
+
+@contextmanager
+def temporary() -> Iterator[Storage]:
+    """A storage that goes with the block."""
+    with tempfile.TemporaryDirectory(prefix="fedweave-rows-") as folder:
+        yield Storage(Path(folder))

@@ -1,0 +1,237 @@
+"""Tables of all clients whose rows lie in memory-mapped files: tensors [N, ...] with a row per client.
+
+A table is an immutable value, as every tensor of a state. Rows that nobody has written are one default row in memory.
+A written row lies in a slot of a file, and an index says in which. New rows go to slots that no table refers to, so
+that older versions of a table (the state before a round, the one of a checkpoint) can still be read. A checkpoint
+holds index, default row and name of the files.
+
+A `Table` is a tensor: any function of PyTorch takes it. Those in `HANDLED` read and write only the rows that they need,
+or all rows block by block: selection of rows, `index_copy`, `cat` along clients, `flatten(1)`, and `tensordot` with
+weights. Any other function gets the whole table as a tensor in memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from fedweave.tensors.row_files import Version
+
+BLOCK = 2**26  # bytes of the rows that are in memory at once
+
+
+class Table(Tensor):
+    """A tensor [N, ...] with a row per client, see the module.
+
+    Attributes:
+        version: where its written rows lie.
+        default: [...] the value of all other rows, on the device of the table.
+    """
+
+    version: Version
+    default: Tensor
+
+    @staticmethod
+    def __new__(cls, version: Version, default: Tensor) -> "Table":
+        """The table of `version` and `default`."""
+        shape = (len(version.slots), *default.shape)
+        table: Table = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=default.dtype, device=default.device)
+        table.version, table.default = version, default
+        return table
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Functions in `HANDLED` on the table's own terms, all others in memory."""
+        handler = HANDLED.get(func)
+        if handler is not None:
+            result = handler(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """`func` on whole tensors in memory."""
+        args, kwargs = tree_map_only(Table, lambda table: table.dense(), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        written = int((self.version.slots >= 0).sum())
+        return f"Table({[*self.shape]}, {self.dtype}, {written} rows in {self.version.rows.folder})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.dense().__reduce_ex__(protocol)
+
+    def rows_at(self, ids: Tensor) -> Tensor:
+        """Rows `ids` [P] in memory, [P, ...]."""
+        slots = self.version.slots[ids.cpu()]
+        if bool((slots >= 0).all()):
+            values = self.version.rows.read(slots).to(self.default.device)
+            return values.reshape(len(slots), *self.default.shape)
+        values = self.default.expand(len(slots), *self.default.shape).clone()
+        here = (slots >= 0).nonzero()[:, 0]
+        values.view(len(slots), -1)[here.to(values.device)] = self.version.rows.read(slots[here]).to(values.device)
+        return values
+
+    def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
+        """The table with `values` [P, ...] in place of its rows `ids` [P]."""
+        slots = self.version.slots.clone()
+        slots[ids.cpu()] = self.version.rows.write(values.reshape(len(values), -1))
+        return Table(Version(self.version.rows, slots), self.default)
+
+    def extended(self, values: Tensor) -> "Table":
+        """The table with `values` [M, ...] behind its rows."""
+        slots = torch.cat([self.version.slots, torch.full((len(values),), -1)])
+        longer = Table(Version(self.version.rows, slots), self.default)
+        new = (values != self.default).reshape(len(values), -1).any(1).nonzero()[:, 0]
+        return longer.with_rows(new.cpu() + len(self), values[new]) if len(new) else longer
+
+    def reshaped(self, shape: Sequence[int]) -> "Table":
+        """The same rows in another shape."""
+        return Table(self.version, self.default.reshape(shape))
+
+    def dense(self) -> Tensor:
+        """All rows in memory."""
+        return self.rows_at(torch.arange(len(self.version.slots)))
+
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(ids [B], their rows [B, D]) of all written rows, in the order of clients, some at a time."""
+        written = (self.version.slots >= 0).nonzero()[:, 0]
+        size = max(1, BLOCK // max(1, self.default.nbytes))
+        for ids in written.split(size) if len(written) else ():
+            yield ids.to(self.default.device), self.rows_at(ids).flatten(1)
+
+    def mixed(self, weights: Tensor) -> Tensor:
+        """Σ_j weights[..., j] · row j: weights [..., N] give [..., *]; differentiable in the weights."""
+        flat: Tensor = _Mixture.apply(weights.reshape(-1, len(self.version.slots)), [self])
+        return flat.reshape(*weights.shape[:-1], *self.default.shape)
+
+    def products(self, x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See the function `products`."""
+        clients, start = len(self.version.slots), self.default.new_zeros(()) if origin is None else origin.flatten()
+        default = self.default.flatten() - start
+        made, squares = (x @ default)[:, None].repeat(1, clients), default.square().sum().repeat(clients)
+        for ids, rows in self.blocks():
+            rows -= start
+            made[:, ids], squares[ids] = x @ rows.T, rows.square().sum(1)
+        return made, squares
+
+
+class _Mixture(torch.autograd.Function):
+    """Weights [P, N] and a table (in a list, as it has no gradient) -> mixtures [P, D]."""
+
+    @staticmethod
+    def forward(weights: Tensor, tables: list[Table]) -> Tensor:
+        table = tables[0]
+        unwritten = (table.version.slots < 0).to(weights.device)
+        made = weights[:, unwritten].sum(1, keepdim=True) * table.default.flatten()
+        for ids, rows in table.blocks():
+            made += weights[:, ids] @ rows
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del output
+        ctx.table = inputs[1][0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.table.products(gradient)[0], None
+
+
+def products(x: Tensor, table: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scalar products [P, N] of the rows of `x` [P, D] with those of `table` [N, ...], and the squared length [N] of
+    these; `origin` [...] is subtracted from the table's rows.
+    """
+    if isinstance(table, Table):
+        return table.products(x, origin)
+    rows = (table if origin is None else table - origin).flatten(1)
+    return x @ rows.T, rows.square().sum(1)
+
+
+def _item(table: Tensor, where: Any) -> Any:
+    if not isinstance(table, Table):
+        return NotImplemented
+    places = torch.arange(len(table.version.slots))
+    if isinstance(where, int):
+        return table.rows_at(places[where][None])[0]
+    if isinstance(where, slice):
+        return table.rows_at(places[where])
+    if type(where) is Tensor and where.ndim == 0 and where.dtype == torch.int64:
+        return table.rows_at(places[int(where)][None])[0]
+    if type(where) is Tensor and where.ndim == 1 and where.dtype in (torch.int64, torch.bool):
+        return table.rows_at(places[where.cpu()])
+    return NotImplemented
+
+
+def _index_select(table: Tensor, dim: int, index: Tensor) -> Any:
+    return table.rows_at(index) if isinstance(table, Table) and dim == 0 else NotImplemented
+
+
+def _index_copy(table: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    return table.with_rows(index, source) if isinstance(table, Table) and dim == 0 else NotImplemented
+
+
+def _flatten(table: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if not isinstance(table, Table) or start_dim != 1 or end_dim not in (-1, table.default.ndim):
+        return NotImplemented
+    return table.reshaped((-1,))
+
+
+def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Any:
+    if isinstance(a, Table) or not isinstance(b, Table) or type(dims) is not int or dims != 1 or out is not None:
+        return NotImplemented
+    return b.mixed(a)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0, **out: Any) -> Any:
+    first, *others = tensors
+    if not isinstance(first, Table) or dim != 0 or out or not others:
+        return NotImplemented
+    for other in others:
+        first = first.extended(other.dense() if isinstance(other, Table) else other)
+    return first
+
+
+def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    like = next((arg for arg in args if isinstance(arg, Table)), None)
+    if like is not None:
+        args = tuple(like.default if arg is like else arg for arg in args)
+    if not isinstance(tensor, Table):
+        return tensor.to(*args, **kwargs)
+    moved = tensor.default.to(*args, **kwargs)
+    same = moved.dtype == tensor.default.dtype and not kwargs.get("copy")
+    if not same:
+        return NotImplemented
+    return tensor if moved.device == tensor.default.device else Table(tensor.version, moved)
+
+
+def _new(name: str) -> Callable[..., Any]:
+    def made(table: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return getattr(table.default, name)(*args, **kwargs) if isinstance(table, Table) else NotImplemented
+
+    return made
+
+
+HANDLED: dict[Any, Callable[..., Any]] = {
+    Tensor.__getitem__: _item,
+    Tensor.index_select: _index_select,
+    torch.index_select: _index_select,
+    Tensor.index_copy: _index_copy,
+    torch.index_copy: _index_copy,
+    Tensor.flatten: _flatten,
+    torch.flatten: _flatten,
+    torch.tensordot: _tensordot,
+    torch.cat: _cat,
+    Tensor.to: _to,
+    Tensor.cpu: lambda table: table.dense().cpu(),
+    Tensor.numpy: lambda table, **options: table.dense().numpy(**options),
+    Tensor.tolist: lambda table: table.dense().tolist(),
+    Tensor.detach: lambda table: table,
+    **{getattr(Tensor, name): _new(name) for name in ("new_zeros", "new_ones", "new_empty", "new_full")},
+}

@@ -1,0 +1,75 @@
+"""Evaluation of a sample of the clients: the same clients for all methods, and the scores of a full evaluation."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Settings
+from fedweave.federation.schedule import evaluation_sample
+from fedweave.methods import METHODS
+from fedweave.tensors import dropout_keys, trees
+from fedweave.testing.contract import CLOSE, SOME, assert_close
+
+FAMILIES = {"fedavg_ft", "fedper", "central", "fedamp", "fedaghn", "pfedhn", "pfedla", "knn_per"}  # one method of each
+KINDS = ("rows", "nodes", "images", "series")
+METHODS_ON = [
+    (name, next(kind for kind in KINDS if kind in tiny.TASKS and tiny.suits(name, tiny.TASKS[kind][0]())))
+    for name in METHODS
+]
+MARKED = [pytest.param(*pair, marks=[] if pair[0] in FAMILIES else [pytest.mark.acceptance]) for pair in METHODS_ON]
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_sampled_clients_score_as_in_a_full_evaluation(name: str, kind: str) -> None:
+    """Training keeps its bits, and the scores and models are those that a full evaluation gives these clients."""
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind)
+    settings = replace(SOME, edges=1)
+    sampled = replace(federation, evaluated=torch.tensor([False, True, False, False, True]))
+    *_, whole = run(method, federation, settings, Loop())
+    *_, some = run(method, sampled, settings, Loop())
+    assert_close(some.state, whole.state, 0.0, "the state with a sample, and without")
+    expected = trees.take((whole.scores, whole.models), sampled.sample)
+    assert_close((some.scores, some.models), expected, CLOSE, "a sample, and these clients of all")
+    wanted = [row for row in whole.edges if row.learner in (1, 4)]
+    assert [row[:3] for row in wanted] == [row[:3] for row in some.edges]
+    assert_close(*(torch.tensor([row[3:] for row in rows]) for rows in (wanted, some.edges)), CLOSE)
+
+
+def test_the_sample_is_a_function_of_seed_and_identities() -> None:
+    """Order and number of repetitions play no role; another seed draws others; 0, or too many, are all."""
+    ids = torch.arange(50)
+    mask = evaluation_sample(3, ids, 7)
+    assert mask is not None
+    assert mask.sum() == 7
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    moved = evaluation_sample(3, ids[order], 7)
+    assert moved is not None
+    assert torch.equal(moved, mask[order])
+    smaller, other = evaluation_sample(3, ids, 4), evaluation_sample(4, ids, 7)
+    assert smaller is not None
+    assert other is not None
+    assert (smaller <= mask).all(), "a smaller sample is a part of a larger one"
+    assert not torch.equal(other, mask)
+    assert evaluation_sample(3, ids, 0) is None
+    assert evaluation_sample(3, ids, 50) is None
+    assert evaluation_sample(3, ids, 51) is None
+
+
+def test_nothing_is_scored_before_an_evaluated_client_has_joined() -> None:
+    """A sample of newcomers alone has scores from the round in which they join."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    late = replace(federation, evaluated=torch.tensor([False, False, False, True, True]))
+    settings = Settings(rounds=3, newcomers=2, join_round=2)
+    reports = [*run(tiny.method("fedper", task, "rows"), late, settings, Loop())]
+    assert [len(report.scores.get("pre", {}).get("test", ())) for report in reports] == [0, 0, 2]
+
+
+def test_rows_of_a_matrix_of_draws() -> None:
+    """Single rows are those of the whole matrix."""
+    key, rows = dropout_keys.key(1, 2), torch.tensor([4, 0])
+    assert torch.equal(dropout_keys.uniform_rows(key, rows, 3), dropout_keys.uniform(key, (5, 3))[rows])

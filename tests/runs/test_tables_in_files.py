@@ -1,0 +1,151 @@
+"""`train.store`: runs whose tables of all clients lie in files give what runs in memory give, also after a kill."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from hosts import planned, rows_of, same
+
+import fedweave as fw
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Report
+from fedweave.files import load_tensors
+from fedweave.methods import METHODS
+from fedweave.models import parameter_count
+from fedweave.runs import checkpoints, repetition
+from fedweave.runs.preparation import PreparedRun
+from fedweave.tensors import trees
+from fedweave.tensors.storage import temporary
+from fedweave.tensors.tables import Table
+from fedweave.tensors.trees import tree_leaves
+from fedweave.testing.contract import CLOSE, SOME, assert_close
+
+KINDS = ("rows", "nodes", "images", "series")
+QUICK = {"fedamp", "fedaghn", "ditto"}
+MARKED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.acceptance]) for name in METHODS]
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("late", [False, True])
+def test_every_method_gives_what_it_gives_in_memory(name: str, late: bool) -> None:
+    """State and scores, with partial participation, and where two clients join late."""
+    kind = next(kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]()))
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = tiny.method(name, task, kind)
+    settings = replace(SOME, newcomers=2, join_round=1) if late else SOME
+    *_, expected = run(method, federation, settings, Loop())
+    with temporary() as files:
+        *_, made = run(method, federation, replace(settings, storage=files), Loop())
+        assert_close((made.state, made.scores), (expected.state, expected.scores), CLOSE)
+
+
+def prepared(name: str, **train: Any) -> PreparedRun:
+    """A run of six clients, half of which take part in a round, with a checkpoint every second round."""
+    plan = planned(METHODS[name](), rows_of(6), rounds=7, participation=3, checkpoint=2, **train)
+    return repetition.prepare(plan.study.run(next(iter(plan.study.runs))), *plan.inputs)
+
+
+def killed(bench: PreparedRun, folder: Path, round: int) -> None:
+    """Let another process run `bench`, and kill it after `round` has written its rows and before its checkpoint."""
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        return
+
+    def end(report: Report) -> None:
+        if report.round == round:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        repetition.perform(bench, 3, folder, end)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("name", ["fedamp", "fedaghn"])
+def test_a_killed_run_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    """The rows of the last checkpoint are as they were, also for one that the disk has damaged since; files go."""
+    bench = prepared(name, store="mapped")
+    whole = repetition.perform(bench, 3, tmp_path / "whole")
+    assert not [*(tmp_path / "whole").glob("*-rows")], "a finished repetition has no rows"
+    folder = tmp_path / "killed"
+    killed(bench, folder, 1)
+    for round in (2, 5, 6):
+        killed(bench, folder, round)
+    files = checkpoints.stored(folder, bench.run, 3)
+    assert [int(path.stem[-9:]) for path in files] == [4, 2]
+    files[0].write_bytes(files[0].read_bytes()[:100])
+    killed(bench, folder, 4)
+    assert [*folder.glob("*-rows/*.npy")]
+    assert same(repetition.perform(bench, 3, folder), whole)
+    assert not [*folder.glob("*-rows")]
+
+
+def test_a_checkpoint_goes_on_in_the_other_kind_of_store(tmp_path: Path) -> None:
+    """Where tables lie is no part of a run's specification."""
+    files, memory = prepared("fedper", store="mapped"), prepared("fedper", store="memory")
+    assert files.run.fingerprint() == memory.run.fingerprint() == prepared("fedper").run.fingerprint()
+    whole = repetition.perform(memory, 3)
+    for first, second in ((files, memory), (memory, files)):
+        folder = tmp_path / first.run.train.store
+        killed(first, folder, 5)
+        assert same(repetition.perform(second, 3, folder), whole)
+
+
+def test_checkpoints_hold_no_rows(tmp_path: Path) -> None:
+    """They name the files; a run that is forgotten leaves nothing."""
+    bench = prepared("fedamp", store="mapped")
+    killed(bench, tmp_path, 5)
+    _, server, clients, _ = load_tensors(checkpoints.stored(tmp_path, bench.run, 3)[0])["state"]
+    held = sum(leaf.numel() for leaf in tree_leaves((server["models"], clients)) if hasattr(leaf, "shape"))
+    assert held < 3 * parameter_count(bench.method.task.template), (
+        "the default rows of two tables, and no rows of clients"
+    )
+    with checkpoints.storage(tmp_path, bench, 3) as tables:
+        state, _ = checkpoints.restore(tmp_path, bench, 3, tables)
+    assert state is not None
+    assert all(isinstance(leaf, Table) for leaf in tree_leaves((state.server["models"], state.clients)))
+    checkpoints.forget(tmp_path, bench.run)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files from two gigabytes of models on."""
+    assert not prepared("fedamp").mapped
+    assert prepared("fedamp", store="mapped").mapped
+    monkeypatch.setattr("fedweave.runs.preparation.LARGE_TABLE", 1000)
+    assert prepared("fedamp").mapped
+    assert not prepared("fedamp", store="memory").mapped
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    with pytest.raises(fw.BadInput, match=r"evaluate\.clients: 6 clients .* evaluate a sample of up to"):
+        prepared("fedamp", store="mapped")
+    assert not prepared("fedamp", store="memory").mapped
+    with pytest.raises(fw.BadInput, match=r"train\.store: 'disk'"):
+        prepared("fedamp", store="disk")
+
+
+@pytest.mark.parametrize("name", ["fedamp", "fedaghn"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client at a time, without a graph of all clients: the same models and scores; nothing of it is recorded."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method(name, task, "rows")
+    *_, expected = run(method, federation, SOME, Loop())
+    monkeypatch.setattr("fedweave.federation.collaboration.LARGEST_GRAPH", 0)
+    monkeypatch.setattr("fedweave.federation.collaboration.PART", 1)
+    monkeypatch.setattr("fedweave.families.weaving.CELLS", 1)
+    monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
+    with temporary() as files:
+        *_, made = run(method, federation, replace(SOME, storage=files if stored else None), Loop())
+        server = {**made.state.server, "fixed": trees.without(made.state.server["fixed"], ["cosines"])}
+        wanted = {**expected.state.server, "fixed": trees.without(expected.state.server["fixed"], ["cosines"])}
+        assert_close(
+            (server, made.state.clients, made.scores), (wanted, expected.state.clients, expected.scores), CLOSE
+        )
+    assert "self weight" in expected.diagnostics
+    assert "self weight" not in made.diagnostics

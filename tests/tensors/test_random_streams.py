@@ -1,0 +1,19 @@
+"""Many streams at once are the streams one by one."""
+
+import numpy as np
+import pytest
+
+from fedweave.tensors.random_streams import first_numbers, stream
+
+
+@pytest.mark.parametrize("ints", [(), (0,), (7, 1), (3, 1, 250), (2**32 - 1, 2**31, 1), (2**40, 1), (1, 2, 3, 4)])
+def test_first_numbers(ints: tuple[int, ...]) -> None:
+    """Also of large numbers, and of more of them than a pool has words."""
+    ids = np.array([0, 1, 2, 9999, 2**31, 2**32 - 1, 5])
+    expected = [stream(*ints, int(i)).random() for i in ids]
+    assert first_numbers(*ints, ids=ids).tolist() == expected
+
+
+def test_identities_that_need_more_bits() -> None:
+    """They are drawn one by one."""
+    assert first_numbers(1, ids=np.array([2**33]))[0] == stream(1, 2**33).random()

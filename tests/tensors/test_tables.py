@@ -1,0 +1,203 @@
+"""Tables whose rows lie in files: the values of dense tensors, older versions unchanged, and files that do not grow."""
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.files import load_tensors, save_tensors
+from fedweave.tensors import row_files, storage, tables, trees
+from fedweave.tensors.storage import Storage
+from fedweave.tensors.tables import Table
+
+CLIENTS = 7
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows a file and two rows a block, so that there are several of each."""
+    monkeypatch.setattr(storage, "SEGMENT", 3 * 6 * 8)
+    monkeypatch.setattr(tables, "BLOCK", 2 * 6 * 8)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Storage:
+    """An empty storage."""
+    return Storage(tmp_path / "rows")
+
+
+def pair(files: Storage) -> tuple[Table, Tensor]:
+    """A table of seven rows [2, 3] and the same as a tensor."""
+    row = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    table = files.table(row, CLIENTS)
+    assert isinstance(table, Table)
+    return table, row.expand(CLIENTS, 2, 3).clone()
+
+
+def changed(table: Tensor, dense: Tensor, draws: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Both with new rows of some clients."""
+    ids = torch.from_numpy(draws.permutation(CLIENTS)[: draws.integers(1, CLIENTS + 1)])
+    rows = torch.from_numpy(draws.normal(size=(len(ids), 2, 3)))
+    return trees.put(table, ids, rows), trees.put(dense, ids, rows)
+
+
+def test_any_sequence_of_changes_gives_the_values_of_a_tensor(files: Storage) -> None:
+    """Also of every earlier version that is still in use; slots of the others are used again."""
+    draws, (table, dense) = np.random.default_rng(1), pair(files)
+    versions = [(table, dense)]
+    for _ in range(60):
+        table, dense = changed(table, dense, draws)
+        versions = [*versions, (table, dense)]
+        versions = [versions[i] for i in sorted(draws.permutation(len(versions))[:4])]  # the others are freed
+        for one, expected in versions:
+            assert torch.equal(one.dense(), expected)
+    capacity = len(table.version.rows.references)
+    assert capacity <= 6 * CLIENTS, "at most five versions were in use at once, and one was being made"
+    del versions, one
+    assert (table.version.rows.references > 0).sum() == CLIENTS
+
+
+def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, mixtures, products and clients that join are those of a tensor, and no whole table gets into memory."""
+    table, dense = changed(*pair(files), np.random.default_rng(2))
+    ids, mask = torch.tensor([5, 0, 5]), torch.arange(CLIENTS) % 2 == 0
+    weights, x = torch.rand(4, CLIENTS, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "dense", lambda table: pytest.fail("the whole table was read"))
+        rows = [
+            trees.take(table, ids),
+            table[mask],
+            table[2:5],
+            table[-1],
+            trees.at(table, 3),
+            table.index_select(0, ids),
+        ]
+        mixed, single = torch.tensordot(weights, table, dims=1), trees.mixed(table, weights[0])
+        products, squares = tables.products(x, table.flatten(1))
+        shifted, lengths = tables.products(x, table, table.default)
+        norms = trees.norms({"a": table, "b": table})
+        longer = torch.cat([table, x[:, None].expand(2, 2, 6)[..., :3]])
+        again = trees.grown(table, files.table(table.default, CLIENTS + 2))
+        assert isinstance(longer, Table)
+        assert table.to(table) is table
+        assert (table.shape, len(table), table.dtype, table.nbytes) == ((7, 2, 3), 7, torch.float64, dense.nbytes)
+    expected = [dense[ids], dense[mask], dense[2:5], dense[-1], dense[3], dense[ids]]
+    assert all(torch.equal(a, b) for a, b in zip(rows, expected, strict=True))
+    flat = dense.flatten(1)
+    torch.testing.assert_close(mixed, torch.tensordot(weights, dense, dims=1))
+    torch.testing.assert_close(single, (weights[0] @ flat).reshape(2, 3))
+    torch.testing.assert_close(products, x @ flat.T)
+    torch.testing.assert_close(squares, flat.square().sum(1))
+    away = (dense - table.default).flatten(1)
+    torch.testing.assert_close(shifted, x @ away.T)
+    torch.testing.assert_close(lengths, away.square().sum(1))
+    torch.testing.assert_close(norms, (2 * flat.square().sum(1)).sqrt())
+    assert torch.equal(longer.dense()[:CLIENTS], dense)
+    assert torch.equal(longer[CLIENTS:], x[:, None].expand(2, 2, 6)[..., :3])
+    assert torch.equal(again[:CLIENTS], dense)
+    assert torch.equal(again[CLIENTS:], table.default.expand(2, 2, 3))
+
+
+def test_gradient_of_a_mixture(files: Storage) -> None:
+    """In the weights, as of a tensor."""
+    table, dense = changed(*pair(files), np.random.default_rng(3))
+    weights = torch.rand(3, CLIENTS, dtype=torch.float64, requires_grad=True)
+    mine, theirs = (
+        torch.autograd.grad(torch.tensordot(weights, t, dims=1).square().sum(), weights) for t in (table, dense)
+    )
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_any_other_function_gets_a_tensor(files: Storage) -> None:
+    """Arithmetic, statistics, pickling."""
+    table, dense = changed(*pair(files), np.random.default_rng(4))
+    for made in (
+        table + 1 - 1,
+        (table * 1.0),
+        torch.stack([table])[0],
+        table.clone(),
+        torch.where(table > 0, table, table),
+    ):
+        assert type(made) is Tensor
+        torch.testing.assert_close(made, dense)
+    assert float(table.sum()) == pytest.approx(float(dense.sum()))
+    assert (table.numpy() == dense.numpy()).all()
+    assert table.tolist() == dense.tolist()
+
+
+def test_a_checkpoint_keeps_its_rows(files: Storage, tmp_path: Path) -> None:
+    """Whatever a process writes afterwards; one that takes it up reads the same, and removes what it does not need."""
+    draws, (table, dense) = np.random.default_rng(5), pair(files)
+    table, dense = changed(table, dense, draws)
+    blank = files.table(torch.zeros(4), CLIENTS)
+    files.flush()
+    files.hold("first", {"a": table})
+    save_tensors(tmp_path / "first.pt", storage.recorded(({"a": table, "b": blank}, 3)))
+    expected, later = dense, (table, dense)
+    for _ in range(20):
+        later = changed(*later, draws)
+    lost = files.table(torch.ones(5), CLIENTS).index_copy(0, torch.tensor([1]), torch.zeros(1, 5))
+    assert isinstance(lost, Table)
+    other = Storage(files.folder)
+    state, number = storage.unrecorded(load_tensors(tmp_path / "first.pt"), other)
+    assert number == 3
+    assert torch.equal(state["a"].dense(), expected)
+    assert torch.equal(state["b"].dense(), torch.zeros(CLIENTS, 4))
+    other.tidy()
+    assert not [*files.folder.glob(f"{lost.version.rows.name}-*")]
+    after, more = changed(state["a"], expected, draws)
+    assert torch.equal(after[:], more)
+    assert torch.equal(state["a"].dense(), expected)
+    files.release("first")
+    del table
+    for _ in range(20):
+        later = changed(*later, draws)
+    assert not torch.equal(state["a"].dense(), expected), "released rows are overwritten"
+
+
+def test_damaged_files_are_refused(files: Storage) -> None:
+    """A missing file, and one of other rows."""
+    table, _ = changed(*pair(files), np.random.default_rng(6))
+    record = storage.recorded(table)
+    rows = table.version.rows
+    first = files.folder / f"{rows.name}-0.npy"
+    np.save(first, np.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"\(3, 5\)"):
+        storage.unrecorded(record, Storage(files.folder))
+    first.unlink()
+    with pytest.raises(OSError, match=first.name):
+        storage.unrecorded(record, Storage(files.folder))
+
+
+def test_a_full_disk_is_one_line(files: Storage) -> None:
+    """A limit on the size of files stands for it; what was there stays."""
+    table, dense = changed(*pair(files), np.random.default_rng(7))
+    versions = [(table, dense)]
+
+    def fill() -> None:
+        for seed in range(20):
+            versions.append(changed(*versions[-1], np.random.default_rng(seed)))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
+    try:
+        with pytest.raises(BadInput, match=r"\.npy: no room for the tables of all clients") as caught:
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(one.dense(), expected) for one, expected in versions)
+
+
+def test_single_numbers_stay_in_memory(files: Storage) -> None:
+    """A number a client is no table, nor is a type that NumPy has not."""
+    for row in (torch.tensor(1.0), torch.zeros(2, dtype=torch.bfloat16), torch.zeros(0)):
+        made = files.table(row, CLIENTS)
+        assert type(made) is Tensor
+        assert made.shape == (CLIENTS, *row.shape)
+    assert row_files.DTYPES.keys() >= {torch.float32, torch.float64, torch.int64}
+    assert trees.table({"a": torch.ones(2)}, 3)["a"].tolist() == [[1.0, 1.0]] * 3
