@@ -4,10 +4,8 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PLACES = (
-    Path.cwd(),
-    HERE.parent,
-)  # of the project: a folder with dvc.yaml, the current one or the checkout of this code
+# Where the project may be: a folder with dvc.yaml, the current one or the checkout of this code
+PLACES = (Path.cwd(), HERE.parent)
 ROOT = next((place for place in PLACES if (place / "dvc.yaml").is_file()), Path.cwd())
 
 

@@ -12,11 +12,12 @@ from fedweave.report.extras import ABLATION_COLUMNS
 
 SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
 WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")
+# 20 clients in two groups, for `clients=20`
 ARMS = {
     "client_names": [f"subject {i // 2}, {side}" for i in range(20) for side in [("left", "right")[i % 2]]],
     "group": [i % 2 for i in range(20)],
     "group_names": ["left", "right"],
-}  # 20 clients in two groups, for `clients=20`
+}
 NAMES = tuple(ARMS)
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
 

@@ -6,13 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OTHER = (
-    "_",
-    "SHLVL",
-    "PWD",
-    "OLDPWD",
-    "CUDA_VISIBLE_DEVICES",
-)  # variables that may differ from stage to stage, in addition to DVC's own
+# Variables that may differ from stage to stage, in addition to DVC's own
+OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
 
 
 def fixed(environment: dict[str, str]) -> dict[str, str]:

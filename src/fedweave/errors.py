@@ -12,9 +12,8 @@ class BadInput(ValueError):
     """A wrong key, value or file: one line that names it, its value and the way out."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(
-            _shortened(" ".join(message.split()), LONGEST)
-        )  # what a library says in passing may have lines
+        # What a library says in passing may have lines
+        super().__init__(_shortened(" ".join(message.split()), LONGEST))
 
 
 def shown(value: object) -> str:

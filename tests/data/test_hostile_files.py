@@ -102,10 +102,8 @@ PICKLES: list[tuple[bytes, str]] = [
     (state(code="b1", shape=(8,), raw=b"\2" * 8), "a boolean is neither 0 nor 1"),
     (state(code="U1", raw=b"\xff" * 8), "a character is outside Unicode"),
     (state(order="x"), "elements with parts are refused"),
-    (
-        b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.",
-        "a key is tuple",
-    ),  # its hash would take 2^60 steps
+    # Its hash would take 2^60 steps
+    (b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.", "a key is tuple"),
     (b"\x80\x02cbuiltins\nlist\nJ\xff\xff\xff\x7f\x85R.", "may only be named"),
     (b"\x80\x05\x96" + b"\xff" * 7 + b"\x0f.", "ends within a bytearray"),
     (b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f.", "EOFError"),

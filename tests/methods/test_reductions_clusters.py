@@ -118,9 +118,8 @@ def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
 def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
     """They are public: under privacy, the consensual mean of FedDBE weighs clients as without."""
     method = made("feddbe")
-    path = UploadPath(
-        Privacy(clip=1e6, noise=1e-3)
-    )  # noise of a thousand on every mean, and on numbers if they got any
+    # Noise of a thousand on every mean, and on numbers if they got any
+    path = UploadPath(Privacy(clip=1e6, noise=1e-3))
     noisy, plain = (
         begin(method, FED.select(torch.arange(2)), SEED, Loop(), p).server["model"]["memory/consensus"]
         for p in (path, UploadPath())

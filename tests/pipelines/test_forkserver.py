@@ -163,9 +163,8 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
     endless = yaml.safe_load(params())
     for task in endless["tasks"].values():
         task["train"]["rounds"] = 100_000
-    endless["tune"]["spaces"]["fedavg"] = {
-        "train.lr": {"low": 0.01, "high": 0.1}
-    }  # a second search, so that two run side by side
+    # A second search, so that two run side by side
+    endless["tune"]["spaces"]["fedavg"] = {"train.lr": {"low": 0.01, "high": 0.1}}
     (project.folder / "params.yaml").write_text(yaml.safe_dump(endless))
     mark = f"{os.getpid()}-{victim}"
     makefile = "all:\n\t@exec python -IS pipelines/launching/reproduce.py\n"

@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
 FILES = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
 STORED = [path for path in FILES if "." not in path.stem]  # scores; the others have further numbers
+# Names in a claim that contain digits but are no figures
 NAMES = re.compile(
     r"(\d+(, | and | to ))*\d+ (clients|layers|neighbours|overlapping|epochs?)|layers \d+ to \d+"
     r"|CIFAR100|TPT-48|10⁻[³⁶]"
-)  # with which words a claim may name a thing
+)
 
 
 def row(method: str, mean: float, std: float, printed: float | None = None, spread: float | None = None) -> dict:
@@ -82,9 +83,8 @@ def test_printed_numbers_are_the_papers(path: Path) -> None:
     for line in beside.to_dict("records"):
         column = columns[line["dataset"], line["setting"]]
         printed = numbers[column.table, cell(column.dataset, column.setting, line["method"])]
-        assert (line["published_mean"], line["published_std"]) == pytest.approx(
-            printed, rel=1e-5
-        )  # six digits are kept
+        # Six digits are kept
+        assert (line["published_mean"], line["published_std"]) == pytest.approx(printed, rel=1e-5)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / reproduction.TABLES).rglob(f"*{CLIENTS}")), ids=lambda p: p.name)

@@ -84,9 +84,8 @@ def test_auc_of_planted_groups_and_of_none() -> None:
     assert graph_quality.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
     own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
     assert graph_quality.group_auc(own, group) == 1.0
-    assert (
-        graph_quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
-    )  # learners may differ in how much they take
+    # Learners may differ in how much they take
+    assert graph_quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
     drawn = [graph_quality.group_auc(RNG.normal(size=(12, 12)), group) for _ in range(200)]
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
     assert np.isnan(graph_quality.group_auc(planted, np.zeros(12)))

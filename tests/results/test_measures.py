@@ -33,9 +33,8 @@ def test_weights_at_four_stages(tmp_path: Path) -> None:
     for seed in (0, 1):
         keep(path, seed, list(range(1, ROUNDS + 1)), offset=0.01 * seed)
     table = results.tables(results.load_study(folder)).measures
-    final = {
-        seed: chosen - 1 for seed, chosen in selected(folder).items()
-    }  # the round is trained from the graph before it
+    # The round is trained from the graph before it
+    final = {seed: chosen - 1 for seed, chosen in selected(folder).items()}
     for stage, at in {
         "first": lambda f: 1,
         "prior": lambda f: max(1, f // 6),

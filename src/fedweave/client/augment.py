@@ -19,9 +19,8 @@ def shifted(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
         most: pixels, less than both H and W.
     """
     height, width = images.shape[-2:]
-    draws = dropout_keys.uniform(
-        dropout_keys.fold(key, SALT), (len(rows), 3)
-    )  # rows first: padding behind them changes nothing
+    # Rows first: padding behind them changes nothing
+    draws = dropout_keys.uniform(dropout_keys.fold(key, SALT), (len(rows), 3))
     down, right = ((draws[:, i, None] * (2 * most + 1)).long() - most for i in (0, 1))
     y = _reflected(torch.arange(height, device=rows.device) + down, height)
     x = _reflected(torch.arange(width, device=rows.device) + right, width)

@@ -16,9 +16,8 @@ from fedweave.errors import BadInput
 from fedweave.models.recurrent import RECURRENT
 from fedweave.tensors import dropout_keys
 
-ALPHA = (
-    -1.7580993408473766
-)  # SELU's negative saturation value: what alpha dropout puts in the place of a dropped element
+# SELU's negative saturation value: what alpha dropout puts in the place of a dropped element
+ALPHA = -1.7580993408473766
 FUNCTIONAL = 1_000_000  # salts of functional dropout start here; layers have smaller ones
 
 

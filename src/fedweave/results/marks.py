@@ -5,10 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-CONTROLS = (
-    "Local",
-    "FedAvg-FT",
-)  # every method is tested against each: training alone, and one model with local training
+# Every method is tested against each: training alone, and one model with local training
+CONTROLS = ("Local", "FedAvg-FT")
 REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that no method of the field should need to beat twice
 SYMBOLS = {"better": "▲", "worse": "▽", "undecided": "?", "same": "≈", "": ""}
 MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score, against the leader

@@ -134,9 +134,8 @@ def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
     owner = runs[0].info.get("sharing") or range(max(common, default=0) + 1)
-    groups = np.array(
-        [owner[client] for client in common], dtype=np.int64
-    )  # a list might be taken for names of columns
+    # A list might be taken for names of columns
+    groups = np.array([owner[client] for client in common], dtype=np.int64)
     return {label: frame[common].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 

@@ -16,14 +16,8 @@ from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
 from fedweave.runs.preparation import PreparedRun
 
-PARTS = (
-    "models-*.pt",
-    "collaboration-*.npz",
-    "portrait-*.npz",
-    "dropped.csv",
-    "edges.csv",
-    *predictions.FILES,
-)  # if there are any
+# Files of a run that not every method writes
+PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv", "edges.csv", *predictions.FILES)
 
 
 def write(

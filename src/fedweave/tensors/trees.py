@@ -14,9 +14,8 @@ from fedweave.tensors.tables import Table
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
-LARGE = (
-    2**20
-)  # bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
+# Bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
+LARGE = 2**20
 
 __all__ = [
     "Params",
