@@ -1,6 +1,7 @@
 """Boards in the docs: made from the files beside them, as their sentences are."""
 
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -37,6 +38,26 @@ def test_sentences_count_the_rows(task: str) -> None:
         leaders = set(rows["method"].head(3))
         assert leaders == {"FedGTA", "FED-PUB", "pFedGraph"}
         assert (rows.set_index("method").loc[[*leaders], "vs_local"] == "undecided").all()
+
+
+def test_the_readme_says_what_the_quick_study_shows() -> None:
+    """Its three findings, from the board of `shoulder` that `make repro` made."""
+    rows = pd.read_csv(boards.FOLDER / "quick.csv").query("dataset == 'shoulder'").set_index("method")
+    text = " ".join(Path("README.md").read_text(encoding="utf-8").split())
+    means, leader = rows["mean"], rows["mean"].idxmax()
+    better = ["None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven"]
+    count = better[(rows["vs_local"] == "better").sum()]
+    assert f"{count} of eleven methods are significantly better than local training ({means['Local']:.1f} %)" in text
+    gain, loss, clients = (int(rows.loc[leader, key]) for key in ("gain", "loss", "clients"))
+    assert f"{leader} ({means[leader]:.1f} %), is better for {gain} of {clients} clients and worse for {loss}" in text
+    assert not (rows["vs_fedavg_ft"] == "better").any()
+    assert f"better than FedAvg with fine-tuning ({means['FedAvg-FT']:.1f} %)" in text
+    areas = rows["group_auc"].dropna()
+    assert "Two methods find the true groups" in text
+    assert set(areas[areas > 0.9].index) == {"HeurFedAMP", "pFedGraph"}
+    assert f"(AUC {areas['HeurFedAMP']:.2f} and {areas['pFedGraph']:.2f})" in text
+    rest = areas.loc[["FedAGHN", "SHN", "HeurpFedLA"]]
+    assert f"do not ({rest.min():.2f} to {rest.max():.2f})" in text
 
 
 def test_every_method_has_a_row() -> None:
