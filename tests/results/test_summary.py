@@ -107,6 +107,14 @@ def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
     assert lines(alone)["Against Local"] == "Local was not run, so nothing shows whether collaboration helps a client."
 
 
+def test_more_rounds_than_others_have_are_named(tmp_path: Path) -> None:
+    """A method with a first stage trains longer; equal rounds need no line."""
+    folder = write_study(tmp_path / "results" / "arms", {"shoulder": ARMS}, METHODS, clients=20, rounds=8, extras=False)
+    assert "Unequal budgets" not in lines(folder)
+    write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, RNG)
+    assert lines(folder)["Unequal budgets"] == "shoulder: 12 ROUNDS for SHN, 8 for all others."
+
+
 def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
     """Columns of the larger group weigh more: the AUC is above chance, but every client gets the same mixture."""
     group = [0] * 9 + [1] * 3

@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 def summary(study: Study, tables: Tables) -> list[Line]:
     """The study in five lines: the leader, the gain by collaboration, graphs that show the groups, tuning,
-    convergence.
+    convergence; and more where runs differ in their rounds, or graphs were compared with controls.
     """
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
@@ -58,6 +58,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *about, *upper_bound(study, tables))
     return [
         Line("Who leads", first, bool(loud) or alarm),
+        *_unequal_rounds(study),
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(tables.significance),
@@ -139,6 +140,20 @@ def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
         return "significantly ahead of every other method"
     count = f"significantly ahead of {len(behind)} of {len(led)} others"
     return f"{count}, not of {listed(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({listed(behind)})"
+
+
+def _unequal_rounds(study: Study) -> list[Line]:
+    """A warning where methods of a task trained for different numbers of rounds: a first stage comes on top."""
+    sentences = []
+    for task, runs in results.by_task(study).items():
+        usual = Counter(run.trained_rounds for run in runs).most_common(1)[0][0]
+        others: dict[int, list[str]] = {}
+        for run in runs:
+            others.setdefault(run.trained_rounds, []).append(run.label)
+        others.pop(usual)
+        counts = [f"{rounds} ROUNDS for {listed(labels)}" for rounds, labels in sorted(others.items(), reverse=True)]
+        sentences += [f"{task}: {', '.join(counts)}, {usual} for all others."] if counts else []
+    return [Line("Unequal budgets", tuple(sentences), True)] if sentences else []
 
 
 def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:

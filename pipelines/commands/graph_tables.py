@@ -1,0 +1,142 @@
+"""The tables of docs/graphs.md: does a method find the true graph, and does its graph help?
+
+python -m fedweave.pipelines.commands.graph_tables take    copy what the tables need from results/graphs to
+docs/boards, then rewrite the page
+python -m fedweave.pipelines.commands.graph_tables         rewrite the page
+
+docs/boards/graphs.csv is the leaderboard, graphs.tests.csv has the tests of the learned graph against its controls,
+and graphs.rounds.csv the AUC after every recorded round (mean over seeds and layers).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.federation.graph_quality import group_auc
+from fedweave.federation.graph_words import is_control
+from fedweave.files import read_table, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.commands import boards
+from fedweave.pipelines.processes import stage
+
+STUDY = "graphs"
+PAGE = Path("docs/graphs.md")
+BLOCK = re.compile(r"(<!-- graphs: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
+FOUND = 0.9  # AUC from which on a graph shows the groups
+CONTROLS = ("uniform", "shuffled", "oracle")
+COLUMNS = ("method", "score", "AUC", "round", "rows differ", "weight ~ gain", *(f"minus {word}" for word in CONTROLS))
+MEASURES = {"group_auc": ".2f", "row_variation": ".2f", "edge_value_correlation": "+.2f"}
+MARKS = {True: " **(!)**", False: ""}
+
+
+def main(action: str = "") -> None:
+    """Rewrite the page; with "take", first copy what its tables need.
+
+    Raises:
+        BadInput: another action, or a study without results.
+    """
+    if action not in ("", "take"):
+        raise BadInput(f"graph_tables: {action!r} is unknown; write take, or nothing")
+    if action:
+        take()
+    text = PAGE.read_text(encoding="utf-8")
+    if (new := filled(text)) != text:
+        write_atomic(PAGE, new)
+
+
+def take() -> None:
+    """Copy the board, the tests of graphs and the curves of AUC, with six digits.
+
+    Raises:
+        BadInput: the study has no results.
+    """
+    folder = paths.RESULTS / STUDY
+    if not (folder / "leaderboard.csv").is_file():
+        raise BadInput(f"{folder}: has no leaderboard; make it with: fedweave study use {STUDY} && dvc repro")
+    study = results.load_study(folder)
+    tasks = {(run.info["dataset"], run.info["setting"]): run.task for run in study.runs}
+    board = pd.read_csv(folder / "leaderboard.csv")
+    board.insert(1, "task", [tasks[key] for key in zip(board["dataset"], board["setting"], strict=True)])
+    tests = pd.read_csv(folder / "significance.csv").query("family == 'graph'")
+    for ending, part in {"": board, ".tests": tests, ".rounds": pd.DataFrame(_curves(study))}.items():
+        text = part.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+        write_atomic(boards.FOLDER / f"{STUDY}{ending}.csv", text)
+
+
+def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
+    for run in study.runs:
+        learned = not is_control(str(run.info["spec"]["method"].get("graph", "")))
+        graphs = [kept for seed in run.seeds if learned and (kept := results.graphs(run, seed)) is not None]
+        for i, round in enumerate(graphs[0].rounds if graphs else ()):
+            areas = [_area(kept, i) for kept in graphs]
+            yield {"task": run.task, "method": run.label, "round": round, "auc": float(np.mean(areas))}
+
+
+def _area(graphs: results.Graphs, i: int) -> float:
+    """The AUC of the `i`-th graph, averaged over layers; NaN where no groups are known."""
+    group = graphs.group
+    return float("nan") if group is None else float(np.mean([group_auc(layer, group) for layer in graphs.weights[i]]))
+
+
+def filled(page: str) -> str:
+    """The text of a page with the tables of today in its blocks."""
+    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
+
+
+def table(task: str) -> str:
+    """The table of a task as Markdown: methods with their own graph, best first.
+
+    Raises:
+        BadInput: the study has no such task.
+    """
+    board, tests, curves = (
+        read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.AGAIN)
+        for ending, needed in {
+            "": ("task", "mean"), ".tests": ("task", "other"), ".rounds": ("task", "auc"),
+        }.items()
+    )  # fmt: skip
+    rows = board[(board["task"] == task) & ~board["method"].str.contains("-(?:" + "|".join(CONTROLS) + r")\]$")]
+    if rows.empty:
+        raise BadInput(f"{PAGE}: {task!r} is no task of {STUDY}, only {', '.join(sorted(set(board['task'])))}")
+    tests, curves = (part[part["task"] == task] for part in (tests, curves))
+    lines = [COLUMNS, ("---", *["--:"] * (len(COLUMNS) - 1))]
+    lines += [_cells(row, tests, curves) for row in rows.sort_values("mean", ascending=False).to_dict("records")]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(row: Mapping[str, Any], tests: pd.DataFrame, curves: pd.DataFrame) -> tuple[str, ...]:
+    own = tests[tests["method"] == row["method"]].set_index("other")
+    minus = [
+        next((_difference(test) for other, test in own.iterrows() if str(other).endswith(f"-{word}]")), "–")
+        for word in CONTROLS
+    ]
+    area, varied, gain = (_number(row[key], form) for key, form in MEASURES.items())
+    curve = curves[curves["method"] == row["method"]]
+    return str(row["method"]), f"{row['mean']:.1f}", area, found_at(curve), varied, gain, *minus
+
+
+def found_at(curve: pd.DataFrame) -> str:
+    """The round after which the AUC of a `curve` stays at `FOUND` or above; a dash where it ends below."""
+    curve = curve[curve["auc"].notna()]
+    below = curve.loc[curve["auc"] < FOUND, "round"]
+    later = curve.loc[curve["round"] > below.max(), "round"] if len(below) else curve["round"]
+    return str(later.min()) if len(later) else "–"
+
+
+def _difference(test: Mapping[str, Any]) -> str:
+    ends = " to ".join(_number(test[name], "+.1f") for name in ("low", "high"))
+    return f"{_number(test['difference'], '+.1f')} ({ends}){MARKS[pd.notna(test['better'])]}"
+
+
+def _number(value: Any, form: str) -> str:
+    return "–" if pd.isna(value) else format(value, form).replace("-", "\N{MINUS SIGN}")
+
+
+if __name__ == "__main__":
+    stage(main)

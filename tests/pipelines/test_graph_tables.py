@@ -1,0 +1,84 @@
+"""The tables of collaboration graphs in the docs: made from the files beside them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.commands import boards, graph_tables
+
+
+def test_tables_show_the_files() -> None:
+    page = graph_tables.PAGE.read_text(encoding="utf-8")
+    assert {match[1] for match in graph_tables.BLOCK.findall(page)} == {"shoulder", "digits-grouped"}
+    assert graph_tables.filled(page) == page
+
+
+def test_a_graph_is_found_when_it_stays_above_the_mark() -> None:
+    """Not at the first round above it, and not at all if the last one is below."""
+
+    def found(*areas: float) -> str:
+        return graph_tables.found_at(pd.DataFrame({"round": [1, 5, 10, 20][: len(areas)], "auc": areas}))
+
+    assert found(0.95, 0.8, 0.9, 1.0) == "10"
+    assert found(0.9, 0.95, 1.0, 1.0) == "1"
+    assert found(1.0, 1.0, 1.0, 0.89) == "–"
+    assert found(np.nan, np.nan) == "–"
+
+
+def test_differences_are_those_of_the_tests() -> None:
+    """Each cell "minus a control" has its row among the tests, and is marked where the corrected p is below 0.05."""
+    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
+    for task in ("shoulder", "digits-grouped"):
+        lines = [line.split(" | ") for line in graph_tables.table(task).splitlines()[2:]]
+        part = tests[tests["task"] == task]
+        cells = [cell for line in lines for cell in line[-3:] if "to" in cell]
+        assert len(cells) == part["other"].str.contains(r"-(?:uniform|shuffled|oracle)\]$").sum()
+        assert sum("**(!)**" in cell for cell in cells) == (part["p_adjusted"] < 0.05).sum()
+
+
+def test_sentences_count_the_tests() -> None:
+    """How often a learned graph is significantly better or worse than a control, and what its rows show."""
+    text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
+    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task in ('shoulder', 'digits-grouped')")
+    for word, others in {"uniform": "Of {} comparisons with the same", "shuffled": "Of {} with shuffled"}.items():
+        part = tests[tests["other"].str.endswith(f"-{word}]")]
+        assert not (part["better"] == part["method"]).any()
+        worse = (part["better"] == part["other"]).sum()
+        sentence = text[text.index(others.format(len(part))) :].split(". ")[0]
+        assert f"{worse} are" in sentence
+    rows = pd.read_csv(boards.FOLDER / "graphs.csv").query("task in ('shoulder', 'digits-grouped')")
+    own = rows[~rows["method"].str.endswith("]")]
+    gain = own["edge_value_correlation"].dropna()
+    assert f"between {gain.min():.2f} and {gain.max():+.2f}" in text
+    assert f"above 0.3 for {(gain > 0.3).sum()} of {len(gain)} graphs" in text
+    alike = set(own.loc[own["row_variation"] < 1e-3, "method"])
+    assert alike == {"pFedGAT", "SFL", "FedAMP", "CFL"}
+    assert f"for {(rows['at_last'] >= 2).sum()} of the {len(rows)} runs" in text
+
+
+def test_a_right_graph_may_hurt() -> None:
+    """On grouped digits five methods find the groups, and all have lower means than with a uniform graph."""
+    means = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'digits-grouped'").set_index("method")
+    own = means[~means.index.str.endswith("]")]
+    right = own[(own["group_auc"] > graph_tables.FOUND) & (own["row_variation"] > 0.01)]
+    assert set(right.index) == {"Direct matrix", "FedAGHN", "FedFomo", "HeurFedAMP", "pFedGraph"}
+    loss = {label: _twin(means, label, "uniform") - right.loc[label, "mean"] for label in right.index}
+    assert min(loss.values()) > 0
+    text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
+    assert f"pFedGraph loses {loss['pFedGraph']:.1f} points and FedFomo {loss['FedFomo']:.1f}" in text
+    for label in ("pFedGraph", "FedAGHN"):
+        assert f"{_twin(means, label, 'uniform') - _twin(means, label, 'oracle'):.1f} points below uniform" in text
+
+
+def _twin(means: pd.DataFrame, label: str, word: str) -> float:
+    """The mean of the method `label` with the graph of a control."""
+    own = means[means.index.str.startswith(f"{label} [") & means.index.str.endswith(f"-{word}]")]
+    return float(own["mean"].item())
+
+
+def test_a_task_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadInput, match="'letters' is no task of graphs, only digits-grouped, shoulder"):
+        graph_tables.table("letters")
+    with pytest.raises(BadInput, match="'copy' is unknown; write take, or nothing"):
+        graph_tables.main("copy")
