@@ -51,7 +51,7 @@ def main(action: str = "") -> None:
 
 
 def take() -> None:
-    """Copy the board, the tests of graphs and the curves of AUC, with six digits.
+    """Copy the board, the tests of graphs and the curves of AUC, with six digits; tasks that were not run stay.
 
     Raises:
         BadInput: the study has no results.
@@ -65,8 +65,11 @@ def take() -> None:
     board.insert(1, "task", [tasks[key] for key in zip(board["dataset"], board["setting"], strict=True)])
     tests = pd.read_csv(folder / "significance.csv").query("family == 'graph'")
     for ending, part in {"": board, ".tests": tests, ".rounds": pd.DataFrame(_curves(study))}.items():
-        text = part.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-        write_atomic(boards.FOLDER / f"{STUDY}{ending}.csv", text)
+        target = boards.FOLDER / f"{STUDY}{ending}.csv"
+        if target.is_file():
+            stored = read_table(target, ("task",), boards.AGAIN)
+            part = pd.concat([stored[~stored["task"].isin(set(tasks.values()))], part])
+        write_atomic(target, part.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
 
 
 def _curves(study: results.Study) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,16 @@
 """The tables of collaboration graphs in the docs: made from the files beside them."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines.commands import boards, graph_tables
+from tests.fake_results import ARMS, write_study
 
 
 def test_tables_show_the_files() -> None:
@@ -75,6 +80,27 @@ def _twin(means: pd.DataFrame, label: str, word: str) -> float:
     """The mean of the method `label` with the graph of a control."""
     own = means[means.index.str.startswith(f"{label} [") & means.index.str.endswith(f"-{word}]")]
     return float(own["mean"].item())
+
+
+def test_tasks_that_were_not_run_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the study replaces its own rows only, and a second copy changes nothing."""
+    kept = {ending: pd.read_csv(boards.FOLDER / f"graphs{ending}.csv") for ending in ("", ".tests", ".rounds")}
+    shutil.copytree(boards.FOLDER, tmp_path / boards.FOLDER)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="has no leaderboard; make it with: fedweave study use graphs"):
+        graph_tables.take()
+    folder = tmp_path / "results" / "graphs"
+    write_study(folder, {"shoulder": ARMS}, {"Local": -6.0, "FedAMP": 0.0}, clients=20, rounds=8, extras=False)
+    results.write(folder)
+    graph_tables.take()
+    texts = [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept]
+    for ending, before in kept.items():
+        now = pd.read_csv(boards.FOLDER / f"graphs{ending}.csv")
+        others = (table[table["task"] != "shoulder"].reset_index(drop=True) for table in (now, before))
+        pd.testing.assert_frame_equal(*others)
+        assert set(now.loc[now["task"] == "shoulder", "method"]) <= {"Local", "FedAMP"}
+    graph_tables.take()
+    assert [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept] == texts
 
 
 def test_a_task_that_is_not_there_is_named() -> None:
