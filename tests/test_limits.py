@@ -117,7 +117,7 @@ def test_who_stops_a_run_sees_where_it_was(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "in hold_up" in output
+    assert "in hold_up" in output, output
     assert "tests: failed: stopped by a signal" in output
 
 

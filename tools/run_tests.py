@@ -23,6 +23,7 @@ MARK = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test th
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
 GRACE = 20.0  # for processes that are about to end when pytest does
+DUMP = 5.0  # seconds that a process may take to print its stacks
 
 
 class Stopped(Exception):
@@ -79,15 +80,40 @@ def begin(process: psutil.Process) -> float:
 def dump_stacks(run: str) -> None:
     """Let every process of pytest print the stacks of its threads; `faulthandler` does on SIGABRT, and ends it.
 
-    The youngest first: a worker of pytest-xdist ends without a word when the process that distributes tests is gone.
+    One after the other, as their lines would mix, and all others halted: the process that distributes tests, which is
+    the oldest, would answer to the end of one worker by ending the others.
     """
-    for process in sorted(members(run), key=begin, reverse=True):
-        try:
-            if "PYTEST_CURRENT_TEST" not in process.environ():
-                process.send_signal(signal.SIGABRT)
-        except (psutil.Error, OSError):
-            continue
-    time.sleep(3)
+    processes = sorted((process for process in members(run) if not started_by_test(process)), key=begin)
+    for process in processes:
+        send(process, signal.SIGSTOP)
+    for process in reversed(processes):
+        send(process, signal.SIGABRT)
+        send(process, signal.SIGCONT)
+        end = time.monotonic() + DUMP
+        while running(process) and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    """Send a signal to a process, which may have ended."""
+    with suppress(psutil.Error, OSError):
+        process.send_signal(number)
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether a process has not ended; a zombie has, although its halted parent does not know."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def started_by_test(process: psutil.Process) -> bool:
+    """Whether a process is none of pytest's own, or has ended."""
+    try:
+        return "PYTEST_CURRENT_TEST" in process.environ()
+    except (psutil.Error, OSError):
+        return True
 
 
 def left_behind(run: str) -> list[str]:
