@@ -12,10 +12,12 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.commands import boards, graph_tables
 from tests.fake_results import ARMS, write_study
 
+TASKS = ("shoulder", "digits-grouped", "cora-overlap")
+
 
 def test_tables_show_the_files() -> None:
     page = graph_tables.PAGE.read_text(encoding="utf-8")
-    assert {match[1] for match in graph_tables.BLOCK.findall(page)} == {"shoulder", "digits-grouped"}
+    assert {match[1] for match in graph_tables.BLOCK.findall(page)} == set(TASKS)
     assert graph_tables.filled(page) == page
 
 
@@ -34,7 +36,7 @@ def test_a_graph_is_found_when_it_stays_above_the_mark() -> None:
 def test_differences_are_those_of_the_tests() -> None:
     """Each cell "minus a control" has its row among the tests, and is marked where the corrected p is below 0.05."""
     tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
-    for task in ("shoulder", "digits-grouped"):
+    for task in TASKS:
         lines = [line.split(" | ") for line in graph_tables.table(task).splitlines()[2:]]
         part = tests[tests["task"] == task]
         cells = [cell for line in lines for cell in line[-3:] if "to" in cell]
@@ -45,14 +47,14 @@ def test_differences_are_those_of_the_tests() -> None:
 def test_sentences_count_the_tests() -> None:
     """How often a learned graph is significantly better or worse than a control, and what its rows show."""
     text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
-    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task in ('shoulder', 'digits-grouped')")
+    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
     for word, others in {"uniform": "Of {} comparisons with the same", "shuffled": "Of {} with shuffled"}.items():
         part = tests[tests["other"].str.endswith(f"-{word}]")]
         assert not (part["better"] == part["method"]).any()
         worse = (part["better"] == part["other"]).sum()
         sentence = text[text.index(others.format(len(part))) :].split(". ")[0]
         assert f"{worse} are" in sentence
-    rows = pd.read_csv(boards.FOLDER / "graphs.csv").query("task in ('shoulder', 'digits-grouped')")
+    rows = pd.read_csv(boards.FOLDER / "graphs.csv")
     own = rows[~rows["method"].str.endswith("]")]
     gain = own["edge_value_correlation"].dropna()
     assert f"between {gain.min():.2f} and {gain.max():+.2f}" in text
@@ -74,6 +76,22 @@ def test_a_right_graph_may_hurt() -> None:
     assert f"pFedGraph loses {loss['pFedGraph']:.1f} points and FedFomo {loss['FedFomo']:.1f}" in text
     for label in ("pFedGraph", "FedAGHN"):
         assert f"{_twin(means, label, 'uniform') - _twin(means, label, 'oracle'):.1f} points below uniform" in text
+
+
+def test_a_right_graph_helps_on_cora() -> None:
+    """The range of what it is worth, and how many intervals leave out zero."""
+    text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
+    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task == 'cora-overlap'")
+    tests = tests[tests["method"].isin(["pFedGraph", "FedGTA", "HeurFedAMP", "FED-PUB"])]
+    gains = [tests[tests["other"].str.endswith(f"-{word}]")] for word in ("uniform", "shuffled")]
+    (a, b), (c, d) = ((part["difference"].min(), part["difference"].max()) for part in gains)
+    assert f"{a:.1f} to {b:.1f} points above the same method with uniform weights, and {c:.1f} to {d:.1f} above" in text
+    assert f"{sum((part['low'] > 0).sum() for part in gains)} of these 8 intervals leave out zero" in text
+    assert tests["better"].isna().all()
+    rows = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'cora-overlap'").set_index("method")
+    assert f"(AUC {rows.loc['FedSheafHN', 'group_auc']:.2f})" in text
+    changes = [abs(_twin(rows, "FedSheafHN", word) - rows.loc["FedSheafHN", "mean"]) for word in graph_tables.CONTROLS]
+    assert f"change the score by {max(changes):.1f} points at most" in text
 
 
 def _twin(means: pd.DataFrame, label: str, word: str) -> float:
@@ -104,7 +122,7 @@ def test_tasks_that_were_not_run_stay(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_task_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadInput, match="'letters' is no task of graphs, only digits-grouped, shoulder"):
+    with pytest.raises(BadInput, match="'letters' is no task of graphs, only cora-overlap, digits-grouped, shoulder"):
         graph_tables.table("letters")
     with pytest.raises(BadInput, match="'copy' is unknown; write take, or nothing"):
         graph_tables.main("copy")
