@@ -184,9 +184,9 @@ SETUPS = (
     Setup("EMNIST, pFedLA: 10 epochs of 360, every 5", 10 * 360, 240, 5),
     Setup("Cora, FedSheafHN: 5 passes of the graph", 5, 1),
     Setup("ogbn-arxiv, FedSheafHN: 10 passes of the graph", 10, 1),
-    Setup("TPT-48, SHN: 50 x 64, 5 of 48, every 100", 3200, 83, 100, 5 / 48),
-    Setup("CIFAR-100, SHN: 50 x 64, 5 of 100, every 100", 3200, 150, 100, 0.05),
-    Setup("METR-LA, SHN: 50 x 64, 5 of 207, every 100", 3200, 10_300, 100, 5 / 207),
+    Setup("TPT-48, SHN: 50 x 64, 5 of 48, every 500", 3200, 83, 500, 5 / 48),
+    Setup("CIFAR-100, SHN: 50 x 64, 5 of 100, every 500", 3200, 150, 500, 0.05),
+    Setup("METR-LA, SHN: 50 x 64, 5 of 207, every 1000", 3200, 10_300, 1000, 5 / 207),
 )
 
 

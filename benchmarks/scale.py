@@ -1,4 +1,4 @@
-"""Growth with the number of clients, from 100 to 10,000: `python -m benchmarks.growth scale [METHOD ...]`.
+"""Growth with the number of clients, from 100 to 10,000: `python -m benchmarks.growth scale [full] [METHOD ...]`.
 
 Each line is a process of its own that may not have more than 8 GiB of memory of its own (`RLIMIT_DATA`); pages of
 mapped files do not count, because the kernel takes them back when memory is short. It runs `ROUNDS` rounds as a run
@@ -8,6 +8,9 @@ are evaluated after the last round (`evaluate: {clients: 100}`), for which those
 - cnn: the CNN of FedAGHN, 878,730 parameters, 50 images 3x32x32 a client for training and 10 to evaluate, drawn from
   20,000. One percent of the clients take part in a round, at least ten.
 - mlp: 32-64-10, 2,762 parameters, 100 rows a client for training and 20 to evaluate. All clients take part.
+
+`full` is one line, by default of FedAMP with 10,000 CNNs, whose server begins with a model of its own for every client,
+as after many rounds: 33 GiB of files.
 
 Times are processor seconds of one thread: of the second of three rounds, and of the third with the evaluation. Memory
 is the peak of what the process has of its own (anonymous), and of pages of mapped files.
@@ -25,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.workloads import Workload, images, split
 from fedweave.client.solvers import SGD
@@ -32,16 +36,21 @@ from fedweave.client.task import RowClassification
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
-from fedweave.federation.records import Settings
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import Training, evaluation_sample
+from fedweave.federation.start import begin
 from fedweave.models import build, parameter_count
 from fedweave.runs.parallel import keep_memory
 from fedweave.runs.preparation import LARGE_TABLE
-from fedweave.tensors.storage import Storage, temporary
+from fedweave.tensors import trees
+from fedweave.tensors.storage import Storage, storing, temporary
+from fedweave.tensors.tables import Table
 
 METHODS = ("fedavg_ft", "fedper", "fedamp", "pfedhn", "fedaghn")
 CLIENTS = (100, 1000, 10_000)
 ROUNDS, EVALUATED, IMAGES = 3, 100, 20_000
+FILLED = 200  # rows that are written at once
 LIMIT = 8 * 2**30  # bytes
 MIB = 2**10  # KiB, as /proc has them
 
@@ -52,6 +61,7 @@ class Line(NamedTuple):
     model: str
     method: str
     clients: int
+    full: bool = False
 
 
 class Peak(threading.Thread):
@@ -113,13 +123,32 @@ def timed(
     ids = work.federation.ids
     federation = replace(work.federation, evaluated=evaluation_sample(0, ids, EVALUATED))
     settings = Settings(rounds=ROUNDS, participation=participation, every=ROUNDS, storage=files)
-    reports = run(work.method(line.method), federation, settings, executor)
+    method = work.method(line.method)
+    state = full_state(method, federation, executor, files) if line.full and files else None
+    reports = run(method, federation, settings, executor, state)
     spent, begun = [], time.process_time()
     for report in reports:
         spent.append(time.process_time() - begun)
         assert bool(report.scores) == (report.round == ROUNDS)
         begun = time.process_time()
     return spent[-2], spent[-1]
+
+
+def full_state(method: Method, federation: Federation, executor: Executor, files: Storage) -> State:
+    """The state before round 0, but for the server's tables: every row is written, and every client was heard."""
+    noise = torch.Generator().manual_seed(0)
+
+    def filled(table: Tensor) -> Tensor:
+        if table.dtype == torch.bool:
+            return torch.ones_like(table)
+        for ids in torch.arange(federation.clients).split(FILLED) if isinstance(table, Table) else ():
+            rows = table.default + 0.01 * torch.randn(len(ids), *table.default.shape, generator=noise)
+            table = table.with_rows(ids, rows)
+        return table
+
+    with storing(files):
+        state = begin(method, federation, 0, executor)
+        return state._replace(server=trees.tree_map(filled, state.server))
 
 
 def lines(*methods: str) -> Iterator[Line]:
@@ -131,7 +160,8 @@ def lines(*methods: str) -> Iterator[Line]:
 
 def main(*methods: str) -> None:
     """Measure every line in a process of its own."""
-    for line in lines(*methods):
+    some = [Line("cnn", name, CLIENTS[-1], True) for name in methods[1:] or ("fedamp",)]
+    for line in some if methods[:1] == ("full",) else lines(*methods):
         child = multiprocessing.get_context("spawn").Process(target=measure, args=(line,))
         child.start()
         child.join()

@@ -23,6 +23,7 @@ from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
+from fedweave.tensors import compiled
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
@@ -163,6 +164,28 @@ def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
     made = prepared("digits-fedaghn")
     together = repetition.perform_all(made, tmp_path)
     torch.set_num_threads(1)
+    assert {seed: digest(history) for seed, history in together.items()} == {
+        s: digest(repetition.perform(made, s)) for s in made.run.seeds
+    }
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fork from a process that has the program, and have the bits of repetitions that compile their own."""
+    made, file, compile_ = prepared("digits-fedavg_ft", executor="compiled"), tmp_path / "pids", compiled._compiled
+
+    def recorded(*inputs: Any) -> compiled.Program:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(f"{os.getpid()}\n")
+        return compile_(*inputs)
+
+    monkeypatch.setattr(compiled, "_compiled", recorded)
+    compiled._PROGRAMS.clear()
+    together = repetition.perform_all(made, tmp_path / "checkpoints")
+    assert file.read_text(encoding="utf-8").split() == [str(os.getpid())]
+    compiled._PROGRAMS.clear()
     assert {seed: digest(history) for seed, history in together.items()} == {
         s: digest(repetition.perform(made, s)) for s in made.run.seeds
     }

@@ -24,10 +24,10 @@ from fedweave.tensors import compiled, trees
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
-# Local steps after which compiling them has paid for itself: a millisecond each against 10 to 40 seconds, once for all
-# seeds, and 7 seconds in every process. It is the same whether or not the cache holds the program: compiled steps round
-# differently, and a result must not depend on what ran before.
-LONG = 20_000
+# Local steps of a repetition after which compiling them has paid for itself: a millisecond each, in three repetitions,
+# against 49 seconds for all of them, or 14 where the cache holds the program. It is the same in both cases: compiled
+# steps round differently, and a result must not depend on what ran before.
+LONG = 15_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from fedweave.errors import Diverged
 from fedweave.federation.engine import run as rounds_of
+from fedweave.federation.executors import Batched
 from fedweave.federation.records import Report, State
 from fedweave.files import check_writable
 from fedweave.runs.checkpoints import restore, save, storage
@@ -79,6 +80,12 @@ def perform(
     return history
 
 
+def _compile(prepared: PreparedRun) -> None:
+    """Compile the steps of the first stage in this process, from which repetitions fork; its first round is dropped."""
+    if isinstance(prepared.executor, Batched) and prepared.executor.compiled:
+        next(repeat(prepared, prepared.run.seeds[0]))
+
+
 def perform_all(
     prepared: PreparedRun,
     checkpoints: Path,
@@ -105,5 +112,7 @@ def perform_all(
         return perform(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
     if workers > 1:
+        if torch.get_num_threads() == 1:  # after work with several threads, no process forks safely
+            _compile(prepared)
         side_by_side(one, prepared.run.seeds, workers, inbox=inbox)
     return {seed: one(seed) for seed in prepared.run.seeds}
