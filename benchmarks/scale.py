@@ -50,7 +50,7 @@ from fedweave.tensors.tables import Table
 METHODS = ("fedavg_ft", "fedper", "fedamp", "pfedhn", "fedaghn")
 CLIENTS = (100, 1000, 10_000)
 ROUNDS, EVALUATED, IMAGES = 3, 100, 20_000
-FILLED = 200  # rows that are written at once
+FILLED = 16  # rows that are written at once
 LIMIT = 8 * 2**30  # bytes
 MIB = 2**10  # KiB, as /proc has them
 
