@@ -19,7 +19,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
 from fedweave.federation.start import begin
-from fedweave.federation.uploads import UploadPath, deliver, finite_rows, reference
+from fedweave.federation.uploads import UploadPath, finite_rows, reference, released
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, federations
 from fedweave.study import spec
@@ -141,9 +141,7 @@ def test_numbers_of_steps_are_public() -> None:
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
     base = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = deliver(
-        updates.upload, updates.client, base, who, 2, UploadPath(Privacy(clip=0.1, noise=1.0)), method.public
-    ).uploads
+    sent = released(updates.upload, base, who, 2, Privacy(clip=0.1, noise=1.0), method.public)
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not same(sent["model"], updates.upload["model"])

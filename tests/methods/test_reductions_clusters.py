@@ -1,5 +1,6 @@
 """IFCA, FedEM, FedDBE, FedProto and FedAS at their edges, under privacy, and with optimisers that clients keep."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,11 +10,12 @@ import torch
 from naive import FED, SEED, made, ran
 from torch import Tensor
 
+from fedweave.client.data import shuffled
 from fedweave.client.solvers import Adam
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, participants
+from fedweave.federation.schedule import Training, cohort, participants
 from fedweave.federation.start import begin
 from fedweave.federation.uploads import UploadPath
 from fedweave.tensors import trees
@@ -125,6 +127,28 @@ def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
         for p in (path, UploadPath())
     )
     assert 10 < (noisy - plain).abs().max() < 1e4
+
+
+def test_under_noise_fedproto_sends_every_class() -> None:
+    """As the ledger has it; without noise a client sends the classes that it has."""
+    sent = []
+    for path in (UploadPath(), UploadPath(Privacy(clip=1.0, noise=0.1))):
+        *_, report = run(made("fedproto"), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
+        sent.append(report.bytes_up)
+    classes, width = report.state.server["prototypes"].shape
+    own = sum(len(FED.shared["y"][rows[rows >= 0]].unique()) for rows in FED.train)
+    assert sent[0] == 4 * (own * width + tiny.CLIENTS * classes)  # bytes, as models are sent in float32
+    assert sent[1] == 4 * tiny.CLIENTS * classes * (width + 1) >= sent[0]
+
+
+def test_a_pass_in_an_order_of_its_own() -> None:
+    """It has every training row once, and another purpose has another order, which is not that of the file."""
+    data = cohort(FED, torch.tensor([0]), Training(batch_size=4, epochs=2), 2, SEED, 0).one(0)
+    rows = data.train[data.train >= 0]
+    passes = [torch.cat(shuffled(data, 4, False, *purpose)) for purpose in ((5,), (4, 0), (4, 1))]
+    assert all(torch.equal(one.sort().values, rows.sort().values) for one in passes)
+    orders = [one.tolist() for one in (*passes, rows)]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
 
 
 def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:

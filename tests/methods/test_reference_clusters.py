@@ -10,10 +10,11 @@ from naive import FED, SEED, average, batches, ce, copies, gradients, made, netw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.client.data import shuffled
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.schedule import Training, cohort, viewers
 from fedweave.federation.start import ENROLMENT
 from fedweave.tensors import trees
 
@@ -256,6 +257,12 @@ def test_fedproto_without_a_prototype() -> None:
     assert all(outputs(report, i, FED.test[i][:1]).argmax() < 2 for i in range(tiny.CLIENTS))
 
 
+def epoch(client: int, round: int, training: Training, *purpose: int) -> list[Tensor]:
+    """A pass over a client's rows in an order of its own."""
+    data = cohort(FED, torch.tensor([client]), training, 2, SEED, round).one(0)
+    return shuffled(data, 4, training.drop_last, *purpose)
+
+
 @pytest.mark.parametrize(
     "training", [Training(batch_size=4, epochs=2), Training(batch_size=4, epochs=2, drop_last=True)]
 )
@@ -266,9 +273,7 @@ def test_fedas(training: Training) -> None:
     for r in range(2):
         traces = []
         for i, net in enumerate(own):
-            rows = rows_of(i)
-            keep = len(rows) - (len(rows) % 4 if training.drop_last else 0)
-            means, parts = class_means(net, rows), rows[:keep].split(4)
+            means, parts, last = class_means(net, rows_of(i)), epoch(i, r, training, 4, 0), epoch(i, r, training, 5)
             head = copy.deepcopy(net.fc)
             net.load_state_dict(g.state_dict())
             net.fc = head
@@ -281,7 +286,7 @@ def test_fedas(training: Training) -> None:
                 optimizer.step()
             steps = batches(i, r, 0, 2)
             trained(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
-            traces.append(sum(float(d.square().sum()) for batch in parts for d in gradients(net, batch)))
+            traces.append(sum(float(d.square().sum()) for batch in last for d in gradients(net, batch)))
         g = average(own, torch.tensor(traces, dtype=torch.float64))
     report = ran("fedas", rounds=2, align_lr=0.05, training=training)
     body_names = [name for name in report.method.task.params if not name.startswith("fc.")]

@@ -15,8 +15,10 @@ from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import Training, participants, viewers
 from fedweave.federation.start import begin
+from fedweave.federation.uploads import UploadPath
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
+from fedweave.threats.privacy import Privacy
 
 ROUNDS, LR = 3, 0.1
 
@@ -161,16 +163,32 @@ def test_scaffold_with_one_client_is_local_training() -> None:
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
 
 
-def test_the_variate_of_the_server_is_the_mean_of_the_clients() -> None:
-    """With uniform weights, whoever takes part and whoever joins; under momentum and kept optimisers too."""
+PRIVATE = UploadPath(Privacy(clip=0.05, noise=0.5))
+
+
+@pytest.mark.parametrize("path", [UploadPath(), PRIVATE], ids=["plain", "private"])
+def test_the_variate_of_the_server_is_the_mean_of_the_clients(path: UploadPath) -> None:
+    """With uniform weights, whoever takes part and whoever joins; under momentum, kept optimisers and noise too."""
     training = Training(batch_size=4, epochs=1, uniform_mean=True, keep_optimizer=True)
     method = naive.made("scaffold", training=training, solver=tiny.SOLVERS["images"])
-    settings = Settings(rounds=4, seed=1, participation=2, newcomers=2, join_round=2)
+    settings = Settings(rounds=4, seed=1, participation=2, newcomers=2, join_round=2, upload_path=path)
     *_, report = run(method, naive.FED, settings, Loop())
     clients = report.state.clients["control"]
     for name, value in report.state.server["control"].items():
         torch.testing.assert_close(value, clients[name].mean(0), rtol=1e-10, atol=1e-13)
     assert trees.norms(clients).gt(0).sum() > 2
+
+
+def test_scaffold_learns_when_its_variates_are_clipped() -> None:
+    """As FedAvg does: a client that counted its whole change would take its own gradient back in every step."""
+    path = UploadPath(Privacy(clip=0.1, noise=1e-3))
+    training = replace(naive.TRAINING, uniform_mean=True)
+    losses = {}
+    for name in ("scaffold", "fedavg"):
+        method = naive.made(name, training=training)
+        reports = [*run(method, naive.FED, Settings(rounds=40, seed=naive.SEED, upload_path=path), Loop())]
+        losses[name] = reports[-1].loss
+    assert losses["scaffold"] < 1.2 * losses["fedavg"] < 0.3 * reports[0].loss
 
 
 def apfl(**options: Any) -> Report:

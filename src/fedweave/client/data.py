@@ -1,12 +1,13 @@
 """What the code of one client sees of its data."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedweave.tensors import dropout_keys
 from fedweave.tensors.closures import VOLATILE
 from fedweave.tensors.trees import mapped
 
@@ -50,6 +51,13 @@ def batches(data: ClientData, size: int, drop_last: bool) -> list[Tensor]:
     place = torch.arange(len(data.train), device=data.train.device)
     rows = trimmed(torch.where(place < count, data.train, -1))
     return [*(F.pad(rows, (0, -len(rows) % size), value=-1) if mapped() else rows).split(size)]
+
+
+def shuffled(data: ClientData, size: int, drop_last: bool, *purpose: int) -> list[Tensor]:
+    """`batches` of the training rows in an order that depends on the client's key and on `purpose`."""
+    draws = dropout_keys.uniform(dropout_keys.fold(data.key, *purpose), data.train.shape)
+    rows = data.train[draws.masked_fill(data.train < 0, 2.0).argsort(stable=True)]
+    return batches(replace(data, train=rows), size, drop_last)
 
 
 def trimmed(rows: Tensor) -> Tensor:

@@ -114,16 +114,17 @@ class Node:
             initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
             return to_device(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
 
-        sent = updates.upload
+        sent, private = updates.upload, updates.client
         if self.spec.settings.upload_path.privacy:
             hidden = self._noised(trees.without(sent, method.public), base())
             sent = {name: hidden.get(name, part) for name, part in sent.items()}
-        sound = finite_rows((sent, updates.loss, updates.client)) is None
+            private = method.acknowledge(private, updates.upload, sent)
+        sound = finite_rows((sent, updates.loss, private)) is None
         loss = float(updates.loss[0])
         if not sound:
             return {"loss": loss, "sound": False}, {}
         kept = to_device(optimizers.put(state.optimizers, ONE, trained.optimizers, 1), "cpu")
-        clients = trees.put(to_device(state.clients, "cpu"), ONE, updates.client)
+        clients = trees.put(to_device(state.clients, "cpu"), ONE, private)
         upload = tensors.flatten(trees.at(sent, 0))
         tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
         self.store.save(round + 1, {"clients": clients, "optimizers": kept})

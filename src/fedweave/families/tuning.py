@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torch import Tensor
-
-from fedweave.client.data import ClientData, batches
+from fedweave.client.data import ClientData, shuffled
 from fedweave.federation.protocol import Method
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params, mapped
@@ -19,12 +17,6 @@ def fine_tune(method: Method, model: Params, names: Iterable[str], epochs: int, 
     An epoch passes over the client's training rows in batches of the size of training, in an order by its key.
     """
     visible = replace(data, key=dropout_keys.fold(data.key, TUNING), padded=mapped())
-    plan = [_epoch(method, visible, epoch) for epoch in range(epochs)]
+    size, drop_last = method.training.batch_size, method.training.drop_last
+    plan = [shuffled(visible, size, drop_last, epoch) for epoch in range(epochs)]
     return method.descend(model, replace(visible, plan=plan), tuple(names), epochs=slice(0, epochs)).model
-
-
-def _epoch(method: Method, data: ClientData, epoch: int) -> list[Tensor]:
-    """Minibatches of rows [B]; where clients are mapped, rows of -1 are padding."""
-    draws = dropout_keys.uniform(dropout_keys.fold(data.key, epoch), data.train.shape)
-    rows = data.train[draws.masked_fill(data.train < 0, 2.0).argsort(stable=True)]
-    return batches(replace(data, train=rows), method.training.batch_size, method.training.drop_last)

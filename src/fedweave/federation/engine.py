@@ -24,7 +24,7 @@ from fedweave.federation.records import Downloads, Report, Settings, State
 from fedweave.federation.schedule import cohort, participants, viewers
 from fedweave.federation.start import begin, hand_over, initial_model, onboard
 from fedweave.federation.timeline import Timeline
-from fedweave.federation.uploads import deliver, finite_rows, reference
+from fedweave.federation.uploads import deliver, finite_rows, reference, released
 from fedweave.tensors import trees
 from fedweave.tensors.storage import storing
 from fedweave.tensors.trees import Tree
@@ -82,19 +82,21 @@ def one_round(
     def base() -> Tree:
         return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
 
-    ids, private = positions.to(federation.ids.device), (updates.loss, updates.client)
-    uploads, rows = deliver(updates.upload, private, base, who, settings.seed, settings.upload_path, method.public)
+    path, ids = settings.upload_path, positions.to(federation.ids.device)
+    sent = released(updates.upload, base, who, settings.seed, path.privacy, method.public)
+    trained = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
+    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust)
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
         server = _aggregated(method, server, (ids, own), senders, uploads, federation.sizes[senders])
-    clients = trees.put(state.clients, senders, updates.client if whole else trees.take(updates.client, rows))
+    clients = trees.put(state.clients, senders, trained if whole else trees.take(trained, rows))
     memory = memory if whole else trees.take(memory, rows)
     memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
     after = State(state.round + 1, server, clients, memory)
     loss = float(trees.take(updates.loss, rows).mean())
     dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
-    traffic = method.traffic(shared, own, updates.upload, len(positions))
+    traffic = method.traffic(shared, own, sent, len(positions))
     report = Report(after.round, *traffic, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
     if not shadow:
         return after, report, updates.model

@@ -209,6 +209,10 @@ class Method(ABC):
         tensors = [{n: value for n, value in tree.items() if isinstance(value, Tensor)} for tree in (shared, own)]
         return tensors[0], tensors[1]
 
+    def acknowledge(self, client: ClientState, upload: Tree, sent: Tree) -> ClientState:
+        """States [P, ...] of clients whose `upload` became `sent` under privacy; by default what they were."""
+        return client
+
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         """(bytes down, bytes up) of a round over all participants."""
         return participants * trees.nbytes(shared) + trees.nbytes(own), trees.nbytes(uploads)

@@ -61,31 +61,43 @@ def deliver_enrolment(
     return enrolled if attack is None else attack.corrupt(enrolled, where, ids, seed, who.round)
 
 
-def deliver(
+def released(
     upload: Tree,
-    private: Tree,
     base: Callable[[], Tree],
     who: Cohort,
     seed: int,
-    upload_path: UploadPath,
+    privacy: Privacy | None,
     public: Collection[str] = (),
-) -> Delivery:
-    """What the server accepts of a round's uploads [P, ...].
+) -> Tree:
+    """What leaves the clients of `upload` [P, ...]: clipped and noised, and as it is without privacy.
 
     Args:
-        private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
         base: gives the values that uploads start from, see `reference`.
         public: entries of the upload that get no noise, see `Method.public`.
     """
+    if privacy is None:
+        return upload
+    hidden = privacy.protect(trees.without(upload, public), base(), _senders(who)[1], seed, who.round)
+    return {name: hidden.get(name, part) for name, part in upload.items()}
+
+
+def deliver(
+    sent: Tree, private: Tree, base: Callable[[], Tree], who: Cohort, seed: int, robust: Robust | None = None
+) -> Delivery:
+    """What the server accepts of a round's uploads.
+
+    Args:
+        sent: what left the clients [P, ...].
+        private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
+        base: gives the values that uploads start from, see `reference`.
+        robust: the server's defence, or None.
+    """
     where, ids = _senders(who)
-    content, attack = upload, who.federation.attack
-    if upload_path.privacy:
-        hidden = upload_path.privacy.protect(trees.without(content, public), base(), ids, seed, who.round)
-        content = {name: hidden.get(name, part) for name, part in content.items()}
-    arrived = content if attack is None else attack.forge(content, base, where, ids, seed, who.round)
-    uploads, rows = accept(arrived, upload, private, len(where))
-    if upload_path.robust and len(rows):
-        uploads = upload_path.robust.apply(uploads, trees.take(base(), rows))
+    attack = who.federation.attack
+    arrived = sent if attack is None else attack.forge(sent, base, where, ids, seed, who.round)
+    uploads, rows = accept(arrived, sent, private, len(where))
+    if robust and len(rows):
+        uploads = robust.apply(uploads, trees.take(base(), rows))
     return Delivery(uploads, rows)
 
 

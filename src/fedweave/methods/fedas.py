@@ -8,7 +8,7 @@ B ← Σ_i B_i tr_i / Σ_i tr_i (client synchronisation: an undertrained client 
 
 The equations are those of the public code (xiyuanyang45/FedAS); the paper's text was not available.
 Deviations:
-1. Batches of alignment and of the trace are the run's; the code aligns in batches of 16.
+1. Batches of alignment and of the trace have the run's size; the code aligns in batches of 16.
 2. BatchNorm statistics that alignment moves are dropped, as the code copies parameters alone.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData, batches
+from fedweave.client.data import ClientData, shuffled
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowLosses
 from fedweave.families.fisher import fisher_trace
@@ -29,6 +29,8 @@ from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree, mapped
+
+ALIGNMENT, TRACE = 4, 5  # streams of the client's key
 
 
 @method("fedas")
@@ -60,7 +62,7 @@ class FedAS(Method):
         fit = self.descend(self.personalize(shared, own, client, data), data, phase="model")
         upload: Tree = {"model": trees.without(fit.model, self.local_names)}
         if self.weights == "fisher":
-            upload["trace"] = fisher_trace(self.task, fit.model, data, self._batches(data))
+            upload["trace"] = fisher_trace(self.task, fit.model, data, self._epoch(data, TRACE))
         return Update(upload, fit.model, fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
@@ -72,7 +74,8 @@ class FedAS(Method):
         received = {**client, **shared}
         if not self.align_epochs:
             return received
-        plan, arrays = [self._batches(data)] * self.align_epochs, trees.without(data.arrays, ("class_weight",))
+        plan = [self._epoch(data, ALIGNMENT, epoch) for epoch in range(self.align_epochs)]
+        arrays = trees.without(data.arrays, ("class_weight",))
         visible = replace(data, arrays=arrays, plan=plan, padded=mapped())
         losses = self._alignment(visible, class_statistics(self.task, client, data)["means"])
         fit = self.descend(
@@ -97,5 +100,6 @@ class FedAS(Method):
 
         return losses
 
-    def _batches(self, data: ClientData) -> Sequence[Tensor]:
-        return batches(data, self.training.batch_size, self.training.drop_last)
+    def _epoch(self, data: ClientData, *purpose: int) -> Sequence[Tensor]:
+        """Batches of the training rows in an order of its own: rows may be stored by class or time."""
+        return shuffled(data, self.training.batch_size, self.training.drop_last, *purpose)

@@ -89,4 +89,5 @@ class FedProto(Method):
         """Prototypes of the classes that have one; which classes these are, and their rows, for all classes."""
         one = trees.nbytes(shared["prototypes"][0])
         down = participants * (int(shared["defined"].sum()) * one + trees.nbytes(shared["defined"]))
-        return down, int((uploads["counts"] > 0).sum()) * one + trees.nbytes(uploads["counts"])
+        # Under privacy all counts are noise, and all classes are sent.
+        return down, int((uploads["counts"] != 0).sum()) * one + trees.nbytes(uploads["counts"])

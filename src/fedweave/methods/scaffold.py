@@ -10,6 +10,7 @@ Deviations:
 1. Paper and public code weigh clients alike: `averaging: uniform`. Here both means have the run's weights.
 2. Option II takes the mean of the gradients themselves, so that it also holds under momentum, Adam and weight decay.
 3. The server's step size η_g is that of `train.server_optimizer: sgd`; without one it is the paper's 1.
+4. Under `train.privacy` a client adds to c_i the Δc_i that it sent, with clipping and noise, so that c is their mean.
 """
 
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ class Scaffold(GlobalModel):
         state = {"buffers": trees.only(fit.model, self.local_names), "control": control}
         upload = {"model": trees.without(fit.model, self.local_names), "control": change}
         return Update(upload, state, fit.model, fit.loss)
+
+    def acknowledge(self, client: ClientState, upload: Tree, sent: Tree) -> ClientState:
+        # c stays the mean of the c_i only if clients count what the server got.
+        error = trees.sub(sent["control"], upload["control"])
+        return {**client, "control": trees.tree_map(torch.add, client["control"], error)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         share, mean = len(ids) / server["clients"].double(), trees.weighted_mean(uploads["control"], weights)
