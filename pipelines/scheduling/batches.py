@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,8 +29,9 @@ def send(
     needs: Mapping[str, Sequence[str]],
     kinds: Mapping[str, tuple[str, str]],
     folder: Path,
-) -> dict[str, str]:
-    """Submit `tasks`; a task waits for those that it `needs`. Returns the number of the job of every stage.
+    record: Callable[[dict[str, str]], None],
+) -> None:
+    """Submit `tasks`; a task waits for those that it `needs`.
 
     Args:
         cluster: cluster.yaml.
@@ -38,13 +39,15 @@ def send(
         needs: stage -> stages among `tasks`, in an order in which they can run.
         kinds: stage -> (`train`, method).
         folder: for the files of submitit, logs included.
+        record: keeps the number of the job of every stage that was submitted; called after every array.
 
     Raises:
         BadInput: SLURM refuses an array; what was submitted before it is cancelled.
     """
     asked = {name: cluster.resources(*kinds[name]) for name in tasks}
     if cluster.executor == "local":
-        return _send_local([tasks[name] for name in needs], list(asked.values()), folder)
+        record(_send_local([tasks[name] for name in needs], list(asked.values()), folder))
+        return
     keys = {name: json.dumps(asdict(one), sort_keys=True) for name, one in asked.items()}
     jobs: dict[str, str] = {}
     for names in by_resources(tasks, needs, keys):
@@ -56,10 +59,11 @@ def send(
         except FailedJobError as error:
             with suppress(BadInput):
                 slurm.cancel("slurm", list(jobs.values()))
+                record({})
             said = SAID.findall(str(error))
             raise BadInput(f"{FILE}: sbatch refuses {names[0]}: {' '.join(said) or error}; correct it there") from error
-        jobs |= dict(zip(names, numbers, strict=True))
-    return jobs
+        jobs = {**jobs, **dict(zip(names, numbers, strict=True))}
+        record(jobs)
 
 
 def _send_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> dict[str, str]:

@@ -23,7 +23,10 @@ STAGES = ("tune", "train", "ablate")  # which run on a cluster
 SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])B?", re.IGNORECASE)
 GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
 DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-OWN = ("gpus_per_node", "cpus_per_task", "mem", "time", "partition", "array", "dependency", "requeue", "signal")
+# Flags of sbatch that fedweave sets, or that would hide from it where a job writes and how it ends.
+OWN = ("gpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "partition", "nodes", "ntasks",
+       "array", "dependency", "requeue", "no_requeue", "signal", "output", "error", "input", "open_mode", "job_name",
+       "wrap")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ def load(file: Path = FILE) -> Cluster:
     Raises:
         BadInput: an unknown key, stage or method, or a value that is none.
     """
-    if not file.is_file():
+    if not file.is_file() or not any(_content(line) for line in file.read_text(encoding="utf-8").splitlines()):
         return Cluster()
     cluster = construct(Cluster, read_yaml(file), str(file))
     for name in cluster.stages:
@@ -105,6 +108,11 @@ def load(file: Path = FILE) -> Cluster:
     for key, block in blocks.items():
         _check(construct(Resources, block, f"{file}: {key}"), f"{file}: {key}")
     return cluster
+
+
+def _content(line: str) -> str:
+    """What a line says besides comments."""
+    return line.partition("#")[0].strip()
 
 
 def minutes(text: str | int) -> int | None:
@@ -131,9 +139,9 @@ def _check(resources: Resources, key: str) -> None:
         raise BadInput(f"{key}.memory: {shown(resources.memory)} is not a size; write for example 500M or 16G")
     if not resources.minutes > 0:
         raise BadInput(f'{key}.time: {shown(resources.time)} is not a duration; write for example "2:30:00" or 150')
-    for name in resources.flags:
-        if name.lstrip("-").replace("-", "_") in OWN or name.startswith("-"):
+    for name in map(str, resources.flags):
+        if name.replace("-", "_") in OWN or not name[:1].isalpha():
             raise BadInput(
-                f"{key}.flags.{name}: is set by fedweave, or begins with a dash; "
+                f"{key}.flags.{name}: is set by fedweave, or begins with no letter; "
                 f"flags are long names of sbatch without dashes, other than {', '.join(OWN)}"
             )

@@ -2,13 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import host, resources, submissions
 from fedweave.pipelines.scheduling.artifacts import Bar
 from fedweave.pipelines.scheduling.submissions import Submission
+
+if TYPE_CHECKING:
+    from fedweave.pipelines.scheduling.collection import Progress
 
 POLL = 10.0  # seconds between two looks at the queue
 
@@ -17,7 +22,8 @@ POLL = 10.0  # seconds between two looks at the queue
 def on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     """Submit what is stale, or go on with what an earlier flow submitted; wait for it and commit it.
 
-    A flow that is cancelled cancels its jobs. Returns the number of stages that were committed.
+    A flow that is cancelled cancels its jobs. While the queue gives no answer, they go on. Returns the number of stages
+    that were committed.
 
     Raises:
         RuntimeError: a stage did not succeed.
@@ -40,12 +46,10 @@ def on_cluster(study: str, targets: Sequence[str] = ()) -> int:
 
 def _follow(submission: Submission) -> None:
     """Log every change and move the bar until no job is active."""
-    from fedweave.pipelines.scheduling import collection
-
     logger, bar, seen = get_run_logger(), Bar("cluster", f"stages of {submission.study} on the cluster"), Counter[str]()
     known: dict[str, str] = {}
     while True:
-        rows = collection.progress(submission)
+        rows = _looked_up(submission)
         for row in rows:
             if known.get(row.job.task.stage) != row.state:
                 known[row.job.task.stage] = row.state
@@ -57,3 +61,15 @@ def _follow(submission: Submission) -> None:
         if not counts["running"] + counts["waiting"]:
             return
         host.current().children.pause(POLL)
+
+
+def _looked_up(submission: Submission) -> "list[Progress]":
+    """The state of every job, as soon as the queue says it: its controller may be away for some time."""
+    from fedweave.pipelines.scheduling import collection
+
+    while True:
+        try:
+            return collection.progress(submission)
+        except BadInput as error:
+            get_run_logger().warning("%s; the jobs go on, and the next look is in %g s", error, POLL)
+            host.current().children.pause(POLL)

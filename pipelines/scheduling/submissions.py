@@ -66,7 +66,10 @@ class Submission:
         return [job.task.stage for job in active]
 
     def save(self) -> None:
-        """Write the record."""
+        """Write the record; without jobs there is none."""
+        if not self.jobs:
+            (self.folder / "submission.json").unlink(missing_ok=True)
+            return
         jobs = [{"job": job.job, **asdict(job.task)} for job in self.jobs]
         content = {"study": self.study, "executor": self.executor, "jobs": jobs}
         write_atomic(self.folder / "submission.json", json.dumps(content, indent=1) + "\n")
@@ -99,9 +102,13 @@ def load(study: str) -> Submission | None:
 
 
 def studies() -> list[str]:
-    """The studies with an open submission."""
-    records = sorted(FOLDER.glob("*/submission.json"))
-    return [str(json.loads(record.read_text(encoding="utf-8"))["study"]) for record in records]
+    """The studies with an open submission.
+
+    Raises:
+        BadInput: a record is damaged.
+    """
+    names = [record.parent.name.replace("__", "/") for record in sorted(FOLDER.glob("*/submission.json"))]
+    return [one.study for one in map(load, names) if one]
 
 
 def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submission | None:
@@ -131,11 +138,12 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
     tasks = stage_tasks.describe(away, place(study), cluster.retries)
     from fedweave.pipelines.scheduling import batches
 
+    def record(numbers: dict[str, str]) -> None:
+        Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items())).save()
+
     needs = {stage.name: stage.needs for stage in away}
-    numbers = batches.send(cluster, tasks, needs, kinds, place(study) / "jobs")
-    submission = Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items()))
-    submission.save()
-    return submission
+    batches.send(cluster, tasks, needs, kinds, place(study) / "jobs", record)
+    return load(study)
 
 
 def check_open(study: str) -> None:
@@ -180,8 +188,6 @@ def wait(submission: Submission, seconds: float) -> None:
 
 def close(submission: Submission, open_jobs: Sequence[Job]) -> None:
     """Keep `open_jobs` only; without any, the record goes, and the logs stay."""
-    if open_jobs:
-        replace(submission, jobs=tuple(open_jobs)).save()
-        return
-    (submission.folder / "submission.json").unlink(missing_ok=True)
-    shutil.rmtree(submission.folder / "project", ignore_errors=True)
+    replace(submission, jobs=tuple(open_jobs)).save()
+    if not open_jobs:
+        shutil.rmtree(submission.folder / "project", ignore_errors=True)

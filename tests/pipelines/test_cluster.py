@@ -12,8 +12,9 @@ import pytest
 from servers import ROOT, until
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import collection, resources, slurm, submissions
+from fedweave.pipelines.scheduling import batches, collection, resources, slurm, submissions
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+from fedweave.pipelines.scheduling.stage_jobs import StageTask
 from fedweave.pipelines.scheduling.submissions import Submission
 
 acceptance = pytest.mark.acceptance
@@ -152,7 +153,18 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
         reproduce(where="slurm")
     Path("knobs/refuse-b").unlink()
     submit()
+    looks, look = [], collection.progress
+
+    def seldom(submission: Submission) -> list[collection.Progress]:
+        """Twice the queue gives no answer."""
+        looks.append(submission)
+        if len(looks) < 3:
+            raise BadInput("squeue: no answer within 120 s")
+        return look(submission)
+
+    monkeypatch.setattr(collection, "progress", seldom)
     assert reproduce(where="slurm") == "1 stages brought up to date"
+    assert len(looks) > 2
     assert stale_stages() == []
 
 
@@ -168,7 +180,11 @@ BAD = [
     ("{stages: {train: 3}}", "stages.train: 3 is not a mapping"),
     ("{methods: {dito: {}}}", "methods: 'dito' is unknown; did you mean 'ditto'"),
     ("{default: {flags: {mem: 3}}}", r"default.flags.mem: is set by fedweave"),
-    ("{default: {flags: {--account: a}}}", r"default.flags.--account: is set by fedweave, or begins with a dash"),
+    ("{default: {flags: {--account: a}}}", r"default.flags.--account: is set by fedweave, or begins with no letter"),
+    ("{default: {flags: {1: 1}}}", r"default.flags.1: is set by fedweave, or begins with no letter"),
+    ("{default: {flags: {output: x.log}}}", "default.flags.output: is set by fedweave"),
+    ("{default: {flags: {no-requeue: true}}}", "default.flags.no-requeue: is set by fedweave"),
+    ("{default: {flags: {nodes: 2}}}", "default.flags.nodes: is set by fedweave"),
     ("{requeues: -1}", "requeues: -1"),
 ]
 
@@ -181,6 +197,48 @@ def test_a_cluster_file_that_cannot_be_meant(text: str, words: str, tmp_path: Pa
         resources.load(file)
     assert str(caught.value).startswith(str(file))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n# cpus: 2\n"])
+def test_an_empty_cluster_file_has_the_defaults(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    assert resources.load(file) == resources.Cluster()
+
+
+def test_a_damaged_record_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = submissions.place("fedaghn/table1") / "submission.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    with pytest.raises(BadInput, match=r"submission.json: is damaged .*scancel.*submit again") as caught:
+        submissions.studies()
+    assert "\n" not in str(caught.value)
+
+
+SBATCH = """#!/bin/sh
+echo x >> calls
+[ "$(wc -l < calls)" = 1 ] && echo "Submitted batch job 71" && exit
+echo "sbatch: error: Invalid qos specification" >&2
+exit 1
+"""
+
+
+def test_every_array_is_recorded_before_the_next_one_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the second one is refused: the first one, which the record has, is cancelled."""
+    programs = {"sbatch": SBATCH, "srun": "#!/bin/sh\n", "scancel": '#!/bin/sh\necho "$@" >> cancelled\n'}
+    for name, script in programs.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    tasks = {name: StageTask(name, "true", {}, (), "", "", str(tmp_path), "outcome", 0) for name in ("tune", "train")}
+    kinds, needs = {"tune": ("tune", ""), "train": ("train", "ditto")}, {"tune": [], "train": ["tune"]}
+    records: list[dict[str, str]] = []
+    with pytest.raises(BadInput, match="sbatch refuses train: Invalid qos"):
+        batches.send(resources.Cluster(), tasks, needs, kinds, tmp_path / "jobs", records.append)
+    assert records == [{"tune": "71"}, {}]
+    assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "71"]
 
 
 def test_the_strongest_layer_wins() -> None:
