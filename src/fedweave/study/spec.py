@@ -147,6 +147,7 @@ def load(path: Path | str = PARAMS) -> Study:
         BadInput: one line that names the key, the value and the way out.
     """
     raw = read_yaml(Path(path))
+    check_names(raw, str(path))
     plugins.load(plugins.paths(raw.get("uses") or {}, str(path), Path(path).parent).values())
     return parse(raw, str(path))
 
@@ -207,6 +208,7 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
     for name, block in (raw.get("methods") or {}).items():
         if block is not None and not isinstance(block, Mapping):
             raise BadInput(f"{where}: methods.{name}: {shown(block)} is not a mapping of settings; write {{}} for none")
+    plugins.check_names(raw.get("uses"), where)
     _check_references(raw, where)
     _check_study(raw.get("study"), where)
 
