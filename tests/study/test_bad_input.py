@@ -157,6 +157,10 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(
         single.run("fedprox", settings=["mu=-1"])
     with pytest.raises(BadInput, match=r"^--set model\.hiden: small_cnn has no options"):
         single.run("fedprox", settings=["model.hiden=3"])
+    with pytest.raises(BadInput, match=r"partition: 3 is not a mapping of settings; write such as partition\.name=iid"):
+        single.run("fedavg", settings=["partition=3"])
+    with pytest.raises(BadInput, match=r"model: 'mlp' is not a mapping of settings; write such as model\.name=mlp"):
+        single.run("fedavg", settings=["model=mlp"])
 
 
 NUMBERS = {

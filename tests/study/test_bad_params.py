@@ -158,6 +158,13 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/attack", {"kind": "sybil", "share": 0.1}, ["attack.kind", "sybil", "sign_flip"]),
     (f"{DIGITS}/attack", {"kind": "sign_flip", "share": 1.5, "scale": 1}, ["attack.share", "1.5"]),
     (f"{DIGITS}/attack", {"kind": "gaussian", "share": 0.1, "scale": 1}, ["attack", "embeddings", "ditto"]),
+    (f"{DIGITS}/normalize", ["unit"], ["tasks.digits.normalize: ['unit']", "must be a name"]),
+    (f"{DIGITS}/normalize", 3, ["tasks.digits.normalize: 3", "names: "]),
+    (f"{DIGITS}/normalize", "unti", ["tasks.digits.normalize: 'unti'", "did you mean 'unit'"]),
+    (f"{DIGITS}/normalize", {"name": "unit", "mean": 1}, ["tasks.digits.normalize.mean", "not an option of unit"]),
+    (f"{DIGITS}/published", {"table": 3}, ["tasks.digits.published.paper: ''", "fedaghn"]),
+    (f"{DIGITS}/published", {"paper": "fedaghn", "table": 3}, ["tasks.digits.published.table: '3'", "table1"]),
+    (f"{DIGITS}/published", {"papr": "fedaghn"}, ["tasks.digits.published: 'papr'", "did you mean 'paper'"]),
     (f"{DIGITS}/evaluate/evry", 1, ["evaluate.evry", "did you mean 'every'"]),
     (f"{DIGITS}/evaluate/every", "often", ["evaluate.every", "'often'"]),
 ]

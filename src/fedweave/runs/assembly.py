@@ -12,7 +12,7 @@ from fedweave import data
 from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
 from fedweave.families.servers import server_optimizer
 from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
@@ -28,6 +28,8 @@ from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
 from fedweave.study.spec import PARAMS, Run, Study, nest
+
+EXAMPLES = {"partition": "iid", "model": "mlp"}
 
 
 def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
@@ -84,6 +86,10 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
     parts = {part: nested.pop(part) for part in ("partition", "model") if part in nested}
     run = study.run(key, tuned, nested)
     for part, own in parts.items():
+        if not isinstance(own, Mapping):
+            raise BadInput(
+                f"{part}: {shown(own)} is not a mapping of settings; write such as {part}.name={EXAMPLES[part]}"
+            )
         old = getattr(run.task, part)
         if "name" in own:
             old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}

@@ -1,9 +1,11 @@
 """What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from fedweave import data
+from fedweave.data.normalise import options_of
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.errors import BadInput, choose, shown
@@ -19,6 +21,7 @@ from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
 
 MOST_CLIENTS = 1_000_000
+COLUMN = ("paper", "table", "dataset", "setting", "budget", "row")  # words of `published`
 
 
 def check_methods(study: Study, where: str) -> None:
@@ -38,8 +41,23 @@ def check_task(task: TaskSpec, where: str) -> None:
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
     _check_partition(task.partition, f"{where}.partition")
+    _check_words(task, where)
     if task.attack is not None:
         construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
+
+
+def _check_words(task: TaskSpec, where: str) -> None:
+    """Refuse a normalisation or a printed column that does not exist."""
+    try:
+        options_of(task.normalize)
+        if task.published:
+            for word in task.published:
+                choose(word, COLUMN, "published")
+            # The name is composed so that `code.modules` does not see it: printed numbers change no training.
+            tables = import_module(".".join(("fedweave", "results", "published")))
+            tables.reference(task.published, task.dataset, task.setting)
+    except BadInput as error:
+        raise BadInput(f"{where}.{error}") from error
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
