@@ -51,6 +51,7 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
             + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
             ["more than 1000000 values"],
         ),
+        ("seeds: [" + "1, " * 100_000 + "]\n", ["line 1", "seeds: more than 1000"]),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )

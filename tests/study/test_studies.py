@@ -320,6 +320,16 @@ def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
     assert catalogue.expand("mine", folder) == whole | {"study": "mine"}
 
 
+@pytest.mark.parametrize(
+    ("name", "words"), [("folder.yaml", "folder.yaml: is a folder"), ("x.YAML", "x.YAML: a study file ends in .yaml")]
+)
+def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
+    """A folder, and an ending in capital letters."""
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(BadInput, match=words):
+        catalogue.place(str(tmp_path / name))
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
     """As the class has it, unless the study says otherwise; and it says nothing that is so anyway."""

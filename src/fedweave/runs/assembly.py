@@ -118,7 +118,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     name, options = run.task.model["name"], run.task.model
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
-    method = build_method(run, task)
+    method = build_method(run, task, spec.file_of(where))
     if run.task.metric is not None:
         implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else implied
@@ -144,8 +144,8 @@ def build_server(train: TrainSpec, where: str) -> Solver | None:
     return server_optimizer(train.server_optimizer, {name: getattr(train, name) for name in names}, where)
 
 
-def build_method(run: Run, task: Task) -> Method:
-    """The run's method.
+def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
+    """The run's method; `file` is what messages call the file with its settings.
 
     Raises:
         BadInput: for a misspelt or ill-typed hyper-parameter.
@@ -160,11 +160,11 @@ def build_method(run: Run, task: Task) -> Method:
         average_buffers=average,
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",
-        server=build_server(train, f"params.yaml: runs.{run.key}.train"),
+        server=build_server(train, f"{file}: runs.{run.key}.train"),
     )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
-    return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
+    return construct(cls, run.options, f"{file}: methods.{run.method}", **hidden)
 
 
 def settings(run: Run, seed: int = 0) -> Settings:

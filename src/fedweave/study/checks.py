@@ -15,7 +15,7 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS, settings
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
-from fedweave.study.spec import Run, Study
+from fedweave.study.spec import PARAMS, Run, Study, file_of
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
@@ -162,7 +162,7 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
             f"{where}: train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
             f"none or has an optimiser of its own; use it with {_methods('server_steps')}"
         )
-    robust = upload_path(run).robust
+    robust = upload_path(run, file_of(where)).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
@@ -200,14 +200,14 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
         )
 
 
-def upload_path(run: Run) -> UploadPath:
-    """What happens to the uploads of a run on their way.
+def upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:
+    """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
 
     Raises:
         BadInput: for a wrong setting of `train.privacy` or `train.robust`.
     """
     privacy, robust = run.train.privacy, run.train.robust
-    where = f"params.yaml: runs.{run.key}.train"
+    where = f"{file}: runs.{run.key}.train"
     return UploadPath(
         None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
         None if robust is None else construct(Robust, robust, f"{where}.robust"),
