@@ -9,7 +9,7 @@ RUNNING = re.compile(r"Running stage '(.+)':$")
 RESTORED = re.compile(r"Stage '(.+)' is cached - skipping run")
 UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change, skipping")
 BLOCKS = {"uses": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}  # of params.yaml: stages for each entry
-SINGLE = 4  # stages that every study has: code of fedweave, sources, evaluate, report
+SINGLE = 5  # stages that every study has: names, code of fedweave, sources, evaluate, report
 WIDEST = 120
 
 

@@ -79,6 +79,11 @@ class WorkOrder:
         if not isinstance(params, dict):
             raise BadInput("work order: params: is not a mapping; let the flow issue it")
         check_names(params, "work order: params")  # they become words of commands and parts of paths
+        if (params.get("uses") or {}) != _uses():
+            raise BadInput(
+                f"work order: params: uses: {shown(params.get('uses') or {})} is not what "
+                f"{PARAMS} has here: {shown(_uses())}; use the same study there and here"
+            )
 
 
 @contextmanager
@@ -187,7 +192,7 @@ def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
 
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
-    uses = plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values() if PARAMS.is_file() else ()
+    uses = plugins.paths(_uses(), str(PARAMS)).values()
     packages = plugins.installed().values()
     places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
     files = {"dvc.yaml": Path("dvc.yaml")}
@@ -198,6 +203,11 @@ def code_digest() -> str:
     for name, file in sorted(files.items()):
         content.update(name.encode() + file.read_bytes() if file.is_file() else b"")
     return content.hexdigest()[:16]
+
+
+def _uses() -> Any:
+    """The plug-ins that params.yaml of this folder names; a work order brings no others, because they are code."""
+    return (read_yaml(PARAMS).get("uses") or {}) if PARAMS.is_file() else {}
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Stage `code`: digests of a package or plug-in, which change only where its code does, and not its comments."""
+"""Stage `code`: digests of packages and plug-ins, which change only where their code does, and not its comments."""
 
 from pathlib import Path
 
-from fedweave.errors import choose
 from fedweave.files import write_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
@@ -11,14 +10,15 @@ from fedweave.study.code import PACKAGE, text
 from fedweave.study.spec import PARAMS, read_yaml
 
 
-def main(name: str) -> None:
-    """Write data/code/packages/<name>.csv: file, digest."""
+def main() -> None:
+    """Write data/code/packages/<name>.csv of each: file, digest. Its command has no name, which a shell would read."""
     packages = {package: str(place) for package, place in plugins.installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
-    place = Path(uses[choose(name, uses, "params.yaml: uses")]).resolve()
-    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
-    rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in files)
-    write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
+    for name, path in uses.items():
+        place = Path(path).resolve()
+        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
+        rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in files)
+        write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 
 def _counts(file: Path) -> bool:

@@ -48,4 +48,4 @@ def choose(value: str, choices: Iterable[str], key: str) -> str:
     holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
     near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=1), *holding])][:NEAR]
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(options)}")
+    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(options) or 'none'}")

@@ -222,6 +222,12 @@ class Setting:
             return ", ".join(map(str, get_args(self.type)))
         return ", ".join(map(str, self.bounds))
 
+    @property
+    def most(self) -> float | None:
+        """The largest number that the bounds admit, or None."""
+        return min((b.limit if isinstance(b, AtMost) else b.high for b in self.bounds
+                    if isinstance(b, AtMost | Between)), default=None)  # fmt: skip
+
     def check_bounds(self, value: object, key: str) -> None:
         """Refuse a number, or a list with one, that is out of bounds.
 

@@ -281,7 +281,7 @@ REFUSED = {
     "methods: 'local' is there twice": {"methods": ["local", "local"]},
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
-    "train.lrr: not a setting of TrainSpec: 'lrr' is unknown; did you mean 'lr'": {"lrr": 0.1},
+    "train.lrr: not a setting of train: 'lrr' is unknown; did you mean 'lr'": {"lrr": 0.1},
     "train.rounds: 0 is out of range": {"rounds": 0},
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
     "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
@@ -289,7 +289,7 @@ REFUSED = {
     "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
     "seeds: 0 must be at least 1": {"seeds": 0},
-    "evaluate.selct: not a setting of EvaluateSpec": {"evaluate": {"selct": "last"}},
+    "evaluate.selct: not a setting of evaluate": {"evaluate": {"selct": "last"}},
     "model: lambda: gives outputs of shape [4, 7]": {"model": lambda shape, outputs: nn.Linear(5, 7)},
     "model: Flatten: has no parameters": {"model": nn.Flatten},
 }

@@ -171,7 +171,7 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
 BAD = [
     ("{executor: slum}", "executor: 'slum' is unknown; did you mean 'slurm'"),
     ("{default: {gpus: -1}}", r"default.gpus: -1 .* between 0 and 64"),
-    ("{default: {cpu: 2}}", "default.cpu: not a setting of Resources: 'cpu' is unknown; did you mean 'cpus'"),
+    ("{default: {cpu: 2}}", "default.cpu: not a setting of default: 'cpu' is unknown; did you mean 'cpus'"),
     ("{default: {memory: 16}}", "default.memory: 16 is not text"),
     ("{default: {memory: 16X}}", "default.memory: '16X' is not a size; write for example 500M or 16G"),
     ("{stages: {train: {time: never}}}", "stages.train.time: 'never' is not a duration"),

@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 def test_stages_are_counted_without_a_library(text: str) -> None:
     content = yaml.safe_load(text)
     parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
-    assert lines.count(text) == 4 + len(content.get("uses") or ()) + sum(map(len, parts))
+    assert lines.count(text) == 5 + len(content.get("uses") or ()) + sum(map(len, parts))
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,12 @@ ATTACKS = [
     ({"params": "study: toy\ndatasets: [a; id]\n"}, "datasets: 'a; id' is not a name"),
     ({"params": "study: toy\ntasks: {$(id): {}}\n"}, "is not a name"),
     ({"params": "study: toy\nruns: {a: {task: ../../x, method: local}}\n"}, "runs.a.task: '../../x' is not a name"),
+    (
+        {"params": "study: toy\nuses: {evil: /tmp/x.py}\n"},
+        "uses: {'evil': '/tmp/x.py'} is not what params.yaml has here",
+    ),
+    ({"params": "study: toy\nuses: [/tmp/x.py]\n"}, "uses: ['/tmp/x.py'] is not what params.yaml has here: {}"),
+    ({"params": "study: toy\nuses: {\"x' $(id) '\": step.py}\n"}, "uses: \"x' $(id) '\" is not a name of a plug-in"),
     ({"params": "- 1\n"}, "params: is not a mapping"),
     ({"params": "["}, "not YAML"),
 ]

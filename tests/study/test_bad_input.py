@@ -51,6 +51,7 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
             + "".join(f"{c}: &{c} [{', '.join([f'*{b}'] * 30)}]\n" for b, c in zip("abcde", "bcdef", strict=True)),
             ["more than 1000000 values"],
         ),
+        ("seeds: [" + "1, " * 100_000 + "]\n", ["line 1", "seeds: more than 1000"]),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )
@@ -157,6 +158,10 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(
         single.run("fedprox", settings=["mu=-1"])
     with pytest.raises(BadInput, match=r"^--set model\.hiden: small_cnn has no options"):
         single.run("fedprox", settings=["model.hiden=3"])
+    with pytest.raises(BadInput, match=r"partition: 3 is not a mapping of settings; write such as partition\.name=iid"):
+        single.run("fedavg", settings=["partition=3"])
+    with pytest.raises(BadInput, match=r"model: 'mlp' is not a mapping of settings; write such as model\.name=mlp"):
+        single.run("fedavg", settings=["model=mlp"])
 
 
 NUMBERS = {

@@ -66,6 +66,9 @@ BAD: list[tuple[str, Any, list[str]]] = [
         {"x": {"run": "digits-ditto", "grid": {"lam": [*range(2000)]}}},
         ["ablate.x.grid", "2000 combinations", "1000"],
     ),
+    ("uses", {"x' $(touch /tmp/pwn) '": "a.py"}, ["uses: \"x' $(touch /tmp/pwn) '\"", "not a name of a plug-in"]),
+    ("uses", {"../x": "a.py"}, ["uses: '../x'", "not a name of a plug-in"]),
+    ("uses", {3: "a.py"}, ["uses: 3", "not a name of a plug-in"]),
     ("datasets", ["a; id"], ["datasets: 'a; id'", *ALLOWED]),
     ("study", "a b", ["study: 'a b'", *ALLOWED]),
     ("study", "a/.hidden", ["study: 'a/.hidden'", *ALLOWED]),
@@ -126,7 +129,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/train/weight_decay", -1, ["train.weight_decay", "-1"]),
     (f"{DIGITS}/train/lr", 10**400, ["train.lr", "about 401 digits", "too large"]),
     (f"{DIGITS}/train/lr", 10**5000, ["train.lr", "about 5001 digits", "too large"]),
-    (f"{DIGITS}/train/lr", 1e308, ["train.lr", "1e+308", "too large"]),
+    (f"{DIGITS}/train/lr", 1e308, ["tasks.digits.train.lr", "1e+308", "at most 1000"]),
     (f"{DIGITS}/train/lr", 1e20, ["train.lr", "1e+20", "at most 1000"]),
     (f"{DIGITS}/train/weight_decay", 1e39, ["train.weight_decay", "1e+39", "too large"]),
     (f"{DIGITS}/train/clip", 1e39, ["train.clip", "1e+39", "too large"]),
@@ -148,13 +151,21 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/train/chunk", -1, ["train.chunk", "-1"]),
     (f"{DIGITS}/train/privacy", {"clip": 1.0, "noize": 1.0}, ["train.privacy.noize", "did you mean 'noise'"]),
     (f"{DIGITS}/train/privacy", 3, ["train.privacy", "3", "mapping"]),
-    (f"{DIGITS}/train/robust", {}, ["train.robust.rule", "missing"]),
+    (f"{DIGITS}/train/robust", {}, ["train.robust.rule", "missing", "setting of robust"]),
+    (f"{DIGITS}/train", {"lrr": 1}, ["tasks.digits.train.lrr: not a setting of train", "did you mean 'lr'"]),
     (f"{DIGITS}/train/bn_buffers", "mean", ["train.bn_buffers", "'mean'"]),
     (f"{DIGITS}/train/augment", 0, ["train.augment", "0"]),
     (f"{DIGITS}/train/precision", "fp16", ["train.precision", "'fp16'", "bfloat16"]),
     (f"{DIGITS}/attack", {"kind": "sybil", "share": 0.1}, ["attack.kind", "sybil", "sign_flip"]),
     (f"{DIGITS}/attack", {"kind": "sign_flip", "share": 1.5, "scale": 1}, ["attack.share", "1.5"]),
     (f"{DIGITS}/attack", {"kind": "gaussian", "share": 0.1, "scale": 1}, ["attack", "embeddings", "ditto"]),
+    (f"{DIGITS}/normalize", ["unit"], ["tasks.digits.normalize: ['unit']", "must be a name"]),
+    (f"{DIGITS}/normalize", 3, ["tasks.digits.normalize: 3", "names: "]),
+    (f"{DIGITS}/normalize", "unti", ["tasks.digits.normalize: 'unti'", "did you mean 'unit'"]),
+    (f"{DIGITS}/normalize", {"name": "unit", "mean": 1}, ["tasks.digits.normalize.mean", "not an option of unit"]),
+    (f"{DIGITS}/published", {"table": 3}, ["tasks.digits.published.paper: ''", "fedaghn"]),
+    (f"{DIGITS}/published", {"paper": "fedaghn", "table": 3}, ["tasks.digits.published.table: '3'", "table1"]),
+    (f"{DIGITS}/published", {"papr": "fedaghn"}, ["tasks.digits.published: 'papr'", "did you mean 'paper'"]),
     (f"{DIGITS}/evaluate/evry", 1, ["evaluate.evry", "did you mean 'every'"]),
     (f"{DIGITS}/evaluate/every", "often", ["evaluate.every", "'often'"]),
 ]
@@ -193,6 +204,22 @@ def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any]
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(content))
     line(caught, words)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (f"{DIGITS}/train/lr", float("inf"), "x.yaml: tasks.digits.train.lr: inf is not a finite number"),
+        (f"{DIGITS}/train/robust", {"rule": "medan"}, "x.yaml: runs.digits-ditto.train.robust.rule: 'medan'"),
+        ("runs/digits-ditto/set", {"train.lr": -1}, "x.yaml: runs.digits-ditto.train.lr: -1"),
+        ("runs/digits-ditto/set", {"train": {"lr": 1}, "train.lr": 2}, "x.yaml: runs.digits-ditto.set: train.lr: 2"),
+        ("methods/ditto/lam", -1, "x.yaml: methods.ditto.lam: -1"),
+    ],
+)
+def test_messages_name_the_file_that_was_read(path: str, value: Any, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(altered(path, value), "x.yaml"), "x.yaml")
+    assert str(caught.value).startswith(words)
 
 
 def with_newcomers(count: int) -> dict[str, Any]:

@@ -278,7 +278,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
         ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
         ("about: nothing", ["studies/mine.yaml: tasks", "missing"]),
-        ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "method, set"]),
+        ("tasks: {digits: {methods: [{fast: fedavg}]}}", ["tasks.digits.methods", "'fedavg'", "nor a variant"]),
         ("tasks: {digits: {methods: [{}]}}", ["tasks.digits.methods", "{}", "one variant"]),
         (
             "tasks: {digits: {methods: [{a: {method: local}, b: {method: fedavg}}]}}",
@@ -289,6 +289,19 @@ def written(tmp_path: Path, text: str) -> Path:
             ["mine.yaml: tune.spaces", "did you mean 'fedavg'"],
         ),
         ("tune: 3\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: tune: 3", "not a block"]),
+        ("tasks: {digits: {methods: [3]}}", ["studies/mine.yaml: tasks.digits.methods: 3", "nor a variant"]),
+        ("tasks: {digits: {methods: [null]}}", ["tasks.digits.methods: None", "nor a variant"]),
+        ("tasks: {digits: {methods: [[local]]}}", ["tasks.digits.methods: ['local']", "nor a variant"]),
+        ("tasks: {digits: {methods: [{x: {method: [fedavg]}}]}}", ["tasks.digits.methods", "method is a name"]),
+        ("tasks: {digits: {methods: [{x: {method: fedavg, set: [1]}}]}}", ["tasks.digits.methods", "set a mapping"]),
+        ("tasks: {digits: {methods: [{fedavg: {set: hi}}]}}", ["tasks.digits.methods", "'hi'", "set a mapping"]),
+        ("like: [3]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: like: [3]", "list of names"]),
+        ("tasks: {own: {dataset: [digits], methods: [fedavg]}}", ["tasks.own.dataset: ['digits']", "not a name"]),
+        ("tasks: {digits: {methods: [local, local]}}", ["tasks.digits.methods: two entries", "'digits-local'"]),
+        (
+            "tasks: {digits: {methods: [local, {x: {method: fedavg}}, {x: {method: local}}]}}",
+            ["tasks.digits.methods: two entries", "'digits-x'"],
+        ),
         ("methods: [fedavg]\ntasks: {digits: {methods: [fedavg]}}", ["studies/mine.yaml: methods", "not a block"]),
     ],
 )
@@ -305,6 +318,16 @@ def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
     whole = catalogue.expand("quick", ROOT / "studies") | {"seeds": [7]}
     folder = written(tmp_path, yaml.safe_dump(whole, sort_keys=False))
     assert catalogue.expand("mine", folder) == whole | {"study": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("folder.yaml", "folder.yaml: is a folder"), ("x.YAML", "x.YAML: a study file ends in .yaml")]
+)
+def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
+    """A folder, and an ending in capital letters."""
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(BadInput, match=words):
+        catalogue.place(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -45,6 +45,13 @@ def test_anything_else_is_refused_in_one_line(block: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("values", [[1, 2, 1], [0, 0], [1, 1.0], [1, "1"], [[1], [1]], [None, None]])
+def test_equal_values_in_a_grid_are_refused(values: list[Any]) -> None:
+    """The second would take the place of the first."""
+    with pytest.raises(BadInput, match=r"^params.yaml: ablate.x.grid.k: .* occurs twice; remove one"):
+        variants.expand({"run": "r", "grid": {"k": values}}, "params.yaml: ablate.x")
+
+
 def study() -> spec.Study:
     return spec.parse(catalogue.expand("ablations", ROOT / "studies"))
 

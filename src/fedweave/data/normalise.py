@@ -82,11 +82,11 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     return fit_scaling(dataset, partition, name).apply(dataset.x)
 
 
-def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> Scaling:
-    """The numbers of `normalise`.
+def options_of(name: object) -> tuple[str, dict[str, Any]]:
+    """The name of a normalisation and its options, checked as far as no data set is needed.
 
     Raises:
-        BadInput: an unknown name, one that does not fit the data set, or a bad option.
+        BadInput: an unknown name or option, or an option that is no number.
     """
     if not isinstance(name, str | Mapping):
         raise BadInput(
@@ -96,6 +96,21 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
     options = {"name": name} if isinstance(name, str) else dict(name)
     options.pop("targets", None)  # see fit_units
     key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
+    for option in options:
+        if option not in GIVEN.get(key, ()):
+            options_of_key = ", ".join(GIVEN.get(key, ())) or "none"
+            raise BadInput(f"normalize.{option}: not an option of {key}; options: {options_of_key}")
+        _check_numbers(option, options[option])
+    return key, options
+
+
+def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> Scaling:
+    """The numbers of `normalise`.
+
+    Raises:
+        BadInput: an unknown name, one that does not fit the data set, or a bad option.
+    """
+    key, options = options_of(name)
     if key not in KINDS[dataset.kind]:
         choices = ", ".join(KINDS[dataset.kind])
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
@@ -103,11 +118,6 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
         raise BadInput(
             f"normalize: {key}, but {dataset.name} holds codes of categories, which no scaling fits; use none"
         )
-    for option in options:
-        if option not in GIVEN.get(key, ()):
-            options_of_key = ", ".join(GIVEN.get(key, ())) or "none"
-            raise BadInput(f"normalize.{option}: not an option of {key}; options: {options_of_key}")
-        _check_numbers(option, options[option])
     return NORMALISATIONS[key](dataset, partition, **options)
 
 

@@ -12,7 +12,7 @@ from fedweave import data
 from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
 from fedweave.families.servers import server_optimizer
 from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
@@ -28,6 +28,8 @@ from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
 from fedweave.study.spec import PARAMS, Run, Study, nest
+
+EXAMPLES = {"partition": "iid", "model": "mlp"}
 
 
 def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
@@ -84,6 +86,10 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
     parts = {part: nested.pop(part) for part in ("partition", "model") if part in nested}
     run = study.run(key, tuned, nested)
     for part, own in parts.items():
+        if not isinstance(own, Mapping):
+            raise BadInput(
+                f"{part}: {shown(own)} is not a mapping of settings; write such as {part}.name={EXAMPLES[part]}"
+            )
         old = getattr(run.task, part)
         if "name" in own:
             old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
@@ -112,7 +118,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     name, options = run.task.model["name"], run.task.model
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
-    method = build_method(run, task)
+    method = build_method(run, task, spec.file_of(where))
     if run.task.metric is not None:
         implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else implied
@@ -138,8 +144,8 @@ def build_server(train: TrainSpec, where: str) -> Solver | None:
     return server_optimizer(train.server_optimizer, {name: getattr(train, name) for name in names}, where)
 
 
-def build_method(run: Run, task: Task) -> Method:
-    """The run's method.
+def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
+    """The run's method; `file` is what messages call the file with its settings.
 
     Raises:
         BadInput: for a misspelt or ill-typed hyper-parameter.
@@ -154,11 +160,11 @@ def build_method(run: Run, task: Task) -> Method:
         average_buffers=average,
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",
-        server=build_server(train, f"params.yaml: runs.{run.key}.train"),
+        server=build_server(train, f"{file}: runs.{run.key}.train"),
     )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
-    return construct(cls, run.options, f"params.yaml: methods.{run.method}", **hidden)
+    return construct(cls, run.options, f"{file}: methods.{run.method}", **hidden)
 
 
 def settings(run: Run, seed: int = 0) -> Settings:

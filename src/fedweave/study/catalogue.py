@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, shown
+from fedweave.files import check_regular
 from fedweave.study import plugins
 from fedweave.study.config import read_yaml
+from fedweave.study.method_lists import check_entries
 
 STUDIES = Path("studies")
 WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "without_controls", "tune", "ablate")  # of a study file
@@ -48,9 +50,12 @@ def place(name: str, folder: Path = STUDIES, above: str = "") -> Path:
         BadInput: there is none.
     """
     if not name.endswith((".yaml", ".yml")):
+        if name.lower().endswith((".yaml", ".yml")):
+            raise BadInput(f"{name}: a study file ends in .yaml or .yml, in small letters; rename it")
         entries = studies(folder)
         return entries[choose(name, entries, f"{above}: like" if above else "study")]
     file = Path(above).parent / name
+    check_regular(file)
     if not file.is_file():
         raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
     return file
@@ -132,6 +137,8 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         tasks[key] = _task(key, block, base.get("tasks", {}), file, protocol)
         for suffix, item in map(_variant, entries(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
+            if f"{key}-{suffix}" in runs:
+                raise BadInput(f"{file}: tasks.{key}.methods: two entries make the run '{key}-{suffix}'; rename one")
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used = sorted({item["method"] for item in runs.values()})
     defaults = {
@@ -204,7 +211,8 @@ def _variant(entry: Any) -> tuple[str, dict[str, Any]]:
 
 def _check_blocks(own: Mapping[str, Any], file: str) -> None:
     """Refuse what cannot be laid over another study."""
-    if not isinstance(own.get("like", []), str | list):
+    like = own.get("like", [])
+    if not isinstance(like, str | list) or not all(isinstance(name, str) for name in like):
         raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
     blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
     for name in ("tasks", "methods"):
@@ -228,15 +236,9 @@ def _check_words(file: str, own: Mapping[str, Any], methods: Collection[str]) ->
         for method in block:
             choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
-        entries = block.get("methods")
-        if not isinstance(entries, list):
-            raise BadInput(f"{file}: tasks.{key}.methods: missing, or not a list; such as [fedavg, fedaghn]")
-        for entry in entries:
-            if isinstance(entry, Mapping) and len(entry) != 1:
-                raise BadInput(f"{file}: tasks.{key}.methods: {entry!r} must be one variant; start each with a dash")
-            item = next(iter(entry.values())) if isinstance(entry, Mapping) else {}
-            for word in item if isinstance(item, Mapping) else [item]:
-                choose(word, ("method", "set"), f"{file}: tasks.{key}.methods: {entry}")
+        check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
+        if not isinstance(dataset := block.get("dataset", ""), str):
+            raise BadInput(f"{file}: tasks.{key}.dataset: {shown(dataset)} is not a name; write such as digits")
 
 
 def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:

@@ -1,9 +1,11 @@
 """What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from fedweave import data
+from fedweave.data.normalise import options_of
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.errors import BadInput, choose, shown
@@ -13,12 +15,13 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS, settings
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
-from fedweave.study.spec import Run, Study
+from fedweave.study.spec import PARAMS, Run, Study, file_of
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
 
 MOST_CLIENTS = 1_000_000
+COLUMN = ("paper", "table", "dataset", "setting", "budget", "row")  # words of `published`
 
 
 def check_methods(study: Study, where: str) -> None:
@@ -38,8 +41,23 @@ def check_task(task: TaskSpec, where: str) -> None:
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
     _check_partition(task.partition, f"{where}.partition")
+    _check_words(task, where)
     if task.attack is not None:
         construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
+
+
+def _check_words(task: TaskSpec, where: str) -> None:
+    """Refuse a normalisation or a printed column that does not exist."""
+    try:
+        options_of(task.normalize)
+        if task.published:
+            for word in task.published:
+                choose(word, COLUMN, "published")
+            # The name is composed so that `code.modules` does not see it: printed numbers change no training.
+            tables = import_module(".".join(("fedweave", "results", "published")))
+            tables.reference(task.published, task.dataset, task.setting)
+    except BadInput as error:
+        raise BadInput(f"{where}.{error}") from error
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
@@ -144,7 +162,7 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
             f"{where}: train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
             f"none or has an optimiser of its own; use it with {_methods('server_steps')}"
         )
-    robust = upload_path(run).robust
+    robust = upload_path(run, file_of(where)).robust
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
@@ -182,14 +200,14 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
         )
 
 
-def upload_path(run: Run) -> UploadPath:
-    """What happens to the uploads of a run on their way.
+def upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:
+    """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
 
     Raises:
         BadInput: for a wrong setting of `train.privacy` or `train.robust`.
     """
     privacy, robust = run.train.privacy, run.train.robust
-    where = f"params.yaml: runs.{run.key}.train"
+    where = f"{file}: runs.{run.key}.train"
     return UploadPath(
         None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
         None if robust is None else construct(Robust, robust, f"{where}.robust"),

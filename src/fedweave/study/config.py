@@ -23,6 +23,7 @@ LARGEST_REAL = 1e30  # of any other number: its square is still finite in float6
 DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
 MOST_NODES = 1_000_000  # values of a YAML file; those behind an alias count at every use
 LONGEST_PROBLEM = 200  # characters of what the parser says
+MOST_SEEDS = 1000
 MOST_BYTES = 16 * 2**20  # of a YAML file
 
 
@@ -40,20 +41,25 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
         if name not in fields:
-            choose(str(name), fields, f"{key}.{name}: not a setting of {cls.__name__}")
-        check_value(value, hints[name], f"{key}.{name}")
+            choose(str(name), fields, f"{key}.{name}: not a setting of {_block(key)}")
+        check_value(value, hints[name], f"{key}.{name}", settings[name].most)
         settings[name].check_bounds(value, f"{key}.{name}")
     needed = [
         n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     missing = [n for n in needed if n not in block]
     if missing:
-        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {cls.__name__}")
+        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block(key)}")
     return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **fixed)
 
 
-def check_value(value: object, hint: Any, key: str) -> None:
-    """Refuse `value` unless it has the annotated type.
+def _block(key: str) -> str:
+    """What a file calls the block with the address `key`: its last word."""
+    return re.split(r"[.:] ?", key)[-1] if re.search(r": |[.]\w+[.]", key) else key
+
+
+def check_value(value: object, hint: Any, key: str, most: float | None = None) -> None:
+    """Refuse `value` unless it has the annotated type; a message about a large number names `most`, its own bound.
 
     Raises:
         BadInput: naming `key`, the value and the type or the choices.
@@ -65,7 +71,7 @@ def check_value(value: object, hint: Any, key: str) -> None:
         return
     if not _fits(value, hint):
         raise BadInput(f"{key}: {shown(value)} is not {_named(hint)}")
-    _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key)
+    _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
 def check_numbers(value: object, key: str) -> None:
@@ -95,11 +101,13 @@ def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
         raise BadInput(f"{key}: {shown(value)} has the wrong type; write it as text in quotes")
 
 
-def _check_size(value: object, largest: float, key: str) -> None:
+def _check_size(value: object, largest: float, key: str, most: float | None = None) -> None:
     """Refuse a number beyond `largest` in either direction, alone or in a list."""
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, int | float) and not isinstance(item, bool) and not -largest <= item <= largest:
-            raise BadInput(f"{key}: {shown(item)} is too large; it must be at most {largest:g}")
+            raise BadInput(
+                f"{key}: {shown(item)} is too large; it must be at most {largest if most is None else most:g}"
+            )
 
 
 def _types(hint: Any) -> set[Any]:
@@ -219,10 +227,18 @@ def _complaint(error: Exception) -> str:
 
 
 def _check_depth(events: Iterable[Any]) -> None:
-    """Refuse what nests too deeply before the parser's own recursion meets it."""
-    depth = 0
+    """Refuse, while the file is read, what nests too deeply for the parser's own recursion, and too many seeds."""
+    depth, seeds, before = 0, -1, ""  # how deep it is, how many seeds of a list came (-1 outside), what came before
     for event in events:
-        depth += type(event).__name__.endswith("StartEvent") - type(event).__name__.endswith("EndEvent")
+        kind = type(event).__name__
+        if seeds >= 0:
+            seeds = -1 if kind == "SequenceEndEvent" else seeds + 1
+        elif kind == "SequenceStartEvent" and before == "seeds":
+            seeds = 0
+        before = getattr(event, "value", "")
+        if seeds > MOST_SEEDS:
+            raise BadInput(f"line {event.start_mark.line + 1}: seeds: more than {MOST_SEEDS} of them; give fewer")
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
         if depth > DEEPEST:
             raise BadInput(f"line {event.start_mark.line + 1}: nested deeper than {DEEPEST} levels; correct that line")
 

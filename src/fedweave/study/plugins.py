@@ -88,19 +88,34 @@ def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     Raises:
         BadInput: it is neither, a path is not there, or two have one name.
     """
+    check_names(uses, where)
     entries = list(uses.values()) if isinstance(uses, Mapping) else uses
     if not isinstance(entries, list | tuple) or not all(isinstance(path, str) and path for path in entries):
         raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
     origins: dict[str, str] = {}
-    for path in entries:
+    keys = list(uses) if isinstance(uses, Mapping) else [None] * len(entries)
+    for key, path in zip(keys, entries, strict=True):
         place = (folder / path).resolve()
         _check_place(place, path, where)
         here = Path.cwd()
         name = place.stem if place.is_file() else place.name
+        if key not in (None, name):
+            raise BadInput(f"{where}: uses.{key}: {path} is imported as {name!r}; write {name}: {path}")
         text = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
         if origins.setdefault(name, text) != text:
             raise BadInput(f"{where}: uses: {origins[name]} and {text} have one name; rename one of them")
     return origins
+
+
+def check_names(uses: object, where: str) -> None:
+    """Refuse names of plug-ins that cannot be imported; DVC makes paths from them.
+
+    Raises:
+        BadInput: naming the first of them.
+    """
+    for name in uses if isinstance(uses, Mapping) else ():
+        if not isinstance(name, str) or not WORD.fullmatch(name):
+            raise BadInput(f"{where}: uses: {shown(name)} is not a name of a plug-in; write a list of paths instead")
 
 
 def _check_place(place: Path, text: str, where: str) -> None:

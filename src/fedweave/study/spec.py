@@ -10,7 +10,7 @@ from typing import Any
 
 from fedweave.errors import BadInput, choose, shown
 from fedweave.study import plugins, variants
-from fedweave.study.config import construct, read_yaml
+from fedweave.study.config import MOST_SEEDS, construct, read_yaml
 from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
@@ -21,7 +21,6 @@ PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, whi
 LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the start"
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
-MOST_SEEDS = 1000
 UNRECORDED = ("executor", "chunk", "store", "device", "checkpoint")  # settings of `train` that change no result
 DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # which a run's record leaves out
 
@@ -90,6 +89,7 @@ class Study:
     tune: TuneSpec
     ablate: dict[str, dict[str, Any]]
     uses: tuple[str, ...] = ()
+    file: str = ""  # that was read, for messages; empty where none was
 
     def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
@@ -97,19 +97,23 @@ class Study:
         Raises:
             BadInput: for an unknown run.
         """
-        item = self.runs[choose(key, self.runs, "params.yaml: runs")]
+        file = self.file or str(PARAMS)
+        item, where = self.runs[choose(key, self.runs, f"{file}: runs")], f"{file}: runs.{key}"
         task = self.tasks[item.task]
-        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), nest(item.set), nest(extra or {})]
+        own = nest(item.set, f"{where}.set: ")
+        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), own, nest(extra or {})]
+        first = f"{file}: tasks.{item.task}" if self.file else where
+        places = {block: f"{first}.{block}" for block in ("train", "evaluate")}
         options: dict[str, Any] = {}
         train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
             for name, block in (("train", train), ("evaluate", evaluate)):
                 settings = layer.get(name, {})
                 if not isinstance(settings, Mapping):
-                    raise BadInput(f"params.yaml: runs.{key}: {name}: {shown(settings)} is not a mapping of settings")
+                    raise BadInput(f"{where}: {name}: {shown(settings)} is not a mapping of settings")
                 block.update(settings)
+                places |= {name: f"{where}.{name}"} if settings else {}
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
-        where = f"params.yaml: runs.{key}"
         return Run(
             self.name,
             key,
@@ -117,14 +121,14 @@ class Study:
             task,
             item.method,
             options,
-            construct(TrainSpec, train, f"{where}.train"),
-            construct(EvaluateSpec, evaluate, f"{where}.evaluate"),
+            construct(TrainSpec, train, places["train"]),
+            construct(EvaluateSpec, evaluate, places["evaluate"]),
             self.seeds,
         )
 
 
-def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}.
+def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}; messages begin with `where`.
 
     Raises:
         BadInput: two entries set the same thing.
@@ -135,9 +139,16 @@ def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
         within = {tail: value} if tail else value
         both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
         if head in nested and not (both and within.keys().isdisjoint(nested[head])):
-            raise BadInput(f"{key}: {shown(value)}, but {head}: {shown(nested[head])} is given too; give one of them")
+            other = f"{head}: {shown(nested[head])}"
+            raise BadInput(f"{where}{key}: {shown(value)}, but {other} is given too; give one of them")
         nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
     return nested
+
+
+def file_of(where: str) -> str:
+    """The study file with which `where` begins; params.yaml where it begins with none."""
+    file = where.partition(": ")[0]
+    return file if file.endswith((".yaml", ".yml")) else str(PARAMS)
 
 
 def load(path: Path | str = PARAMS) -> Study:
@@ -147,6 +158,7 @@ def load(path: Path | str = PARAMS) -> Study:
         BadInput: one line that names the key, the value and the way out.
     """
     raw = read_yaml(Path(path))
+    check_names(raw, str(path))
     plugins.load(plugins.paths(raw.get("uses") or {}, str(path), Path(path).parent).values())
     return parse(raw, str(path))
 
@@ -187,7 +199,16 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
     uses = tuple(plugins.paths(raw.get("uses") or {}, where).values())
     return Study(
-        raw["study"], raw.get("about", ""), tuple(raw["seeds"]), tasks, runs, dict(raw["methods"]), tune, ablate, uses
+        raw["study"],
+        raw.get("about", ""),
+        tuple(raw["seeds"]),
+        tasks,
+        runs,
+        dict(raw["methods"]),
+        tune,
+        ablate,
+        uses,
+        where if where.endswith((".yaml", ".yml")) else "",
     )
 
 
@@ -207,6 +228,7 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
     for name, block in (raw.get("methods") or {}).items():
         if block is not None and not isinstance(block, Mapping):
             raise BadInput(f"{where}: methods.{name}: {shown(block)} is not a mapping of settings; write {{}} for none")
+    plugins.check_names(raw.get("uses"), where)
     _check_references(raw, where)
     _check_study(raw.get("study"), where)
 

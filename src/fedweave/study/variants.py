@@ -48,6 +48,10 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         raise BadInput(
             f"{where}.grid: {shown(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
         )
+    for name, values in grid.items():
+        for at, value in enumerate(values):
+            if any(value == other or str(value) == str(other) for other in values[:at]):
+                raise BadInput(f"{where}.grid.{name}: {shown(value)} occurs twice; remove one")
     combined = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
     return {"run": str(block["run"]), "variants": {called(settings): settings for settings in combined}}
 

@@ -170,13 +170,18 @@ def _complete(url: str, part: Path, name: str, progress: Progress | None, limit:
                     raise SourceError(f"{url} (HTTP {error.code}{reason})") from error
                 part.unlink()  # the part is longer than the file: begin again
             except (ValueError, InvalidURL) as error:
-                raise SourceError(f"{url} (redirects to an invalid address: {shown(str(error))})") from error
+                raise SourceError(f"{url} ({_invalid(error)})") from error
             except (OSError, HTTPException) as error:
                 if deadline.over:
                     raise SourceError(f"{url} (took longer than {web.TOTAL:g} s)") from error
                 if attempt == ATTEMPTS:
                     raise SourceError(f"{url} ({_reason(error)})") from error
     raise SourceError(f"{url} (HTTP 416)")
+
+
+def _invalid(error: Exception) -> str:
+    """What is wrong with an address, which may be the one that the source redirects to."""
+    return f"it is, or leads to, an invalid address: {shown(str(error))}"
 
 
 def _reason(error: Exception) -> str:

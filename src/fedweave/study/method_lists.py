@@ -1,0 +1,32 @@
+"""The list of methods of a task in a study file: what may stand in it."""
+
+from collections.abc import Mapping
+
+from fedweave.errors import BadInput, choose, shown
+
+WAY = "fedavg, or such as {fedavg-slow: {method: fedavg, set: {train.lr: 0.01}}}"  # an entry of a task's methods
+
+
+def check_entries(methods: object, where: str) -> None:
+    """Refuse what is no list of methods and variants.
+
+    Raises:
+        BadInput: naming the entry and what to write.
+    """
+    if not isinstance(methods, list):
+        raise BadInput(f"{where}: missing, or not a list; such as [fedavg, fedaghn]")
+    for entry in methods:
+        _check_entry(entry, where)
+
+
+def _check_entry(entry: object, where: str) -> None:
+    """Refuse what is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
+    if isinstance(entry, Mapping) and len(entry) != 1:
+        raise BadInput(f"{where}: {shown(entry)} must be one variant; start each with a dash")
+    name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+    if not isinstance(name, str) or not isinstance(item, Mapping):
+        raise BadInput(f"{where}: {shown(entry)} is neither a name nor a variant; write {WAY}")
+    for word in item:
+        choose(word, ("method", "set"), f"{where}: {shown(entry)}")
+    if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
+        raise BadInput(f"{where}: {shown(entry)}: method is a name and set a mapping; write {WAY}")

@@ -1,0 +1,57 @@
+"""Names in a params.yaml edited by hand: `dvc repro` gives none of them to a shell and removes nothing."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.servers import Project
+from tests.small_project import params
+
+pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.timeout(600)]
+
+SHELL = "x' $(touch pwn) '"
+ABOVE = f"{SHELL}/../digits"  # a path to what an earlier run may have left
+DIGITS: dict[str, Any] = yaml.safe_load(params())["tasks"]["digits"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with the files that an earlier run leaves, and a table of the user's own."""
+    made = Project(tmp_path_factory.mktemp("names"), params())
+    (made.folder / "mine.csv").write_text("a\n")
+    for stage in ("names", "code@fedweave", "sources"):
+        made.python("dvc", "repro", "-s", stage)
+    return made
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"uses": {SHELL: "src/fedweave/errors.py"}},
+        {"uses": {"../../../mine": "src/fedweave/errors.py"}},
+        {"uses": {f"{SHELL}/../../../../mine": "src/fedweave/errors.py"}},
+        {"datasets": ["digits", "digits-graph", SHELL]},
+        {"datasets": [ABOVE, "digits-graph"]},
+        {"datasets": ["digits\n touch pwn\n", "digits-graph"]},
+        {"tasks": {SHELL: DIGITS}, "runs": {}},
+        {"tasks": {ABOVE: DIGITS}, "runs": {}},
+        {"runs": {SHELL: {"task": "digits", "method": "fedavg"}}},
+        {"runs": {"a": {"task": ABOVE, "method": "fedavg"}}},
+        {"ablate": {SHELL: {"run": "digits-fedavg", "variants": {}}}},
+        {"ablate": {ABOVE: {"run": "digits-fedavg", "variants": {}}}},
+        {"study": SHELL},
+        {"study": "../../x"},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_dvc_runs_no_text_of_a_name(changes: dict[str, Any], project: Project) -> None:
+    """The first stage refuses the file before any other stage begins; without it, DVC refuses it itself."""
+    (project.folder / "params.yaml").write_text(yaml.safe_dump(yaml.safe_load(params()) | changes))
+    done = project.python("dvc", "repro", check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "Running stage" not in said.replace("Running stage 'names'", "")
+    assert not [*project.folder.rglob("pwn")]
+    assert (project.folder / "mine.csv").exists()
+    assert "error: params.yaml: " in said or "Running stage" not in said
