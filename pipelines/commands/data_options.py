@@ -1,5 +1,6 @@
 """Options that say what a file of one's own holds: those of `fedweave compare` and `fedweave import`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,17 @@ Embed = Annotated[bool | None, typer.Option("--embed/--one-hot", help="categorie
 Name = Annotated[str, typer.Option(help="of the data; default: that of the file")]
 
 
+def written(path: str) -> Path:
+    """The path that an option names for results; an empty one would mean the current folder.
+
+    Raises:
+        BadParameter: it is empty.
+    """
+    if not str(path).strip():
+        raise typer.BadParameter(f"{path!r} is an empty path; name a folder, or . for the current one")
+    return Path(path)
+
+
 def of_words(
     *, label: str, features: str, shares: str, text: str, val: float | None, embed: bool | None, **plain: Any
 ) -> dict[str, Any]:
@@ -59,14 +71,17 @@ def _texts(text: str) -> dict[str, Any]:
     texts: dict[str, Any] = {}
     for part in words(text):
         name, _, how = part.partition("=")
-        texts[name] = HASHED if not how else int(how) if how.isdigit() else _vocabulary(Path(how))
+        texts[name] = HASHED if not how else int(how) if re.fullmatch("[0-9]{1,9}", how) else _vocabulary(Path(how))
     return texts
 
 
 def _vocabulary(path: Path) -> list[str]:
     if not path.is_file():
-        raise BadInput(f"--text: {path} is no file of words, and no number of hashes")
-    return path.read_text(encoding="utf-8").split()
+        raise BadInput(f"--text: {path} is no file of words, and no number of hashes such as 512")
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--text: {path} is no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
 def _shares(text: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,15 +10,20 @@ import typer
 from rich.console import Console
 
 import fedweave as fw
-from fedweave.errors import choose
+from fedweave.errors import BadInput, choose
 from fedweave.pipelines.commands import data_options as own
 from fedweave.pipelines.commands.single import pairs
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import plugins
 
 app = typer.Typer()
+# Arguments of fw.compare and fw.recommend that are options of the commands -> how to give them.
+WORDS = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
+OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in WORDS}}
 WIDE = 160  # columns of output that is no terminal
-Out = Annotated[Path, typer.Option(help="folder for the results, which `fedweave predict` and fw.load read")]
+Out = Annotated[
+    Path, typer.Option(parser=own.written, help="folder for the results, which `fedweave predict` and fw.load read")
+]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
 Model = Annotated[str, typer.Option(help="of the clients, a name from `fedweave list models`")]
 Settings = Annotated[
@@ -73,7 +79,7 @@ def predict(
     method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="of NPZ: the array of rows")] = "x",
-    output: Annotated[Path | None, typer.Option(help="CSV to write; default: the terminal")] = None,
+    output: Annotated[Path | None, typer.Option(parser=own.written, help="CSV to write; default: the terminal")] = None,
     uses: Uses = None,
 ) -> None:
     """Predict new rows with the own model of a client: one line per row, with the probability of each class.
@@ -102,7 +108,7 @@ def predict(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="of `fedweave compare`")],
-    target: Annotated[Path, typer.Argument(help="a new folder")],
+    target: Annotated[Path, typer.Argument(parser=own.written, help="a new folder")],
     client: Annotated[str, typer.Option(help="whose model")],
     method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
@@ -162,9 +168,24 @@ def console() -> Console:
     return screen
 
 
+def _check_set(values: Mapping[str, Any]) -> None:
+    """Refuse names that are options of the command, and a setting under both of its names.
+
+    Raises:
+        BadInput: naming the setting and the option.
+    """
+    for key in values:
+        name = key.removeprefix("train.")
+        if name in OPTIONS or key == "model.name":
+            raise BadInput(f"--set {key}: is no setting of the training; use {OPTIONS[name.removesuffix('.name')]}")
+        if name != key and name in values:
+            raise BadInput(f"--set {key}: and {name} are the same setting; give one of them")
+
+
 def training(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings of the training with the metric, options of the model) of --set and --metric."""
     values = pairs(settings)
+    _check_set(values)
     model = {key.removeprefix("model."): value for key, value in values.items() if key.startswith("model.")}
     train = {key.removeprefix("train."): value for key, value in values.items() if not key.startswith("model.")}
     return {**train, **({"metric": metric} if metric else {})}, model

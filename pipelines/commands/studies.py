@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import projects
 from fedweave.study import catalogue, plugins, spec
@@ -92,6 +92,8 @@ def chosen(
     Raises:
         BadInput: an unknown study, task or method, or nothing is left.
     """
+    if not name.endswith((".yaml", ".yml")):
+        choose(name, catalogue.studies(), "study", "fedweave list studies")
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)
     return (

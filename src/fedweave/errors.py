@@ -13,7 +13,8 @@ class BadInput(ValueError):
 
     def __init__(self, message: str) -> None:
         # What a library says in passing may have lines
-        super().__init__(_shortened(" ".join(message.split()), LONGEST))
+        words = (_shortened(word, LONGEST_VALUE) for word in message.split())  # a path may have thousands of characters
+        super().__init__(_shortened(" ".join(words), LONGEST))
 
 
 def shown(value: object) -> str:
@@ -35,17 +36,21 @@ class Diverged(RuntimeError):
     """Training left the finite numbers; the message names run, seed, round and the way out."""
 
 
-def choose(value: str, choices: Iterable[str], key: str) -> str:
+def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> str:
     """Return `value` if it is one of `choices`.
 
+    Args:
+        command: that lists all choices, where these are too many for a message.
+
     Raises:
-        BadInput: naming `key`, the value, similar choices and all choices.
+        BadInput: naming `key`, the value, similar choices and all choices, or the command.
     """
     options = sorted(choices)
     if value in options:
         return value
     typed = str(value)[:LONGEST_VALUE]
     holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
-    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=1), *holding])][:NEAR]
+    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=NEAR if command else 1), *holding])][:NEAR]
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}choices: {', '.join(options) or 'none'}")
+    rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
+    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}{rest}")

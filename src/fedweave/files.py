@@ -35,11 +35,12 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         BadInput: the disk is full, or the folder cannot be written.
     """
     path = Path(path)
-    with _one_line_errors(path):
+    with _one_line_errors(path, also=errno.ENOENT):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(handle)
         temporary = Path(name)
+    with _one_line_errors(path):
         try:
             temporary.chmod(0o644)
             yield temporary
@@ -67,11 +68,15 @@ def user_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line_errors(path: Path) -> Iterator[None]:
+def _one_line_errors(path: Path, also: int | None = None) -> Iterator[None]:
+    """Turn errors that the user can fix into one line; `also` is the number of one more.
+
+    A folder such as /proc says that a new name in it "does not exist". Elsewhere that error is a defect of the program.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in USER_ERRORS:
+        if error.errno not in {*USER_ERRORS, also}:
             raise
         way = f"free space, or make {path.parent} a folder that can be written, and run this again"
         raise BadInput(f"{path}: cannot be written ({error.strerror}); {way}") from error
@@ -176,7 +181,7 @@ def check_writable(folder: Path | str) -> None:
     Raises:
         BadInput: naming the folder, the reason and the way out.
     """
-    with _one_line_errors(Path(folder) / ".writable"):
+    with _one_line_errors(Path(folder) / ".writable", also=errno.ENOENT):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(
             dir=folder, buffering=0

@@ -290,6 +290,21 @@ REFUSED = {
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
     "seeds: 0 must be at least 1": {"seeds": 0},
     "evaluate.selct: not a setting of evaluate": {"evaluate": {"selct": "last"}},
+    "seeds: 1000000000 repetitions are too many; give 1000 or fewer": {"seeds": 10**9},
+    "seeds: the list has more than 1000 seeds": {"seeds": range(10**9)},
+    "seeds: the list is empty; give a number of repetitions such as 3": {"seeds": []},
+    "seeds: 2.5 must be a number of repetitions": {"seeds": 2.5},
+    "methods: 3 is no list of methods; name some": {"methods": 3},
+    "methods: None is no list of methods": {"methods": None},
+    "methods: 3 is no name; give a text": {"methods": {3: "local"}},
+    "methods: '' is no name; give a text": {"methods": {"": "local"}},
+    "evaluate: 3 is no mapping; give such as {'every': 5}": {"evaluate": 3},
+    "tune.spaces: 3 is no mapping": {"tune": {"trials": 1, "spaces": 3}},
+    "callbacks: 3 is no list of functions; give such as callbacks=[show]": {"callbacks": 3},
+    "callbacks: 3 is no function": {"callbacks": [3]},
+    "out: 3 is no path of a folder": {"out": 3},
+    "out: '' is no path of a folder": {"out": ""},
+    "name: 3 is no name": {"name": 3},
     "model: lambda: gives outputs of shape [4, 7]": {"model": lambda shape, outputs: nn.Linear(5, 7)},
     "model: Flatten: has no parameters": {"model": nn.Flatten},
 }
@@ -304,3 +319,10 @@ def test_bad_arguments(message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
     assert "params.yaml" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("folder", [None, 3, ""])
+def test_a_folder_that_is_no_path(folder: object) -> None:
+    """One line that names the argument."""
+    with pytest.raises(fw.BadInput, match=r"folder: .* is no path of a folder; give such as"):
+        fw.load(folder)

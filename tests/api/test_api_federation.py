@@ -189,7 +189,65 @@ REFUSED = {
     "client 'Ann' has 2 rows, too few": lambda: fw.Federation.from_arrays(X[:6], Y[:6], client=WHO[:6]),
     "group: a client is in two groups": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group=[*"ab"] * 30),
     "group: client 'Bob' has none": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"Ann": 1}),
-    "table: no column 'whom'": lambda: fw.Federation.from_pandas(TABLE, client="whom", label="y"),
+    "seed: -1 is no seed": lambda: fw.Federation.from_arrays(X, Y, client=WHO, seed=-1),
+    "name: 3 is no name": lambda: fw.Federation.from_arrays(X, Y, client=WHO, name=3),
+    "val: 'x' must be a share": lambda: fw.Federation.from_arrays(X, Y, client=WHO, val="x"),
+    "x: the rows have different lengths": lambda: fw.Federation.from_arrays([[1], [1, 2]] * 30, Y, client=WHO),
+    "y: the entries have different lengths": lambda: fw.Federation.from_arrays(X, [[1], [1, 2]] * 30, client=WHO),
+    "client: 3 is no list of names": lambda: fw.Federation.from_arrays(X, Y, client=3),
+    "is no list of names; give the name of a client": lambda: fw.Federation.from_arrays(X, Y, client=[[1]] * 60),
+    "relation: 3 is no pair": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=3),
+    "x: holds complex numbers; give the real": lambda: fw.Federation.from_arrays(X * 1j, Y, client=WHO),
+    "x: holds dates; give numbers": lambda: fw.Federation.from_arrays(X.astype("M8[s]"), Y, client=WHO),
+    "x: holds durations; give numbers": lambda: fw.Federation.from_arrays(X.astype("m8[s]"), Y, client=WHO),
+    "y: holds complex numbers": lambda: fw.Federation.from_arrays(X, X[:, 0] * 1j, client=WHO),
+    "y: holds dates": lambda: fw.Federation.from_arrays(X, X[:, 0].astype("M8[s]"), client=WHO),
+    "y: holds durations": lambda: fw.Federation.from_arrays(
+        None, X[:, 0].astype("m8[s]"), client=WHO, time=range(60), window=2, horizon=1
+    ),
+    "column 'x' holds complex numbers": lambda: fw.Federation.from_pandas(
+        TABLE.assign(x=TABLE["x"] * 1j), client="who", label="y", features=["x"]
+    ),
+    "e+300 in row 3 is too large to train with": lambda: fw.Federation.from_arrays(
+        np.where(np.arange(60)[:, None] == 3, 1e300, X), Y, client=WHO
+    ),
+    "column 'x': 1e+300 in row": lambda: fw.Federation.from_pandas(
+        TABLE.assign(x=np.where(np.arange(60) > 50, 1e300, 1.0)), client="who", label="y", features=["x"]
+    ),
+    "y: 1e+25 in row 0 is too large": lambda: fw.Federation.from_arrays(X, Y + 1e25, client=WHO),
+    "y: 1e+30 in row 2 is too large": lambda: fw.Federation.from_arrays(
+        None, np.where(np.arange(60) == 2, 1e30, 1.0), client=WHO, time=range(60), window=2, horizon=1
+    ),
+    "partition: 3 is no name": lambda: fw.Federation.from_dataset("digits", 3),
+    "partition: ['iid'] is no name": lambda: fw.Federation.from_dataset("digits", {"name": ["iid"]}, clients=3),
+    "name: ['digits'] is no name": lambda: fw.Federation.from_dataset(["digits"], "iid", clients=3),
+    "table: 3 is no pandas table": lambda: fw.Federation.from_pandas(3, client="who", label="y"),
+    "path: 3 is no path": lambda: fw.Federation.from_file(3, client="who", label="y"),
+    "folder: 3 is no path": lambda: fw.Federation.from_images(3),
+    "graphs: 3 is no list of graphs": lambda: fw.Federation.from_graphs(3),
+    "graphs: 'client 0' has 3": lambda: fw.Federation.from_graphs([3]),
+    "label: 3 is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=3),
+    "label: [] is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=[]),
+    "features: 3 is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label="y", features=3),
+    "text: 3 is no name of a column": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", features=["x"], text=3
+    ),
+    "client: no column ['who']; did you mean 'who'?": lambda: fw.Federation.from_pandas(
+        TABLE, client=["who"], label="y"
+    ),
+    "label: 'who' is also the column of client": lambda: fw.Federation.from_pandas(TABLE, client="who", label="who"),
+    "time: 'y' is also the column of label": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", time="y"
+    ),
+    "recording: 'who' is also the column of client": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", recording="who"
+    ),
+    "label: 'x' is named twice": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label=["x", "x"], time="when", window=2, horizon=1
+    ),
+    "client: no column 'whom'; did you mean 'who'? the table has who, x": lambda: fw.Federation.from_pandas(
+        TABLE, client="whom", label="y"
+    ),
     "column 'empty' has no value in any training row": lambda: fw.Federation.from_pandas(
         TABLE, client="who", label="y", features=["empty"]
     ),

@@ -1,6 +1,8 @@
 """Federations from files: tables, arrays, images, nodes and edges; damaged ones are refused in one line."""
 
+import gzip
 import io
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,3 +224,34 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
         make(nodes, edges, features=["node"])
     with pytest.raises(fw.BadInput, match="no column 'place'"):
         make(nodes, edges, client="place")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "folder.csv": "is a folder and no file; give the path of one file in it",
+        "pipe.csv": "is a pipe or a device and no file; write its rows to a file",
+        "https://example.org/rows.csv": "is an address and no file; download it",
+        "absent.csv": "there is no such file; check the path",
+        "latin.csv": "UnicodeDecodeError.*; save the file as UTF-8",
+        "fields.csv": "ParserError.*; give every line as many fields as the header",
+        "cut.csv.gz": "the file is damaged or not what its ending says",
+        "header.csv": "has no rows; write one line per row below the header",
+        "nothing.csv": "EmptyDataError.*; write a header and one line per row",
+    }.items(),
+)
+def test_the_way_out_of_a_file_that_is_no_table(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line names the file and what to do."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder.csv").mkdir()
+    os.mkfifo("pipe.csv")
+    Path("latin.csv").write_bytes(b"a,b\n\xe9,1\n")
+    Path("fields.csv").write_text("a,b\n1,2,3\n1,2,3,4\n")
+    Path("cut.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n" * 99)[:-20])
+    Path("header.csv").write_text("shop,late\n")
+    Path("nothing.csv").write_text("")
+    with pytest.raises(fw.BadInput, match=words) as caught:
+        fw.Federation.from_file(name, **NAMES)
+    assert str(caught.value).startswith(name)

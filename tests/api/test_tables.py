@@ -179,7 +179,7 @@ def test_rows_that_train_and_test_are_said() -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "table: no column 'shop'": {"client": "shop"},
+    "client: no column 'shop'": {"client": "shop"},
     "features: ['late'] must name columns other than 'who' and 'late'": {"features": ["late"]},
     "column 'empty' has no value in any training row": {"features": ["empty", "price"]},
     "time: cannot be read as times": {"time": "item"},

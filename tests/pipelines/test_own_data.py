@@ -108,14 +108,28 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--shares: '0.5,0.5' must be three numbers": {"shares": "0.5,0.5"},
     "split: 'chronological' needs the time": {"split": "chronological"},
     "'dito' is unknown; did you mean 'ditto'": {"methods": "dito"},
+    "--set rounds: is no setting of the training; use --rounds": {"settings": ["rounds=3"]},
+    "--set train.rounds: is no setting of the training; use --rounds": {"settings": ["train.rounds=3"]},
+    "--set seeds: is no setting of the training; use --seeds": {"settings": ["seeds=3"]},
+    "--set out: is no setting of the training; use --out": {"settings": ["out=3"]},
+    "--set model: is no setting of the training; use --model": {"settings": ["model=3"]},
+    "--set model.name: is no setting of the training; use --model": {"settings": ["model.name=gru"]},
+    "--set federation: is no setting of the training; use the argument FILE": {"settings": ["federation=3"]},
+    "--set train.lr: and lr are the same setting": {"settings": ["lr=1", "train.lr=2"]},
+    "words.txt is no text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
+    "is no file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
+    "label: 'dest' is also the column of client": {"label": "dest"},
+    "seeds: 1000000000 repetitions are too many": {"seeds": 10**9},
     "--set: 'lr' is not name=value": {"settings": ["lr"]},
     "'mpl' is unknown; did you mean": {"model": "mpl"},
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str, folder: Path, tmp_path: Path) -> None:
+def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_bytes(b"ab\xff")
     arguments = {**SETTINGS, "out": tmp_path / "none", **REFUSED[message]}
     with pytest.raises(fw.BadInput) as caught:
         own_data.compare(folder / "flights.csv", **arguments)

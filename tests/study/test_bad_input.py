@@ -282,3 +282,20 @@ def test_an_error_shows_what_is_in_brackets(message: str, capsys: pytest.Capture
         main.guarded(lambda: (_ for _ in ()).throw(BadInput(message)))
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_long_words_are_shortened() -> None:
+    """A path of thousands of characters leaves room for the rest of the line."""
+    message = str(BadInput(f"{'x' * 5000}.csv: there is no such file; check the path"))
+    assert len(message) < 300
+    assert message.endswith(".csv: there is no such file; check the path")
+
+
+def test_an_unknown_study_names_the_nearest_and_the_command() -> None:
+    """The names of all studies would fill the screen."""
+    with pytest.raises(BadInput) as caught:
+        studies.chosen("quik", None, None)
+    message = str(caught.value)
+    assert message.startswith("study: 'quik' is unknown; did you mean 'quick'")
+    assert message.endswith("are listed by: fedweave list studies")
+    assert len(message) < 300

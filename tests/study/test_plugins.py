@@ -117,6 +117,7 @@ WRONG = {
         r"raises\.py, line 2: ZeroDivisionError: division by zero; correct it, or take it out",
     ),
     "broken": ("def f(:\n", r"broken\.py, line 1: SyntaxError: .*; correct it"),
+    "leaves": ("import sys\n\nsys.exit(3)\n", r"leaves\.py, line 3: calls sys\.exit\(3\), which ends .*; correct it"),
     "absent": ("import no_such_package_here\n", r"absent\.py, line 1: ModuleNotFoundError: .*no_such_package_here"),
     "nomethod": (f"{IMPORT}@fw.method('x')\n{CLASS}", r"nomethod\.py, line 3: method 'x': .* is no method; derive it"),
     "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),

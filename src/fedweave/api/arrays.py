@@ -4,27 +4,29 @@ Every function raises `BadInput`, one line that names the argument and the way o
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from fedweave import data
+from fedweave.api.arguments import as_array, check_kind, check_size
 from fedweave.api.portable import as_images as as_images
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 
 
 def as_features(x: Any, name: str) -> np.ndarray:
     """Finite numbers: vectors [M, F], windows [M, T, C] or images [M, C, H, W]."""
-    values = np.asarray(x)
-    if values.dtype == object or values.ndim not in (2, 3, 4) or not values.size:
+    values = as_array(x, "x", "give each row the same number of values")
+    if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
         raise BadInput(
             f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
         )
+    check_size(values, "x")
     if values.dtype != np.uint8 or values.ndim != 4:
         values = values.astype(np.float32)
     data.check_finite(values, f"x of {name}", "drop these rows, or fill them in")
@@ -33,7 +35,10 @@ def as_features(x: Any, name: str) -> np.ndarray:
 
 def as_column(values: Any, name: str, count: int) -> np.ndarray:
     """One value per row [M]."""
-    column = np.asarray(values)
+    try:
+        column = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
     if column.shape != (count,):
         raise BadInput(f"{name}: shape {list(column.shape)}, but x has {count} rows; give one value for each")
     return column
@@ -77,6 +82,7 @@ def _without_gaps(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
 def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers of the classes [M] and their names, sorted; `least` or more."""
     column = as_column(y, "y", count)
+    check_kind(column, "y")
     if np.issubdtype(column.dtype, np.floating):
         if not np.isfinite(column).all() or (column != column.round()).any():
             raise BadInput("y: holds numbers that are no classes; use target='numbers', or give whole numbers or names")
@@ -91,7 +97,9 @@ def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[st
 
 def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each row's client [M], and the clients' names in their own order."""
-    ids = client.tolist() if hasattr(client, "tolist") else list(client)
+    ids = client.tolist() if hasattr(client, "tolist") else [*client] if isinstance(client, Iterable) else client
+    if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
+        raise BadInput(f"client: {shown(client)} is no list of names; give the name of a client for each row")
     if len(ids) != count:
         raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
     distinct = list(dict.fromkeys(ids))
@@ -156,6 +164,8 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
 
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
+    if not isinstance(graphs, Iterable):
+        raise BadInput(f"graphs: {shown(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
     named = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
     parts = {str(client): as_graph(graph, client) for client, graph in named.items()}
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
@@ -166,7 +176,13 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
 
 def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, edges in both directions and classes of one client."""
-    x, edges, y = np.asarray(graph[0], dtype=np.float32), np.asarray(graph[1]), np.asarray(graph[2])
+    if not isinstance(graph, list | tuple) or len(graph) != 3:
+        raise BadInput(f"graphs: {client!r} has {shown(graph)}; give (x [V, F], edge_index [2, E], y [V])")
+    x, edges, y = np.asarray(graph[0]), np.asarray(graph[1]), np.asarray(graph[2])
+    for values in (x, y):
+        check_kind(values, f"graphs: {client!r}")
+    check_size(x, f"graphs: x of {client!r}")
+    x = x.astype(np.float32)
     if (
         x.ndim != 2
         or y.shape != (len(x),)

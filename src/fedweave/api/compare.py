@@ -13,6 +13,7 @@ import torch
 
 from fedweave import results
 from fedweave.api import newcomers
+from fedweave.api.arguments import check_callbacks, check_folder
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
 from fedweave.api.folder import write as describe
@@ -162,6 +163,7 @@ def load(folder: Path | str) -> Comparison:
     Raises:
         BadInput: it has no finished run, or a damaged one.
     """
+    check_folder(folder, "folder")
     return Comparison(results.load_study(folder), ())
 
 
@@ -169,6 +171,9 @@ def _performed(
     chosen: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
 ) -> tuple[Path, list[str], Any]:
     """(folder of the results of a plan, what the user must know, the folder as an object that removes itself)."""
+    check_callbacks(callbacks)
+    if out is not None:
+        check_folder(out, "out")
     temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
     folder = Path(temporary.name if temporary else str(out))
     with user_errors():

@@ -11,9 +11,11 @@ import numpy as np
 from fedweave import data
 from fedweave.api import columns, images, overview, reading, rows
 from fedweave.api import graphs as subgraphs
+from fedweave.api.arguments import check_path, check_text
 from fedweave.api.options import RowOptions
 from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput, shown
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ class Federation:
         Raises:
             BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
         """
+        check_path(path, "path")
         named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.of_stored(reading.read_arrays(path), client, label, named))
@@ -161,6 +164,7 @@ class Federation:
         Raises:
             BadInput: a file that is missing, damaged or of another size.
         """
+        check_path(folder, "folder")
         listed = images.listed(folder) if table is None else reading.read_table(table)
         return cls(**rows.of_images(listed, file, client, label, Path(folder), size, RowOptions(**options)))
 
@@ -234,8 +238,12 @@ class Federation:
         >>> Federation.from_dataset("digits", "dirichlet", clients=5, beta=0.3)
         Federation 'digits': 5 clients, 1797 rows of 1 x 8 x 8 values, 10 classes
         """
+        check_text(name, "name", "digits")
+        if not isinstance(partition, str | Mapping):
+            raise BadInput(f"partition: {shown(partition)} is no name and no mapping; give such as 'iid'")
         block = {**({"name": partition} if isinstance(partition, str) else partition), **options}
         block = block if "seeds" in block else {"seed": 0, **block}
+        check_text(block.get("name"), "partition", "iid")
         plugins.look_for(name, data.DATASETS)
         plugins.look_for(block.get("name"), data.PARTITIONS)
         data.download(name, root)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.api import arrays
+from fedweave.api.arguments import as_array, check_size
 from fedweave.api.options import Arrangement, RowOptions, federation_fields
 from fedweave.api.splits import split_rows
 from fedweave.data import Dataset
@@ -73,8 +74,11 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
 
 
 def _channels(values: Any, name: str) -> np.ndarray:
+    given = as_array(values, name, "give each time step the same number of values")
+    if given.dtype.kind == "f":
+        check_size(given, name)
     try:
-        steps = np.asarray(values).astype(np.float32)
+        steps = given.astype(np.float32)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{name}: holds values that are no numbers ({error}); a series has numbers only") from error
     steps = steps[:, None] if steps.ndim == 1 else steps

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.api import arrays
+from fedweave.api.arguments import check_seed, check_text
 from fedweave.api.reading import read_pairs
 from fedweave.api.splits import SplitOptions, split_rows
 from fedweave.api.targets import as_targets
@@ -33,6 +34,10 @@ class RowOptions:
     name: str = "own-data"
     seed: int = 0
     least_classes: int = 2  # newcomers may have one, as training had others
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_text(self.name, "name", "own-data")
 
     @property
     def forecasts(self) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
+from fedweave.api.arguments import as_mapping, as_seeds, check_text
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
 from fedweave.data import fit_units
 from fedweave.data.normalise import stored
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, shown
 from fedweave.federation.executors import Batched, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
@@ -104,11 +105,12 @@ def plan(
     """
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
+    check_text(name, "name", "comparison")
     block, adapter = _model(federation, model, head)
     named = _with_control(federation, resolve(methods), train) if central else resolve(methods)
     raw = {
         "study": name,
-        "seeds": _seeds(seeds),
+        "seeds": as_seeds(seeds),
         "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": named_metric(metric)}},
         "runs": {
             _key(federation, n): {"task": federation.name, "method": m, "set": options}
@@ -168,9 +170,13 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     """
     if isinstance(methods, str | Method | type):
         methods = [methods]
+    if not isinstance(methods, Iterable):
+        raise BadInput(f"methods: {shown(methods)} is no list of methods; name some, as ['local', 'fedavg', 'ditto']")
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
+    for given in methods if isinstance(methods, Mapping) else ():
+        check_text(given, "methods", "first")
     entries = [(label, *_method(one)) for label, one in pairs]
     counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -223,16 +229,6 @@ def _key(federation: Federation, name: str) -> str:
     return f"{federation.name}-{name}"
 
 
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        if seeds < 1:
-            raise BadInput(f"seeds: {seeds} must be at least 1, or a list of seeds")
-        return [*range(seeds)]
-    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-        raise BadInput(f"seeds: {seeds!r} must be a number of repetitions, or a list of seeds")
-    return [*seeds]
-
-
 def _task(
     federation: Federation, model: dict[str, Any], train: Mapping[str, Any], evaluate: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -248,16 +244,17 @@ def _task(
         "partition": dict(federation.dealt),
         "model": model,
         "train": {**defaults, **train},
-        "evaluate": dict(evaluate or {}),
+        "evaluate": as_mapping(evaluate, "evaluate", "{'every': 5}"),
     }
 
 
 def _tune(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
     """The tuning budget; its seeds are none of the comparison's."""
     label: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
-    used = _seeds(seeds)
+    used = as_seeds(seeds)
     spare = next(seed for seed in range(1000, 2000 + len(used)) if seed not in used)
-    return {"seeds": [spare], **label, "spaces": {**_spaces(methods), **label.get("spaces", {})}}
+    spaces = as_mapping(label.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
+    return {"seeds": [spare], **label, "spaces": {**_spaces(methods), **spaces}}
 
 
 def _spaces(methods: set[str]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Files that users have: tables as CSV or Parquet, arrays as NPZ, lists of pairs."""
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 from fedweave.readers.arrays import read_npz
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
                 table = pd.read_csv(path, sep="\t" if kind == ".tsv" else ",", usecols=used)
     except Exception as error:  # readers raise a dozen types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"{path}: cannot be read as a table ({reason})") from error
+        raise BadInput(f"{path}: cannot be read as a table ({reason}); {_way(error)}") from error
     if not len(table):
-        raise BadInput(f"{path}: has no rows")
+        raise BadInput(f"{path}: has no rows; write one line per row below the header")
     return table
 
 
@@ -83,17 +84,33 @@ def read_pairs(source: Any, what: str) -> list[tuple[Any, Any]]:
         if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
             raise BadInput(f"{what}: needs two columns without missing entries, such as source and target")
         return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
-    pairs = [tuple(pair) for pair in source]
-    bad = next((pair for pair in pairs if len(pair) != 2), None)
+    listed = [*source] if isinstance(source, Iterable) else [source]
+    bad = next((pair for pair in listed if not isinstance(pair, Collection) or len(pair) != 2), None)
     if bad is not None:
-        raise BadInput(f"{what}: {bad!r} is no pair; give such as [('a', 'b'), ('b', 'c')]")
-    return pairs
+        raise BadInput(f"{what}: {shown(bad)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+    return [tuple(pair) for pair in listed]
 
 
 def _file(source: Any) -> Path:
     if not isinstance(source, str | Path):
-        raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file")
+        raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file; give one")
     path = Path(source)
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(source), re.IGNORECASE):
+        raise BadInput(f"{source}: is an address and no file; download it, and give the path of the file")
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder and no file; give the path of one file in it")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: is a pipe or a device and no file; write its rows to a file, and give that")
     if not path.is_file():
-        raise BadInput(f"{path}: there is no such file")
+        raise BadInput(f"{path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     return path
+
+
+def _way(error: Exception) -> str:
+    """What the user can do about a table that cannot be read."""
+    ways = {
+        "UnicodeDecodeError": "save the file as UTF-8",
+        "ParserError": "give every line as many fields as the header, and put fields with a comma in quotes",
+        "EmptyDataError": "write a header and one line per row",
+    }
+    return ways.get(type(error).__name__, "the file is damaged or not what its ending says; write or copy it again")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedweave.api import arrays, doubts, forecasts, images
-from fedweave.api.columns import PER_ROW, column_values, feature_columns, named_columns
+from fedweave.api.arguments import as_names
+from fedweave.api.columns import PER_ROW, check_roles, column_values, feature_columns, named_columns
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
 from fedweave.api.tables import HASHED, fit_columns
 from fedweave.data import Dataset
@@ -53,8 +54,10 @@ class TableOptions:
         Raises:
             BadInput: a column that is no feature.
         """
-        listed = [self.text] if isinstance(self.text, str) else self.text
-        vocabularies = dict(listed) if isinstance(listed, Mapping) else dict.fromkeys(listed, HASHED)
+        listed = self.text
+        if not isinstance(listed, Mapping):
+            listed = dict.fromkeys(as_names(listed, "text", 0), HASHED)
+        vocabularies = dict(listed)
         for name in vocabularies:
             choose(name, chosen, "text")
         return vocabularies
@@ -71,7 +74,7 @@ def of_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any
         return of_table(table, "client", "label", TableOptions([TEXT], text=[TEXT]), options)
     values = arrays.as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)
-    named = options.normalize["name"] if isinstance(options.normalize, Mapping) else options.normalize
+    named = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
     own = "client" if named == "standard_client" else "pooled"
     note = [SCALED.get(str(named), ""), *([UNITS[own]] if arrangement.numbers is not None else [])]
     dataset = _dataset(arrays.as_images(values), arrangement, options, " ".join(filter(None, note)))
@@ -82,7 +85,10 @@ def of_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any
 
 
 def _are_texts(x: Any) -> bool:
-    flat = np.asarray(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
+    try:
+        flat = np.asarray(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
+    except ValueError:  # rows of different lengths
+        return False
     return flat.ndim == 1 and len(flat) > 0 and isinstance(flat[0], str)
 
 
@@ -100,11 +106,12 @@ def of_table(
     named = named_columns(table, options)
     if options.forecasts:
         return _of_series(table, client, label, columns, options, named)
-    if not isinstance(label, str):
+    if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
-    chosen = feature_columns(table, client, [label], columns.features, named)
+    target = str(as_names(label, "label")[0])
+    chosen = feature_columns(table, client, [target], columns.features, named)
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
-    arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
+    arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
     words = columns.words(chosen)
     preprocessing = fit_columns(table, chosen, arrangement.rows["train"], columns.embed, columns.pooled, words)
     encoded = preprocessing.encode(table, arrangement.owner)
@@ -140,8 +147,10 @@ def _of_series(
         raise BadInput(
             f"{'text' if columns.text else 'embed'}: does not fit forecasts, whose columns are numbers; drop it"
         )
-    labels = [label] if isinstance(label, str) else [*label]
-    others = feature_columns(table, client, labels, [*(columns.features or ())], named, least=0)
+    labels = as_names(label, "label")
+    others = feature_columns(
+        table, client, labels, () if columns.features is None else columns.features, named, least=0
+    )
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     if not columns.pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
@@ -172,14 +181,15 @@ def of_stored(
         raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
     named = {key: arguments[key] for key in PER_ROW if isinstance(arguments.get(key), str)}
     named = {key: name for key, name in named.items() if key != "split" or name in stored}
-    label = label if isinstance(label, str) else label[0]
+    target = str(as_names(label, "label")[0])
+    check_roles(client, [target], named)
     chosen = features if isinstance(features, str) else features[0] if features else "x"
     alone = features is None and arguments.get("window") is not None and chosen not in stored
-    for name in (*([] if alone else [chosen]), client, label, *named.values()):
+    for name in (*([] if alone else [chosen]), client, target, *named.values()):
         if name not in stored:
             raise BadInput(f"arrays: there is no {name!r}; the file has {', '.join(stored)}")
     arguments |= {key: stored[name] for key, name in named.items()}
-    return of_arrays(None if alone else stored[chosen], stored[label], stored[client], RowOptions(**arguments))
+    return of_arrays(None if alone else stored[chosen], stored[target], stored[client], RowOptions(**arguments))
 
 
 def of_images(

@@ -72,6 +72,8 @@ def _rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float
         split, shares = None, split
     if isinstance(options.gap, bool) or not isinstance(options.gap, int) or options.gap < 0:
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
+    if options.val is not None and (isinstance(options.val, bool) or not isinstance(options.val, int | float)):
+        raise BadInput(f"val: {options.val!r} must be a share of the training rows, such as 0.2")
     timed, recorded = options.time is not None, options.recording is not None
     if split is None:
         split = "chronological" if timed else "grouped" if recorded else "stratified" if classes else "random"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.api import portable
+from fedweave.api.arguments import KINDS, PARTS_OF, check_size
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Column:
         """
         numbers = tuple(np.array(self.own).T[:, client]) if self.own else (self.median, self.mean, self.std)
         with bad_input():
+            if not (self.levels or self.is_text):
+                check_size(portable.as_numbers(table[self.name], self.name), f"table: column {self.name!r}")
             return portable.encoded(table[self.name], vars(self), numbers)
 
     def of_client(self, client: int) -> "Column":
@@ -223,12 +226,15 @@ def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | 
         raise BadInput(
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or leave it out of features"
         )
+    if types.is_complex_dtype(column):
+        raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {PARTS_OF}")
     if types.is_numeric_dtype(column):
         return _number(portable.as_numbers(column, name), name, client, pooled)
     return _category(column, name, missing, embed)
 
 
 def _number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool) -> Column:
+    check_size(values, f"table: column {name!r}")
     finite = np.isfinite(values)
     if not finite.any():
         raise BadInput(f"table: column {name!r} has no finite value in any training row; leave it out of features")

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedweave.api.arguments import check_kind, check_size
 from fedweave.api.arrays import as_classes, as_column
 from fedweave.errors import BadInput, choose
 
@@ -34,6 +35,8 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
     if target is not None:
         choose(target, KINDS, "target")
     column = as_column(y, "y", count)
+    check_kind(column, "y")
+    check_size(column, "y")
     if target == "numbers":
         return Targets(None, (), as_values(column))
     if target is None and np.issubdtype(column.dtype, np.floating):
@@ -61,6 +64,7 @@ def as_values(column: np.ndarray) -> np.ndarray:
         raise BadInput(
             f"y: holds a value that is no number ({error}); drop its row, or use target='classes'"
         ) from error
+    check_size(values, "y")
     bad = ~np.isfinite(values.astype(np.float32))
     if bad.any():
         raise BadInput(

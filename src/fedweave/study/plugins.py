@@ -159,7 +159,7 @@ def _import(names: list[str], place: Path, way: str) -> None:
     for name in names:
         try:
             module = importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where, reason = _reason(error, place)
             raise BadInput(f"plug-in {where}: {reason}; correct it, or {way}") from error
         _check_origin(module, name, place)
@@ -171,7 +171,7 @@ def _check_origin(module: ModuleType, name: str, place: Path) -> None:
         raise BadInput(f"plug-in {place}: {name!r} is the name of another module ({origins[0]}); rename yours")
 
 
-def _reason(error: Exception, place: Path) -> tuple[str, str]:
+def _reason(error: BaseException, place: Path) -> tuple[str, str]:
     """(file and line of the plug-in, what is wrong there)."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}", f"SyntaxError: {error.msg}"
@@ -180,6 +180,8 @@ def _reason(error: Exception, place: Path) -> tuple[str, str]:
         frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(below)
     ]
     where = f"{_short(frames[-1].filename)}, line {frames[-1].lineno}" if frames else _short(str(place))
+    if isinstance(error, SystemExit):
+        return where, f"calls sys.exit({'' if error.code is None else shown(error.code)}), which ends every program"
     return where, str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
 
 

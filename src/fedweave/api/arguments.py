@@ -1,0 +1,161 @@
+"""Arguments of calls that are refused before any work: values of a kind that nothing could be made of."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from fedweave.errors import BadInput, shown
+from fedweave.study.spec import MOST_SEEDS
+
+KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that are no features or targets
+PARTS_OF = "give the real and the imaginary part as two columns"
+NUMBERS_OF = "give numbers, such as days or hours since the first"
+# The square of a number above this one is more than float32 can hold.
+LARGEST = 1.8e19
+
+
+def as_seeds(seeds: Any) -> list[int]:
+    """The seeds of a number of repetitions, or of a list.
+
+    Raises:
+        BadInput: it is neither, or too many; a large number makes no list.
+    """
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        if seeds < 1:
+            raise BadInput(f"seeds: {shown(seeds)} must be at least 1, or a list of seeds")
+        if seeds > MOST_SEEDS:
+            raise BadInput(f"seeds: {shown(seeds)} repetitions are too many; give {MOST_SEEDS} or fewer")
+        return [*range(int(seeds))]
+    if isinstance(seeds, str | Mapping) or not isinstance(seeds, Iterable):
+        raise BadInput(f"seeds: {shown(seeds)} must be a number of repetitions, or a list of seeds")
+    listed = [*islice(seeds, MOST_SEEDS + 1)]
+    if not listed:
+        raise BadInput("seeds: the list is empty; give a number of repetitions such as 3, or seeds such as [0, 1, 2]")
+    if len(listed) > MOST_SEEDS:
+        raise BadInput(f"seeds: the list has more than {MOST_SEEDS} seeds; give {MOST_SEEDS} or fewer")
+    return [seed.item() if isinstance(seed, np.integer) else seed for seed in listed]
+
+
+def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:
+    """`value` as a dictionary, empty for None.
+
+    Raises:
+        BadInput: it is no mapping.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise BadInput(f"{name}: {shown(value)} is no mapping; give such as {example}")
+    return dict(value or {})
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse what is no list of functions.
+
+    Raises:
+        BadInput: naming the value.
+    """
+    if isinstance(callbacks, str | Mapping) or not isinstance(callbacks, list | tuple):
+        raise BadInput(f"callbacks: {shown(callbacks)} is no list of functions; give such as callbacks=[show]")
+    bad = next((one for one in callbacks if not callable(one)), None)
+    if bad is not None:
+        raise BadInput(f"callbacks: {shown(bad)} is no function; give functions that take a fedweave.Progress")
+
+
+def check_folder(folder: Any, name: str) -> None:
+    """Refuse what is no path of a folder, and an empty one.
+
+    Raises:
+        BadInput: naming the argument and the value.
+    """
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise BadInput(f"{name}: {shown(folder)} is no path of a folder; give such as 'results/mine'")
+
+
+def check_text(value: Any, name: str, example: str) -> None:
+    """Refuse what is no text, and an empty one.
+
+    Raises:
+        BadInput: naming the argument and the value.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{name}: {shown(value)} is no name; give a text such as {example!r}")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what is no seed of a split.
+
+    Raises:
+        BadInput: naming the value.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
+        raise BadInput(f"seed: {shown(seed)} is no seed; give a whole number of at least 0 and below 2^31")
+
+
+def check_path(path: Any, name: str) -> None:
+    """Refuse what is no path.
+
+    Raises:
+        BadInput: naming the argument and the value.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise BadInput(f"{name}: {shown(path)} is no path; give a text such as 'data/rows.csv'")
+
+
+def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
+    """Names of columns: one, or a list of `least` or more.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    listed = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else None
+    if listed is None or len(listed) < least or not all(isinstance(one, str | int) for one in listed):
+        raise BadInput(f"{name}: {shown(value)} is no name of a column; give a text, or a list of texts")
+    return listed
+
+
+def as_array(values: Any, name: str, way: str) -> np.ndarray:
+    """An array of `values`.
+
+    Raises:
+        BadInput: its rows differ in length, or it holds complex numbers, dates or durations.
+    """
+    try:
+        made = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(f"{name}: the rows have different lengths; {way}") from error
+    check_kind(made, name)
+    return made
+
+
+def check_kind(values: np.ndarray, name: str) -> None:
+    """Refuse numbers that float32 would change without a word.
+
+    Raises:
+        BadInput: `values` are complex numbers, dates or durations.
+    """
+    kind = "c" if values.dtype == object and _holds(values, lambda one: isinstance(one, complex)) else values.dtype.kind
+    if kind in KINDS:
+        raise BadInput(f"{name}: holds {KINDS[kind]}; {PARTS_OF if kind == 'c' else NUMBERS_OF}")
+
+
+def _holds(values: np.ndarray, wrong: Callable[[Any], bool]) -> bool:
+    return any(map(wrong, values.ravel()[:1000].tolist()))
+
+
+def check_size(values: np.ndarray, name: str) -> None:
+    """Refuse finite numbers whose square is more than float32 can hold; infinite ones are somebody else's matter.
+
+    Raises:
+        BadInput: naming the first such number and its row.
+    """
+    if values.dtype.kind != "f" or not values.size:
+        return
+    large = np.isfinite(values) & (np.abs(values) > LARGEST)
+    if large.any():
+        place = np.argwhere(large)[0]
+        raise BadInput(
+            f"{name}: {values[tuple(place)]:.6g} in row {int(place[0])} is too large to train with (at most "
+            f"{LARGEST:g}, whose square float32 holds); divide the values by a power of ten, or drop that row"
+        )
