@@ -17,6 +17,7 @@ FOLDER = Path("docs/reproduction")
 CLIENTS = ".clients.csv.gz"  # ending of the file with the scores of every client
 SCORES = ("mean", "std", "published_mean", "published_std")
 METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # the name of a row has every other metric in it
+UNITS = {"mse": 1e3}  # of the page, by metric; all others are as in the files
 Row = dict[str, Any]
 Group = dict[str, Row]  # by method
 Board = dict[str, Group]  # by "data set, setting"
@@ -39,7 +40,7 @@ def rows(studies: str) -> Board:
 @lru_cache(maxsize=64)
 def _rows(path: Path, changed: int) -> Board:
     frame = _read(path, changed)
-    unit = np.where(frame["metric"] == "mse", 1e3, 1.0)
+    unit = frame["metric"].map(UNITS).fillna(1.0)
     frame = frame.assign(**{name: frame[name] * unit for name in SCORES})
     above = frame["mean"] - frame["published_mean"]
     return _board(frame.assign(above=above, below=-above))
@@ -69,8 +70,11 @@ def _enter(board: Board, key: str, method: str, row: Row) -> None:
 
 
 def clients(study: str, key: str) -> dict[str, np.ndarray]:
-    """Method -> scores [seeds, clients] in one setting, in the unit of the files."""
-    return _clients(*_place(f"{study}{CLIENTS}"), key)
+    """Method -> scores [seeds, clients] in one setting, in the unit of the page."""
+    scores = _clients(*_place(f"{study}{CLIENTS}"), key)
+    metrics = {row["metric"] for row in rows(study).get(key, {}).values()}
+    unit = max((UNITS.get(metric, 1.0) for metric in metrics), default=1.0)
+    return {method: unit * values for method, values in scores.items()}
 
 
 @lru_cache(maxsize=64)
