@@ -82,6 +82,11 @@ HOSTILE = {
     "loss": ("train", {"loss": "high"}),
     "infinite": ("train", {"loss": float("inf")}),
     "scores": ("train", {"pre/test": [0.5]}),
+    "score": ("train", {"post/val": float("inf")}),
+    "accuracy": ("train", {"pre/test": 750.0}),
+    "negative": ("train", {"pre/val": -1e300}),
+    "long": ("train", {"pre/val": 10**400}),
+    "control": ("enrol", {"control/Majority class": float("-inf")}),
     "names": ("train", {"x" * 10**6: 1.0}),
     "identity": ("train", {"client": 0}),
     "rows": ("enrol", {"rows/train": -5}),
@@ -108,6 +113,13 @@ def test_numbers_that_no_node_sends_are_refused(case, honest):
     wrong = inspection.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
     assert isinstance(wrong, str)
     assert len(wrong) < 200
+
+
+def test_a_score_of_a_part_without_rows_is_no_number(honest):
+    spec, sent = honest
+    request, reply = sent["train"]
+    empty = replace(reply, config={**reply.config, "pre/val": float("nan")})
+    assert inspection.inspect(spec, request, empty, 1) is empty
 
 
 def hostile(request: Request, reply: Reply, upload: bool) -> Reply:
