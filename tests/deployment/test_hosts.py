@@ -1,6 +1,5 @@
 """A run on separate hosts has the bits of the simulation, survives kills, and lets nothing else leave a node."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -108,22 +107,6 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(rows, tmp_path):
     newest = sorted((tmp_path / "cut" / "server").glob("server-*.pt"))[-1]
     newest.write_bytes(newest.read_bytes()[:100])  # the disk has damaged it
     assert same(cut.run().history, expected)
-
-
-def test_a_line_that_a_killed_server_has_cut_off_is_removed(rows, tmp_path):
-    """The next line does not join it, and the table of bytes is written at the end."""
-    hosts = Hosts(tmp_path, planned("fedavg", rows, rounds=3))
-    hosts.run(until=1)
-    file, before = tmp_path / "server" / "messages.jsonl", hosts.ledger().lines()
-    file.write_bytes(file.read_bytes() + b'{"round": 1, "kind": "tr')
-    assert hosts.ledger().lines() == before
-    hosts.run()
-    assert b'"tr{' not in file.read_bytes()
-    assert all(json.loads(line) for line in file.read_text().splitlines())
-    assert [line["round"] for line in hosts.ledger().lines()[: len(before)]] == [line["round"] for line in before]
-    assert pd.read_csv(tmp_path / "server" / "connection.csv")["round"].tolist() == [0, 1, 2, 3]
-    file.write_bytes(b"\0\0" + file.read_bytes())  # a line that the disk has lost
-    hosts.ledger().table()
 
 
 def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
