@@ -155,11 +155,26 @@ def test_simulate_without_an_app_or_without_flower(said, monkeypatch):
     assert "absent/python: not there; Flower has an environment of its own: make flower" in said("simulate", "other")
 
 
+def test_simulate_becomes_the_process_of_flower(said, project, monkeypatch):
+    """So a signal to the command reaches the process that ends the SuperLink and the nodes."""
+    called = []
+    monkeypatch.setattr(federate, "flower_python", lambda: Path("/flower/python"))
+    monkeypatch.setattr(federate.os, "execv", lambda *words: called.append(words))
+    said(*EXPORT[:3], "another")
+    said("simulate", "another", "--out", "runs")
+    words = ["-m", "fedweave.deployment", "simulate", "another", "--data", "another-data", "--out", "runs"]
+    assert called == [("/flower/python", ["/flower/python", *words])]
+
+
 def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsys):
     """Also `simulate` ends so, before it starts anything."""
     said(*EXPORT[:3], "changed")
     path = project / "changed" / "fedweave_app" / "spec.json"
     content = json.loads(path.read_text())
+    for run in ({}, [], {"method": "fedavg"}):
+        path.write_text(json.dumps({**content, "run": run}))
+        assert hosts_main(["show", "changed"]) == 2
+        assert "export it again" in capsys.readouterr().err
     path.write_text(json.dumps({**content, "run": {**content["run"], "method": "nosuch"}}))
     for words in (["show", "changed"], ["simulate", "changed", "--data", "changed", "--out", "out"]):
         assert hosts_main(words) == 2

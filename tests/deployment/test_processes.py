@@ -161,6 +161,20 @@ def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path,
     assert following.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
 
 
+def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
+    from fedweave.deployment.flower.following import run_state
+
+    host = Runs(tmp_path)
+    assert run_state(host, "5") == ("finished:failed", "no app")
+    assert run_state(host, "6") == ("", "")
+
+    def busy(*words: str) -> str:
+        raise BadInput("flwr list: no answer")
+
+    monkeypatch.setattr(host, "flwr", busy)
+    assert run_state(host, "5") == ("", "")
+
+
 HASH = "3f2a9c41d07be865"
 NODES = {
     "data": (["--data", "absent.pt"], "--data: absent.pt: not found; write it with"),

@@ -139,7 +139,10 @@ def read(path: Path) -> AppSpec:
         raise BadInput(f"{path}: no specification of a federation ({reason}); export it again") from error
     if version != VERSION:
         raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
-    return AppSpec(_run(run, str(path)), **_tuples(content))
+    try:
+        return AppSpec(_run(run, str(path)), **_tuples(content))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path}: not all of a specification ({error}); export it again") from error
 
 
 def _run(block: dict[str, Any], where: str) -> Run:

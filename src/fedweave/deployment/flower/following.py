@@ -91,10 +91,10 @@ def alive(pid: int) -> bool:
 
 def run_state(host: Host, number: str) -> tuple[str, str]:
     """(state, details) of a run in the SuperLink, such as ("finished:failed", "..."); empty where it is not known."""
-    said = host.flwr("list", CONNECTION, "--format", "json")
     try:
+        said = host.flwr("list", CONNECTION, "--format", "json")
         runs = json.loads(said[said.index("{") :])["runs"]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError):  # also BadInput: the SuperLink is busy, and is asked again
         return "", ""
     mine = [run for run in runs if run["run-id"] == number]
     return (str(mine[0]["status"]), str(mine[0]["status-details"])) if mine else ("", "")
