@@ -1,10 +1,10 @@
 """`fedweave federate`: a run of this project as a federation of real hosts, with Flower."""
 
-import subprocess
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +12,10 @@ from rich.console import Console
 from fedweave.errors import BadInput, choose
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import plugins
+
+if TYPE_CHECKING:
+    from fedweave.data import Dataset, Partition
+    from fedweave.study.spec import Run
 
 app = typer.Typer(help="Run a method on separate hosts, with Flower.", no_args_is_help=True)
 out = Console(markup=False)
@@ -45,15 +49,37 @@ def export(
     study = assembly.load()
     choose(run, study.runs, "params.yaml: runs")
     support.check_method(run, study.runs[run].method)
-    exporting.check_target(to, data)
     chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
+    support.check_code(chosen)
+    exporting.check_seed(chosen, seed)
+    exporting.check_target(to, data)
     dataset, partition = assembly.load_inputs(chosen)
+    check_dealt(chosen, dataset, partition)
     made = exporting.export(chosen, dataset, partition, to, seed, secure)
     out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
               soft_wrap=True)  # fmt: skip
     if data is not None:
         exporting.split(exporting.prepare(chosen, dataset, partition, seed).federation, data)
         out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
+
+
+def check_dealt(run: "Run", dataset: "Dataset", partition: "Partition") -> None:
+    """Refuse a partition that was dealt with other settings than params.yaml has now, or from other data.
+
+    Raises:
+        BadInput: naming the task, and what deals it again.
+    """
+    from fedweave import data
+    from fedweave.pipelines.stages.partition import digest
+
+    settings = data.splits(run.task.partition)[0]
+    expected = data.partition(dataset, **settings)
+    if digest(expected) == digest(partition):
+        return
+    counts = f"{partition.clients} clients, but params.yaml asks for {expected.clients}"
+    same = f"{partition.clients} clients with other rows than params.yaml asks for"
+    what = same if partition.clients == expected.clients else counts
+    raise BadInput(f"data/partitions/{run.name}: {what}; deal it again: dvc repro partition@{run.name}")
 
 
 @app.command()
@@ -73,7 +99,8 @@ def simulate(
     files = folder.with_name(f"{folder.name}-data") if data is None else data
     words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *words]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # in place of this process, so that signals reach what has to end its programs
 
 
 def flower_python() -> Path:

@@ -26,10 +26,13 @@ USER_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "E
 
 
 @contextmanager
-def atomic_path(path: Path | str) -> Iterator[Path]:
+def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
     """Yield a temporary path next to `path`; on success it replaces `path`, on any error it is removed.
 
     After a power cut `path` is the old file or the new one: the content is on the disk before the name changes.
+
+    Args:
+        mode: of the file, from before it has content.
 
     Raises:
         BadInput: the disk is full, or the folder cannot be written.
@@ -42,7 +45,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         temporary = Path(name)
     with _one_line_errors(path):
         try:
-            temporary.chmod(0o644)
+            temporary.chmod(mode)
             yield temporary
             _sync(temporary)
             temporary.replace(path)
@@ -90,9 +93,9 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write `content` to `path` so that a reader sees the old file or the new one, never a part."""
-    with atomic_path(path) as temporary:
+def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o644) -> None:
+    """Write `content` to `path` so that a reader sees the old file or the new one, never a part; `mode` is its mode."""
+    with atomic_path(path, mode) as temporary:
         if isinstance(content, bytes):
             temporary.write_bytes(content)
         else:
@@ -156,11 +159,11 @@ def read_table(file: Path, columns: Sequence[str], again: str, **options: Any) -
     return read(file, reader, again)
 
 
-def save_tensors(path: Path | str, content: Any) -> None:
+def save_tensors(path: Path | str, content: Any, mode: int = 0o644) -> None:
     """Write a tree of tensors and plain values, as `write_atomic` does; `load_tensors` reads it."""
     import torch
 
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
         try:
             torch.save(content, file)
         except RuntimeError as error:  # torch hides why a write failed

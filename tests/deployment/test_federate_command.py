@@ -1,5 +1,8 @@
 """`fedweave federate`: what it writes, what it says, and what it refuses before any work."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,12 +100,83 @@ def test_bad_input_is_one_line_and_nothing_is_written(case, said, project):
     text = said(*words)
     assert line in text
     assert "\n" not in text
-    assert not [*(project / "x").rglob("*")]
+    assert not (project / "x").exists()
+
+
+def test_a_partition_of_other_settings_is_refused(said, project):
+    """The files under data/ are of the settings before params.yaml was changed."""
+    file = project / "data" / "partitions" / "digits" / "partition.npz"
+    dealt, digits = file.read_bytes(), data.load_dataset(project / "data" / "features" / "digits")
+    lines = []
+    try:
+        for change in ({"clients": 3}, {"seed": 5}):
+            data.save_partition(file, data.partition(digits, **{**DIGITS["partition"], **change}))
+            lines.append(said(*EXPORT[:3], "x"))
+    finally:
+        file.write_bytes(dealt)
+    assert lines[0] == (
+        "data/partitions/digits: 3 clients, but params.yaml asks for 10; deal it again: dvc repro partition@digits"
+    )
+    assert "10 clients with other rows than params.yaml asks for" in lines[1]
+    assert not (project / "x").exists()
+
+
+PLUGIN = """import fedweave as fw
+from fedweave.methods.fedavg import FedAvg
+
+@fw.method("mine")
+class Mine(FedAvg):
+    label = "Mine"
+"""
+
+
+def test_a_method_of_a_file_is_refused(project, tmp_path):
+    """No other host has the file; the command runs in a process of its own, which alone imports it."""
+    (project / "mine_plugin.py").write_text(PLUGIN)
+    params = {**PARAMS, "runs": {"digits-mine": {"task": "digits", "method": "mine"}}, "methods": {"mine": {}}}
+    (tmp_path / "params.yaml").write_text(dump(params))
+    (tmp_path / "data").symlink_to(project / "data")
+    words = ["federate", "export", "digits-mine", "--to", "x", "--uses", str(project / "mine_plugin.py")]
+    command = [sys.executable, "-c", "from fedweave.pipelines.commands.main import main; main()", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "method mine is in the plug-in mine_plugin, which no host has" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_simulate_without_an_app_or_without_flower(said, monkeypatch):
-    assert "none/fedweave_app/spec.json: no specification of a federation" in said("simulate", "none")
+    line = said("simulate", "none")
+    assert line.startswith("none/fedweave_app/spec.json: no specification of a federation (No such file or directory)")
+    assert line.count("none/") == 1
     monkeypatch.setattr(federate, "find_spec", lambda name: None)
     monkeypatch.setattr(federate, "ENVIRONMENT", Path("absent/python"))
     said(*EXPORT[:3], "other")
     assert "absent/python: not there; Flower has an environment of its own: make flower" in said("simulate", "other")
+
+
+def test_simulate_becomes_the_process_of_flower(said, project, monkeypatch):
+    """So a signal to the command reaches the process that ends the SuperLink and the nodes."""
+    called = []
+    monkeypatch.setattr(federate, "flower_python", lambda: Path("/flower/python"))
+    monkeypatch.setattr(federate.os, "execv", lambda *words: called.append(words))
+    said(*EXPORT[:3], "another")
+    said("simulate", "another", "--out", "runs")
+    words = ["-m", "fedweave.deployment", "simulate", "another", "--data", "another-data", "--out", "runs"]
+    assert called == [("/flower/python", ["/flower/python", *words])]
+
+
+def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsys):
+    """Also `simulate` ends so, before it starts anything."""
+    said(*EXPORT[:3], "changed")
+    path = project / "changed" / "fedweave_app" / "spec.json"
+    content = json.loads(path.read_text())
+    for run in ({}, [], {"method": "fedavg"}):
+        path.write_text(json.dumps({**content, "run": run}))
+        assert hosts_main(["show", "changed"]) == 2
+        assert "export it again" in capsys.readouterr().err
+    path.write_text(json.dumps({**content, "run": {**content["run"], "method": "nosuch"}}))
+    for words in (["show", "changed"], ["simulate", "changed", "--data", "changed", "--out", "out"]):
+        assert hosts_main(words) == 2
+        assert "spec.json: run.method: 'nosuch' is unknown" in capsys.readouterr().err
+    assert not (project / "out").exists()

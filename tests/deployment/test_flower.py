@@ -1,22 +1,27 @@
 """A federation of Flower's own processes on loopback, with TLS and node authentication: its bits, and kills."""
 
+import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from hosts import Hosts, planned
 
 import fedweave as fw
 from fedweave.deployment import checkpoint, client_data, status
-from fedweave.deployment.flower.processes import add_nodes, launch, local_federation
+from fedweave.deployment.flower.following import launch
+from fedweave.deployment.flower.processes import add_nodes, local_federation
 from fedweave.deployment.ledger import Ledger
 from fedweave.runs.history import SPLITS
 
@@ -111,6 +116,41 @@ def check_messages(hosts: Hosts, server: Path) -> None:
     measured = pd.read_csv(server / "connection.csv").set_index("round")
     counted = pd.read_csv(next(server.rglob("rounds.csv"))).set_index("round")
     assert (measured.loc[[0, 1], "bytes_up"].to_numpy() >= counted.loc[[1, 2], "bytes_up"].to_numpy()).all()
+
+
+def belonging(out: Path) -> list[psutil.Process]:
+    """Processes of Flower whose files lie in `out`."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("FLWR_HOME", "").startswith(str(out)):
+                found.append(process)
+    return found
+
+
+def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_signal(flower, tmp_path):
+    few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
+    hosts, out = exported(tmp_path / "run", "fedavg", few, rounds=500), tmp_path / "federation"
+    words = ["-m", "fedweave.deployment", "simulate", hosts.folder / "app", "--data", hosts.folder / "data"]
+    server = out / "server"
+    with tempfile.TemporaryDirectory() as short:  # a socket's path must be short
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            command = subprocess.Popen([flower, *words, "--out", out], env=os.environ | {"TMPDIR": short},
+                                       stderr=subprocess.PIPE, text=True)  # fmt: skip
+            until(lambda command=command: status.read(server).get("round", 0) >= 1 or command.poll() is not None)
+            assert belonging(out)
+            killed = number == signal.SIGKILL
+            os.kill(int(status.read(server)["pid"]) if killed else command.pid, number)
+            _, said = command.communicate(timeout=60)
+            assert command.returncode == (2 if killed else 128 + number)
+            line = said.splitlines()[-1]
+            assert line.startswith("error: ") == killed
+            assert ("the server of the federation was killed" in line) == killed
+            until(lambda: not belonging(out), 30)
+            assert not [*Path(short).iterdir()]
+            (server / status.STATUS).unlink()
+        time.sleep(3)
+        assert not (server / status.STATUS).exists()  # nobody writes any more
 
 
 def test_kills_and_newcomers(flower, tmp_path):

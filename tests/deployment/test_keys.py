@@ -35,3 +35,54 @@ def test_the_keys_of_a_node(tmp_path, capsys):
     assert main(["keys", str(tmp_path), "--node", "ann"]) == 2
     assert main(["keys", str(tmp_path)]) == 2
     assert "a node keeps its key" in capsys.readouterr().err
+
+
+def test_a_lost_public_key_is_made_again(tmp_path, capsys):
+    assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
+    secret, public = (tmp_path / "ann").read_bytes(), (tmp_path / "ann.pub").read_bytes()
+    (tmp_path / "ann.pub").unlink()
+    assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
+    assert (tmp_path / "ann.pub").read_bytes() == public
+    assert (tmp_path / "ann").read_bytes() == secret
+    (tmp_path / "ann.pub").unlink()
+    (tmp_path / "ann").write_bytes(b"x")
+    assert main(["keys", str(tmp_path), "--node", "ann"]) == 2
+    assert "no secret key of a node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--node", "../out"], ["--node", "a/b"], ["--node", ""], ["--node", ".."], ["--node", "a.pub"],
+     ["--node", "server.key"], ["--node", "ann", "--node", "ann"],
+     ["--host", "http://fl.example.org:8000"], ["--host", "fl é.org"], ["--host", ""], ["--host", "10.0.0.700"],
+     ["--host", "fl.example.org", "--host", "a b"]],
+)  # fmt: skip
+def test_names_that_are_none_write_nothing(words, tmp_path, capsys):
+    """Neither for the good names beside them."""
+    assert main(["keys", str(tmp_path / "keys"), "--node", "good", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {words[-2]}: ")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_secrets_have_their_mode_before_they_have_content(tmp_path, monkeypatch):
+    """A reader of the temporary file sees nothing either."""
+    from fedweave import files
+    from fedweave.deployment.client_data import ClientFile
+
+    modes, write, sync = {}, files.Path.write_bytes, files._sync
+
+    def spy(path, content):
+        modes[path.name] = stat.S_IMODE(path.stat().st_mode)
+        return write(path, content)
+
+    monkeypatch.setattr(files.Path, "write_bytes", spy)
+    assert main(["keys", str(tmp_path), "--node", "ann", "--host", "a.org"]) == 0
+    secret = [mode for name, mode in modes.items() if name.startswith((".ann.", ".server.key."))]
+    assert secret.count(0o600) == 2
+    monkeypatch.setattr(files, "_sync", lambda path: (modes.setdefault(path, path.stat().st_mode), sync(path)))
+    modes.clear()
+    ClientFile(0, {}, {}).save(tmp_path / "client.pt")
+    assert stat.S_IMODE(next(iter(modes.values()))) == 0o600
+    assert stat.S_IMODE((tmp_path / "client.pt").stat().st_mode) == 0o600

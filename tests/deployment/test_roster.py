@@ -1,9 +1,11 @@
-"""The roster of keys: which client a node is, and that replies hold nothing else than what is declared."""
+"""The roster of keys: which client a node is; replies hold nothing else than what is declared; the noted messages."""
 
+import json
 import subprocess
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hosts import Hosts, planned, rows_of
@@ -82,6 +84,11 @@ HOSTILE = {
     "loss": ("train", {"loss": "high"}),
     "infinite": ("train", {"loss": float("inf")}),
     "scores": ("train", {"pre/test": [0.5]}),
+    "score": ("train", {"post/val": float("inf")}),
+    "accuracy": ("train", {"pre/test": 750.0}),
+    "negative": ("train", {"pre/val": -1e300}),
+    "long": ("train", {"pre/val": 10**400}),
+    "control": ("enrol", {"control/Majority class": float("-inf")}),
     "names": ("train", {"x" * 10**6: 1.0}),
     "identity": ("train", {"client": 0}),
     "rows": ("enrol", {"rows/train": -5}),
@@ -108,6 +115,13 @@ def test_numbers_that_no_node_sends_are_refused(case, honest):
     wrong = inspection.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
     assert isinstance(wrong, str)
     assert len(wrong) < 200
+
+
+def test_a_score_of_a_part_without_rows_is_no_number(honest):
+    spec, sent = honest
+    request, reply = sent["train"]
+    empty = replace(reply, config={**reply.config, "pre/val": float("nan")})
+    assert inspection.inspect(spec, request, empty, 1) is empty
 
 
 def hostile(request: Request, reply: Reply, upload: bool) -> Reply:
@@ -175,3 +189,19 @@ def test_rosters_that_cannot_be_meant(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert all(line.startswith("error: ") for line in lines)
+
+
+def test_a_line_that_a_killed_server_has_cut_off_is_removed(rows, tmp_path):
+    """The next line does not join it, and the table of bytes is written at the end."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows, rounds=3))
+    hosts.run(until=1)
+    file, before = tmp_path / "server" / "messages.jsonl", hosts.ledger().lines()
+    file.write_bytes(file.read_bytes() + b'{"round": 1, "kind": "tr')
+    assert hosts.ledger().lines() == before
+    hosts.run()
+    assert b'"tr{' not in file.read_bytes()
+    assert all(json.loads(line) for line in file.read_text().splitlines())
+    assert [line["round"] for line in hosts.ledger().lines()[: len(before)]] == [line["round"] for line in before]
+    assert pd.read_csv(tmp_path / "server" / "connection.csv")["round"].tolist() == [0, 1, 2, 3]
+    file.write_bytes(b"\0\0" + file.read_bytes())  # a line that the disk has lost
+    hosts.ledger().table()

@@ -4,13 +4,15 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from fedweave.deployment import roster
+from fedweave.deployment import own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
+from fedweave.deployment.folders import alone
 from fedweave.errors import BadInput
-from fedweave.files import user_errors
+from fedweave.files import check_writable, user_errors
 
 
 def main(words: list[str] | None = None) -> int:
@@ -38,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command in (("register", register), ("unregister", unregister)):
         _add_roster(add(name, command), name)
     add("roster", show_roster).add_argument("--roster", type=Path, default=roster.HOME, help="its file")
-    _add_rows(add("rows", own_rows))
+    _add_rows(add("rows", write_rows))
     _add_node(add("node", run_node))
     simulation = add("simulate", simulate)
     simulation.add_argument("app", type=Path, help="folder of `fedweave federate export`")
@@ -89,6 +91,8 @@ def make_keys(options: argparse.Namespace) -> None:
 
     if not options.host and not options.node:
         raise BadInput("keys: name a --host of the server, or a --node")
+    keys.check_hosts(options.host)
+    keys.check_names(options.folder, options.node)
     if options.host:
         keys.make_server(options.folder, options.host)
         print(f"{options.folder / keys.AUTHORITY} goes to every node; the other files stay on the server")
@@ -104,8 +108,7 @@ def register(options: argparse.Namespace) -> None:
 
     if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
         raise BadInput(f"register: {len(options.key)} keys for --client {options.client}; name one client for each key")
-    if min(options.client) < 0:
-        raise BadInput(f"--client: {min(options.client)} is no identity; `show` lists them, from 0")
+    own_rows.check_client(min(options.client))
     known = roster.Roster(options.roster.expanduser())
     keys = dict(zip(options.client, options.key, strict=True))
     print("\n".join(registry.register(keys, known, options.connection)))
@@ -128,45 +131,40 @@ def show_roster(options: argparse.Namespace) -> None:
         print(f"client {entry.client}: {entry.key}, node {entry.node}")
 
 
-def own_rows(options: argparse.Namespace) -> None:
+def write_rows(options: argparse.Namespace) -> None:
     """Write the file of a client from a table of its own."""
     from fedweave.api.reading import read_table
-    from fedweave.deployment.own_rows import of_table
 
-    try:
-        shares = [float(share) for share in options.shares.split(",")]
-    except ValueError as error:
-        raise BadInput(
-            f"--shares: {options.shares!r} must be three numbers with commas, such as 0.6,0.2,0.2"
-        ) from error
+    shares, spec = own_rows.shares_of(options.shares), app_spec(options.app)
+    own_rows.check_client(options.client)
     table = read_table(options.file)
-    file = of_table(app_spec(options.app), table, options.label, options.client, options.time, shares)
+    file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
-    options.out.chmod(0o600)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
     print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
 
 
 def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
-    from fedweave.deployment import client_data
+    from fedweave.deployment import node_options
     from fedweave.deployment.devices import device_of
     from fedweave.deployment.flower.processes import Host, fork_server, node_command
-    from fedweave.deployment.flower.supervise import supervised
+    from fedweave.deployment.flower.supervise import ended_by_signals, supervised
 
+    node_options.check_address(options.superlink, options.port)
+    agreed = node_options.hashes(options.spec)
     for path in (options.certificate, options.key):
         if not path.is_file():
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
-    if options.data.is_file():
-        client_data.read(options.data)
+    node_options.check_data(options.data, agreed)
     config = {
-        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": options.spec,
+        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(agreed),
         "device": device_of(options.device),
     }  # fmt: skip
-    options.state.mkdir(parents=True, exist_ok=True)
+    check_writable(options.state)
     command = node_command(options.superlink, options.certificate, options.key, config, options.port)
     host = Host(options.state / "host", options.superlink, options.certificate)
-    with tempfile.TemporaryDirectory(prefix="fedweave-") as short:
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="fedweave-") as short:
         try:
             fork_server(host, Path(short))
             supervised(command, host.environment)
@@ -176,16 +174,19 @@ def run_node(options: argparse.Namespace) -> None:
 
 def simulate(options: argparse.Namespace) -> None:
     """Run an exported app on this machine: a SuperLink, and a SuperNode for each file of data."""
-    from fedweave.deployment.flower import processes
+    from fedweave.deployment.flower import following, processes
+    from fedweave.deployment.flower.supervise import ended_by_signals
 
     spec = app_spec(options.app)
+    _ = spec.timeline  # what cannot run is refused before anything starts
     clients = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
     if len(clients) < len(spec.clients):
         raise BadInput(f"{options.data}: {len(clients)} files client-N.pt, but the federation has {len(spec.clients)}")
     server = options.out / "server"
-    with processes.local_federation(options.out, clients, [spec.hash]) as host:
-        processes.launch(host, options.app, server)
-        processes.follow(server, host)
+    federation = partial(processes.local_federation, options.out, clients, [spec.hash])
+    with ended_by_signals(), alone(options.out, "wait for its end, or give another --out"), federation() as host:
+        number = following.launch(host, options.app, server)
+        following.follow(server, host, number)
     study = server / "results" / spec.run.study
     print(f"results in {study}; bytes on the connection in {server / 'connection.csv'}")
 

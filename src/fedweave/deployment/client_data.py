@@ -15,6 +15,7 @@ from fedweave.federation.schedule import viewers
 from fedweave.files import load_tensors, save_tensors
 
 VERSION = 1
+SECRET = 0o600  # mode of a file
 ROWS = ("x", "y", "targets")  # arrays whose first axis is rows of the data set
 
 
@@ -33,8 +34,9 @@ class ClientFile:
     parts: dict[str, Tensor]
 
     def save(self, path: Path) -> None:
-        """Write the file."""
-        save_tensors(path, {"version": VERSION, "client": self.client, "arrays": self.arrays, "parts": self.parts})
+        """Write the file, which its owner alone can read."""
+        content = {"version": VERSION, "client": self.client, "arrays": self.arrays, "parts": self.parts}
+        save_tensors(path, content, SECRET)
 
 
 def read(path: Path) -> ClientFile:
@@ -50,7 +52,8 @@ def read(path: Path) -> ClientFile:
     except BadInput:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
-        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); write it with: split") from error
+        way = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
+        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {way}") from error
     if version != VERSION:
         raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; write it again")
     return loaded

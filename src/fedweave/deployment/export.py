@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -137,12 +138,21 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None =
     Raises:
         BadInput: an unknown seed, or a run that cannot be a federation of real hosts.
     """
-    chosen = run.seeds[0] if seed is None else seed
-    if chosen not in run.seeds:
-        raise BadInput(f"seed: {chosen} is none of the run's: {', '.join(map(str, run.seeds))}")
+    chosen = check_seed(run, seed)
     prepared = preparation.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).of(chosen)
     support.check(run, prepared.method)
     return replace(prepared, run=replace(run, seeds=(chosen,)))
+
+
+def check_seed(run: Run, seed: int | None) -> int:
+    """The seed of the federation: `seed`, by default the run's first.
+
+    Raises:
+        BadInput: it is none of the run's.
+    """
+    if seed is not None and seed not in run.seeds:
+        raise BadInput(f"seed: {seed} is none of the run's: {', '.join(map(str, run.seeds))}")
+    return run.seeds[0] if seed is None else seed
 
 
 def check_target(target: Path, data: Path | None = None) -> None:
@@ -153,14 +163,25 @@ def check_target(target: Path, data: Path | None = None) -> None:
     """
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
-    check_writable(target)
+    _probe(target)
     if data is None:
         return
     if data.resolve().is_relative_to(target.resolve()):
         raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
     if data.exists() and (not data.is_dir() or any(not FILES.fullmatch(entry.name) for entry in data.iterdir())):
         raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
-    check_writable(data)
+    _probe(data)
+
+
+def _probe(folder: Path) -> None:
+    """Make sure that `folder` can be written; what is made for that is removed again."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        check_writable(folder)
+    finally:
+        for place in new:
+            with suppress(OSError):
+                place.rmdir()
 
 
 def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secure: bool = False) -> AppSpec:
@@ -266,5 +287,4 @@ def split(federation: Federation, target: Path) -> list[Path]:
         file = client_data.of_client(federation, position)
         files.append(target / f"client-{file.client}.pt")
         file.save(files[-1])
-        files[-1].chmod(0o600)
     return files

@@ -15,6 +15,8 @@ from fedweave.deployment.spec import AppSpec
 ROWS = ("rows/train", "rows/val", "rows/test")
 SCORES = ("pre/val", "pre/test", "post/val", "post/test")
 RULES = ("control/Majority class", "control/Last value", "control/Training mean")
+PERCENTAGES = ("accuracy", "balanced_accuracy")  # scores from 0 to 100
+MOST_SCORE = 1e30  # of a metric without limits, such as a squared error
 MOST_ROWS = 2**53  # beyond it, float64 does not count
 HEAD, PER_TENSOR = 8192, 1024  # bytes of a message beside its numbers: names, types, shapes, headers
 
@@ -39,7 +41,7 @@ def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -
     Args:
         client: identity of the client that the node has; None while it is not known.
     """
-    if wrong := _numbers(request, reply.config):
+    if wrong := _numbers(spec, request, reply.config):
         return f"a reply is refused: {wrong}"
     if client is not None and reply.config["client"] != client:
         return f"a reply is refused: it is client {reply.config['client']}'s, but the node is client {client}'s"
@@ -52,7 +54,7 @@ def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -
     return reply
 
 
-def _numbers(request: Request, config: Mapping[str, Any]) -> str:
+def _numbers(spec: AppSpec, request: Request, config: Mapping[str, Any]) -> str:
     """What is wrong with the numbers of a reply; empty if nothing is."""
     counts = {"client", *ROWS}
     for name in sorted({*config} | counts):
@@ -65,11 +67,21 @@ def _numbers(request: Request, config: Mapping[str, Any]) -> str:
         elif name in ("sound", "kept"):
             if type(value) is not bool:
                 return f"{name!r} must be true or false"
-        elif type(value) not in (int, float):
-            return f"{name!r} must be a number"
+        elif wrong := _number(spec, name, value):
+            return wrong
     if config.get("sound") and not math.isfinite(config.get("loss", math.nan)):
         return "'loss' must be finite"
     return ""
+
+
+def _number(spec: AppSpec, name: str, value: Any) -> str:
+    """What is wrong with a loss or a score; a score that is no number stands for a part without rows."""
+    if type(value) not in (int, float):
+        return f"{name!r} must be a number"
+    if name == "loss" or value != value:
+        return ""
+    low, high = (0.0, 100.001) if spec.task.measure.name in PERCENTAGES else (-MOST_SCORE, MOST_SCORE)
+    return "" if low <= value <= high else f"{name!r} must be a score from {low:g} to {high:g}"
 
 
 def _names(request: Request) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """A line for every message: who, when, which tensors, how many bytes on the connection."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +28,28 @@ class Ledger:
     ) -> None:
         """Append the messages of one exchange; keys are nodes, `clients` has their identities."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._mend()
         with (self.folder / FILE).open("a", encoding="utf-8") as file:
             for node, request in requests.items():
                 file.write(json.dumps(_line(round, node, request, replies[node], clients.get(node))) + "\n")
 
-    def lines(self) -> list[dict]:
-        """All messages so far; a last line that is cut off is left out."""
+    def _mend(self) -> None:
+        """Cut off the part of a line that a killed server has left at the end of the file."""
         path = self.folder / FILE
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if not path.is_file():
+            return
+        with path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            if file.read(1) not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+
+    def lines(self) -> list[dict]:
+        """All messages so far; what a killed server has left of a line is left out."""
+        path = self.folder / FILE
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        return [line for line in map(_read, text[: text.rfind("\n") + 1].split("\n")) if line]
 
     def table(self) -> None:
         """Write connection.csv: bytes on the connection by round, down and up."""
@@ -46,6 +60,13 @@ class Ledger:
             row[1] += line["up"]
         rows = [(round, *row) for round, row in sorted(total.items())]
         write_table(self.folder / TABLE, ("round", "bytes_down", "bytes_up"), rows)
+
+
+def _read(text: str) -> dict:
+    try:
+        return dict(json.loads(text)) if text else {}
+    except ValueError:
+        return {}
 
 
 def _line(round: int, node: int, request: Request, reply: Reply | str, client: int | None) -> dict:

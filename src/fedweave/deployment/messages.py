@@ -19,7 +19,7 @@ class Request:
         config: numbers and flags; `round` counts rounds done.
         shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
         form: name -> [shape, type] of the tensors of the reply.
-        most_bytes: of the reply; a longer one is refused unread.
+        most_bytes: of the reply; a longer one is refused before a tensor is decoded.
         weight: of the upload in the mean of secure aggregation; 0 where the upload is not masked.
     """
 

@@ -1,5 +1,6 @@
 """Rows that the owner of a node has, as the file of a client: encoded and scaled as the rows of the run were."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +9,11 @@ import torch
 
 from fedweave.api import folder as results_folder
 from fedweave.api import portable
+from fedweave.api.arrays import as_times
 from fedweave.api.tables import Preprocessing
 from fedweave.deployment.client_data import ClientFile
 from fedweave.deployment.spec import WIDTHS, AppSpec
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -19,6 +21,37 @@ if TYPE_CHECKING:
 
 SPLIT = 41  # random stream of the seed: which rows train
 SHARES = (0.6, 0.2, 0.2)
+EXPORT = "fedweave federate export --data"
+ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
+
+
+def shares_of(text: str) -> list[float]:
+    """The shares of train, val and test that an owner has typed.
+
+    Raises:
+        BadInput: they are no three numbers that add up to 1, or no row would train.
+    """
+    try:
+        shares = [float(share) for share in text.split(",")]
+    except ValueError as error:
+        raise BadInput(f"--shares: {shown(text)} must be three numbers with commas, such as 0.6,0.2,0.2") from error
+    check_shares(shares)
+    return shares
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse shares that are not three numbers from 0 to 1 that add up to 1, the first above 0."""
+    real = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # which not-a-number is not
+    if not real or abs(sum(shares) - 1) > 1e-6:
+        raise BadInput(f"--shares: {[*shares]} must be three numbers that add up to 1, of train, val and test")
+    if shares[0] <= 0:
+        raise BadInput(f"--shares: {[*shares]} leave no row for training; the first number must be above 0")
+
+
+def check_client(client: int) -> None:
+    """Refuse a negative identity."""
+    if client < 0:
+        raise BadInput(f"--client: {client} is no identity; `show` lists them, from 0")
 
 
 def of_table(
@@ -35,11 +68,10 @@ def of_table(
     Raises:
         BadInput: the run was not made from such a table, or a column or a class is not what it was.
     """
+    check_client(client)
     columns = spec.scaling.get("columns")
     if not columns or "role" in columns[0]:
-        raise BadInput(
-            f"{spec.run.key}: was not made from rows of a table; write the file of the client with of_arrays"
-        )
+        raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT}")
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
@@ -51,6 +83,22 @@ def of_table(
     return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
 
 
+def _times(column: np.ndarray) -> np.ndarray:
+    """A time per row [M]; a text must be a number or an ISO date, as the order of others is a guess.
+
+    Raises:
+        BadInput: naming the first text that is neither, or the number of rows without a time.
+    """
+    import pandas as pd
+
+    texts = [value for value in column.tolist() if isinstance(value, str)]
+    if pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().any():
+        wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
+        if wrong is not None:
+            raise BadInput(f"--time: {shown(wrong)} is no number and no ISO date; write dates such as 2020-04-25")
+    return as_times(column, len(column))
+
+
 def of_arrays(
     spec: AppSpec, x: np.ndarray, y: np.ndarray, client: int, time: np.ndarray | None = None,
     shares: Sequence[float] = SHARES,
@@ -60,9 +108,11 @@ def of_arrays(
     Raises:
         BadInput: another shape, an unknown class, or values that are not finite.
     """
+    check_client(client)
+    check_shares(shares)
     facts = spec.data
     if facts["kind"] != "images":
-        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; write their files with: split")
+        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT}")
     x = portable.as_images(np.asarray(x, dtype=np.float32))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(f"x: shape {[*x.shape]} with {len(y)} labels, but rows of the federation are {facts['shape']}")
@@ -80,7 +130,7 @@ def of_arrays(
 def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     facts = spec.data
     if facts["targets"] is not None:
-        values = np.asarray(y, dtype=np.float32).reshape(len(y), facts["targets"])
+        values = _numbers(y, facts["targets"])
         units = {
             name: np.asarray(spec.scaling[name], dtype=np.float32)[min(client, len(spec.clients) - 1)]
             for name in ("offset", "unit")
@@ -94,13 +144,28 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     return {"y": torch.tensor([places[str(value)] for value in y], dtype=torch.int64)}
 
 
+def _numbers(y: np.ndarray, count: int) -> np.ndarray:
+    """Targets [M, count], which are finite numbers."""
+    import pandas as pd
+
+    if np.size(y) != len(y) * count:
+        raise BadInput(f"label: one number for each row, but this federation predicts {count}")
+    flat = pd.Series(np.asarray(y).ravel())
+    values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
+    if not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).argmax())
+        held = "is missing" if flat.isna()[row] else f"{shown(flat[row])} is no finite number"
+        raise BadInput(f"label: {held} in row {row // count}, but this federation predicts numbers; leave the row out")
+    return values.astype(np.float32).reshape(len(y), count)
+
+
 def _parts(
     count: int, time: np.ndarray | None, shares: Sequence[float], seed: int, client: int
 ) -> dict[str, torch.Tensor]:
     """Rows of train, val and test, each ascending."""
-    if len(shares) != len(WIDTHS) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise BadInput(f"shares: {[*shares]} must be three numbers that add up to 1, of train, val and test")
-    order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(time, kind="stable")
+    order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(_times(time), kind="stable")
     ends = np.rint(np.cumsum(shares) * count).astype(int)
+    if not ends[0]:
+        raise BadInput(f"--shares: {[*shares]} of {count} rows leave none for training; give more rows")
     pieces = np.split(order, ends[:-1])
     return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}

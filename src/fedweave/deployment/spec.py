@@ -17,19 +17,22 @@ from torch import Tensor
 
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition, splits
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_sample
 from fedweave.federation.timeline import Timeline
 from fedweave.files import check_regular, write_atomic
+from fedweave.methods import METHODS
 from fedweave.runs import assembly, tasks
+from fedweave.study import plugins
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.study.spec import Run
 
 FILE, VERSION = "spec.json", 1
 WIDTHS = ("train", "val", "test")
+SHORTEST = 16  # digits of a hash that name a specification
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,14 +134,20 @@ def read(path: Path) -> AppSpec:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version, run = content.pop("version"), content.pop("run")
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInput(f"{path}: no specification of a federation ({error}); export it again") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{path}: no specification of a federation ({reason}); export it again") from error
     if version != VERSION:
         raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
-    return AppSpec(_run(run, str(path)), **_tuples(content))
+    try:
+        return AppSpec(_run(run, str(path)), **_tuples(content))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path}: not all of a specification ({error}); export it again") from error
 
 
 def _run(block: dict[str, Any], where: str) -> Run:
+    plugins.look_for(block["method"], METHODS)
+    choose(block["method"], METHODS, f"{where}: run.method")
     records: dict[str, Any] = {
         name: construct(cls, block.pop(name), f"{where}: run.{name}")
         for name, cls in (("task", TaskSpec), ("train", TrainSpec), ("evaluate", EvaluateSpec))

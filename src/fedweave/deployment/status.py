@@ -1,6 +1,7 @@
 """The file by which others follow a federation while its server runs."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ class Status:
 
     Attributes:
         folder: of the server.
-        rounds: of the whole run.
+        rounds: of the whole run; 0 while that is not known.
         done: rounds that are done.
     """
 
     folder: Path
-    rounds: int
+    rounds: int = 0
     done: int = 0
 
     def round(self, line: str) -> None:
@@ -36,7 +37,7 @@ class Status:
 
     def write(self, state: str, line: str) -> None:
         """Write the file."""
-        content = {"state": state, "round": self.done, "rounds": self.rounds, "line": line}
+        content = {"state": state, "round": self.done, "rounds": self.rounds, "line": line, "pid": os.getpid()}
         write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
 
 

@@ -5,6 +5,9 @@ from typing import NoReturn
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
+from fedweave.metrics import METRICS
+from fedweave.models import MODELS
+from fedweave.study import plugins
 from fedweave.study.spec import Run
 
 POOLS = "one party trains on the rows of all clients"
@@ -47,6 +50,24 @@ def check_method(key: str, name: str) -> None:
         _refuse(key, name, POOLS)
 
 
+def check_code(run: Run) -> None:
+    """Refuse a run whose method, model or metric is code that other hosts do not have: a file of its user.
+
+    Raises:
+        BadInput: naming it, and the way out.
+    """
+    parts = {
+        f"method {run.method}": METHODS[run.method],
+        f"model {run.task.model.get('name')}": MODELS.get(run.task.model.get("name", "")),
+        f"metric {run.task.metric}": METRICS[run.task.metric].function if run.task.metric in METRICS else None,
+    }
+    for what, code in parts.items():
+        module = getattr(code, "__module__", None) or plugins.OWN
+        if module.partition(".")[0] not in (plugins.OWN, *plugins.installed()):
+            way = f"make it a package with the entry point {plugins.GROUP}, and install that on every host"
+            raise BadInput(f"runs.{run.key}: {what} is in the plug-in {module}, which no host has; {way}")
+
+
 def _refuse(key: str, name: str, reason: str) -> NoReturn:
     raise BadInput(f"runs.{key}: {name} cannot run on separate hosts: {reason}; choose another method")
 
@@ -58,6 +79,7 @@ def check(run: Run, method: Method) -> None:
         BadInput: naming the run, the reason and the way out.
     """
     here = f"runs.{run.key}"
+    check_code(run)
     if reason := obstacle(method):
         _refuse(run.key, run.method, reason)
     if run.task.attack is not None:

@@ -42,8 +42,7 @@ class FlowerChannel:
         ]  # fmt: skip
         received = self.deliver(plain) if plain else {}
         replies = {
-            node: _read(message, records.nbytes(contents[node]), requests[node].most_bytes)
-            for node, message in received.items()
+            node: _read(message, records.nbytes(contents[node]), requests[node]) for node, message in received.items()
         }
         return replies | (secure.mean(self, masked, contents) if masked else {})
 
@@ -68,10 +67,11 @@ class FlowerChannel:
         return answers
 
 
-def _read(message: Message | str, sent: int, most: int) -> Reply | str:
+def _read(message: Message | str, sent: int, request: Request) -> Reply | str:
+    """The reply to `request`, or why it is refused: one bad reply must not end the federation."""
     if isinstance(message, str):
         return message
     try:
-        return records.to_reply(message, sent, most)
-    except (KeyError, ValueError, TypeError) as error:
-        return f"a reply that cannot be read ({type(error).__name__}: {error})"
+        return records.to_reply(message, sent, request)
+    except Exception as error:  # what another host sends can raise nearly anything
+        return records.unreadable(error)

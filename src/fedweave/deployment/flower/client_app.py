@@ -10,9 +10,8 @@ from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
 from fedweave.deployment.flower.secure import mask_upload
 from fedweave.deployment.node import Node, open_node
+from fedweave.deployment.spec import SHORTEST
 from fedweave.errors import BadInput
-
-SHORTEST = 16  # digits of a hash that name a specification
 
 
 def client_app(path: Path) -> ClientApp:

@@ -7,6 +7,7 @@ same names; with it at the head of PATH, Flower's own programs start them, and e
 import array
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -24,11 +25,10 @@ APPS = "fedweave.deployment.flower"
 PRELOADED = ("torch", "fedweave.methods", f"{APPS}.client_app", f"{APPS}.server_app")
 SOCKET = "socket"
 # Standard library only, so that it starts at once: it hands over its arguments, folder, environment and open files.
-COMMAND = """#!{python} -IS
-import array, json, os, socket, sys
+CODE = """import array, json, os, socket, sys
 place = socket.socket(socket.AF_UNIX)
 place.connect({socket!r})
-said = json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode()
+said = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 place.sendmsg([len(said).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
 place.sendall(said)
 pid = place.recv(8)
@@ -38,6 +38,10 @@ for number in (signal.SIGINT, signal.SIGTERM):
 code = place.recv(1)
 sys.exit(code[0] if code else 137)
 """
+# A line `#!PATH` cannot name a path with a space.
+COMMAND = """#!/bin/sh
+exec {python} -IS {code} "$0" "$@"
+"""
 
 
 def prepare(folder: Path) -> socket.socket:
@@ -45,9 +49,12 @@ def prepare(folder: Path) -> socket.socket:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     (folder / "bin").mkdir(exist_ok=True)
+    code = folder / "command.py"
+    code.write_text(CODE.format(socket=str(folder / SOCKET)), encoding="utf-8")
+    text = COMMAND.format(python=shlex.quote(sys.executable), code=shlex.quote(str(code)))
     for name in COMMANDS:
         path = folder / "bin" / name
-        path.write_text(COMMAND.format(python=sys.executable, socket=str(folder / SOCKET)), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         path.chmod(0o700)
     listener = socket.socket(socket.AF_UNIX)
     (folder / SOCKET).unlink(missing_ok=True)

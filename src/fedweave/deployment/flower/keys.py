@@ -2,21 +2,56 @@
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.errors import BadInput, shown
+from fedweave.files import check_regular, write_atomic
 
 YEARS = 2
 LOOPBACK = ("127.0.0.1", "localhost")  # by which the SuperLink's own programs reach it
 AUTHORITY, SERVER, SECRET = "ca.crt", "server.crt", "server.key"
+MODE = 0o600  # of secrets: their owner alone reads them
+HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+LONGEST = 253  # characters of a host's name
 PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Refuse what is neither a name nor an address of a host.
+
+    Raises:
+        BadInput: naming it.
+    """
+    for host in hosts:
+        named = HOST.fullmatch(host) and len(host) <= LONGEST and not host.rsplit(".", 1)[-1].isdigit()
+        if not named and not isinstance(_named(host), x509.IPAddress):
+            way = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
+            raise BadInput(f"--host: {shown(host)} is no name of a host; {way}")
+
+
+def check_names(folder: Path, names: Sequence[str]) -> None:
+    """Refuse names of nodes whose keys would lie outside of `folder` or in place of other files.
+
+    Raises:
+        BadInput: naming it, or a node that has its keys already.
+    """
+    for name in names:
+        if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SECRET):
+            way = "use letters, digits, - and _, and dots inside, such as hospital-1"
+            raise BadInput(f"--node: {shown(name)} is no name of a node's key; {way}")
+        if (folder / name).exists() and (folder / f"{name}.pub").exists():
+            raise BadInput(f"{folder / name}: is there already; a node keeps its key, so take another name")
+    if len({*names}) < len(names):
+        raise BadInput(f"--node: {', '.join(names)}: one name is there twice; name each node once")
 
 
 def make_server(folder: Path, hosts: Sequence[str]) -> None:
@@ -27,12 +62,21 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     The key of the authority is not kept: new certificates come from a new authority.
 
     Raises:
-        BadInput: there are keys already, or no host is named.
+        BadInput: there are keys already, no host is named, or one is no name.
     """
     if not hosts:
         raise BadInput("hosts: none; name those by which nodes reach the server, such as fl.example.org")
+    check_hosts(hosts)
     if (folder / SERVER).exists():
         raise BadInput(f"{folder / SERVER}: is there already; nodes know it, so take another folder for new keys")
+    root, leaf, key = _certificates(hosts)
+    write_atomic(folder / AUTHORITY, root.public_bytes(PEM))
+    write_atomic(folder / SECRET, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN), MODE)
+    write_atomic(folder / SERVER, leaf.public_bytes(PEM))
+
+
+def _certificates(hosts: Sequence[str]) -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """(of a new authority, of the server, key of the server)."""
     authority, key = _new(), _new()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedweave federation")])
     root = _builder(name, name, authority).add_extension(x509.BasicConstraints(True, 0), True)
@@ -40,37 +84,42 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     leaf = _builder(own, name, key).add_extension(x509.BasicConstraints(False, None), True)
     names = dict.fromkeys([*hosts, *LOOPBACK])
     leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_named, names)]), False)
-    signed = [builder.sign(authority, hashes.SHA384()) for builder in (root, leaf)]
-    write_atomic(folder / AUTHORITY, signed[0].public_bytes(PEM))
-    _secret(folder / SECRET, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN))
-    write_atomic(folder / SERVER, signed[1].public_bytes(PEM))
+    return root.sign(authority, hashes.SHA384()), leaf.sign(authority, hashes.SHA384()), key
 
 
 def make_node(folder: Path, name: str) -> Path:
     """Write NAME, the secret key of a node, and NAME.pub, which the server's owner registers; returns NAME.
 
+    Where only NAME is there, NAME.pub is made again from it.
+
     Raises:
-        BadInput: there is a key of this name already.
+        BadInput: a wrong name, or one whose key is there already.
     """
+    check_names(folder, [name])
     path = folder / name
     if path.exists():
-        raise BadInput(f"{path}: is there already; a node keeps its key, so take another name")
-    key = _new()
+        key = _held(path)
+    else:
+        key = _new()
+        write_atomic(path, key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN), MODE)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _secret(path, key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN))
     write_atomic(folder / f"{name}.pub", public + b"\n")
     return path
 
 
+def _held(path: Path) -> ec.EllipticCurvePrivateKey:
+    check_regular(path)
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{path}: no secret key of a node ({error}); move it away, or take another name") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadInput(f"{path}: no key of the kind that `keys` makes; move it away, or take another name")
+    return key
+
+
 def _new() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
-
-
-def _secret(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    write_atomic(path, content)
-    path.chmod(0o600)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -86,4 +135,4 @@ def _named(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        return x509.DNSName(host if host.isascii() else "")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fedweave.deployment import roster, status
+from fedweave.deployment import roster
 from fedweave.deployment.flower import keys
 from fedweave.deployment.flower.fork_server import SOCKET
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
+from fedweave.runs.parallel import die_with_parent
 
 CONNECTION = "federation"
 CONFIG = """[superlink]
@@ -68,7 +68,7 @@ class Host:
         return {"OMP_NUM_THREADS": "1"} | os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Start a program whose log is NAME.log."""
+        """Start a program whose log is NAME.log; it ends with this process, however that ends."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
@@ -78,6 +78,7 @@ class Host:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         return self.running[name]
 
@@ -239,38 +240,3 @@ def add_nodes(
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
         host.supernode(path.stem, key, {**config, "device": device})
-
-
-def launch(host: Host, app: Path, folder: Path, **config: Any) -> None:
-    """Start the run of an exported app; its server writes to `folder`, and knows the nodes of this federation."""
-    (folder / status.STATUS).unlink(missing_ok=True)
-    known = host.certificate.with_name(roster.FILE)
-    values = {"folder": str(folder.resolve()), "roster": str(known.resolve()), **config}
-    words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    host.flwr("run", str(app.resolve()), CONNECTION, "--run-config", words)
-
-
-def follow(folder: Path, host: Host, progress: bool = True) -> dict[str, Any]:
-    """Show a bar until the federation has finished.
-
-    Raises:
-        BadInput: it has failed, or the SuperLink has ended.
-    """
-    from tqdm import tqdm
-
-    bar = tqdm(total=status.read(folder).get("rounds"), unit=" rounds", disable=not progress, dynamic_ncols=True)
-    try:
-        while True:
-            now = status.read(folder)
-            if now:
-                bar.total = now["rounds"]
-                bar.update(now["round"] - bar.n)
-            if now.get("state") == "finished":
-                return now
-            if now.get("state") == "failed":
-                raise BadInput(f"{folder}: the federation has failed: {now['line']}")
-            if host.running["superlink"].poll() is not None:
-                raise BadInput(f"the SuperLink has ended; see {host.folder / 'superlink.log'}")
-            time.sleep(0.3)
-    finally:
-        bar.close()

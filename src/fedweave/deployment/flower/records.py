@@ -8,9 +8,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
+from fedweave.deployment.decoding import decode
 from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.tensors import Undeclared
+from fedweave.errors import shown
 
 CONFIG, UPLOAD = "config", "upload"
+LONGEST = 300  # characters of a reason that is noted
 Arrays = dict[int, tuple[Tensor, Array]]
 
 
@@ -26,6 +30,22 @@ def to_record(tensors: Mapping[str, Tensor], known: Arrays | None = None) -> Arr
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
     """The inverse of `to_record`, on the CPU."""
     return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
+
+
+def declared(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a record that a node has sent; each is compared with `form` before it is read.
+
+    Raises:
+        Undeclared: one that `form` does not have, or that has another shape or type there.
+    """
+    for name in record:
+        if name not in form:
+            raise Undeclared(f"upload: the tensor {shown(name)} is not declared in spec.json")
+    read: dict[str, Tensor] = {}
+    for name, array in record.items():
+        shape, kind = form[name]
+        read[name] = torch.from_numpy(np.array(decode(array.data, shape, kind, name)))
+    return read
 
 
 def to_content(request: Request, known: Arrays) -> RecordDict:
@@ -49,22 +69,27 @@ def message_type(request: Request) -> str:
     return MessageType.TRAIN if request.config["takes_part"] else MessageType.EVALUATE
 
 
-def to_reply(message: Message, sent: int, most: int) -> Reply:
-    """The reply that a message holds; `sent` bytes went to the node.
+def to_reply(message: Message, sent: int, request: Request) -> Reply:
+    """The reply to `request` that a message holds; `sent` bytes went to the node.
 
     Raises:
         KeyError: it holds records that no reply has.
-        ValueError: it has more than `most` bytes.
+        ValueError: it has more bytes than the request allows, or tensors that are not declared.
     """
     content = message.content
     unknown = {*content} - {CONFIG, UPLOAD}
     if unknown:
         raise KeyError(f"records {', '.join(sorted(unknown))[:80]}")
     size = nbytes(content)
-    if size > most:
-        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {most}")
-    upload = to_tensors(content.array_records[UPLOAD]) if UPLOAD in content else {}
+    if size > request.most_bytes:
+        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {request.most_bytes}")
+    upload = declared(content.array_records[UPLOAD], request.form) if UPLOAD in content else {}
     return Reply(dict(content.config_records[CONFIG]), upload, (sent, size))
+
+
+def unreadable(error: Exception) -> str:
+    """Why a reply whose reading raised `error` is refused."""
+    return f"a reply that cannot be read ({type(error).__name__}: {str(error)[:LONGEST]})"
 
 
 def from_reply(reply: Reply) -> RecordDict:

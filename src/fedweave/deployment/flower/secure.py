@@ -12,16 +12,7 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Parameters,
-    Status,
-    bytes_to_ndarray,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
+from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server.compat.legacy_context import LegacyContext
@@ -31,6 +22,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
+from fedweave.deployment.decoding import decode
 from fedweave.deployment.flower import records
 from fedweave.deployment.inspection import reply_form
 from fedweave.deployment.messages import Reply, Request
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
 RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
 THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed
 SHARES = 2048  # bytes of keys and shares of one other node
+MASKED = "int64"  # type of masked numbers
 HALTED = "secure aggregation: too few nodes stayed to remove the masks"
 
 
@@ -81,6 +74,7 @@ class _Exchange:
         bytes: node -> (sent, received) so far.
         numbers: node -> the numbers of its reply.
         reasons: node -> why it is left out.
+        lost: why the SuperLink could not be reached.
     """
 
     channel: "FlowerChannel"
@@ -89,25 +83,39 @@ class _Exchange:
     bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
     numbers: dict[int, dict[str, Any]] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    lost: Exception | None = None
 
     def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
         """The answers that fit."""
         del timeout
         good = []
         sizes = {message.metadata.dst_node_id: records.nbytes(message.content) for message in messages}
-        for node, answer in self.channel.deliver(messages).items():
+        for node, answer in self._delivered(messages).items():
             down, up = self.bytes.get(node, (0, 0))
-            size = 0 if isinstance(answer, str) else records.nbytes(answer.content)
-            self.bytes[node] = down + sizes[node], up + size
-            reason = answer if isinstance(answer, str) else self._wrong(node, answer.content, size)
-            if reason:
+            self.bytes[node] = down + sizes[node], up
+            if reason := answer if isinstance(answer, str) else self._refusal(node, answer):
                 self.reasons.setdefault(node, reason)
             elif not isinstance(answer, str):
                 good.append(answer)
         return good
 
+    def _delivered(self, messages: Sequence[Message]) -> dict[int, Message | str]:
+        try:
+            return self.channel.deliver(messages)
+        except Exception as error:
+            self.lost = error
+            raise
+
+    def _refusal(self, node: int, answer: Message) -> str:
+        """Why the answer of a node is left out; empty if it fits. Its bytes are counted."""
+        try:
+            size = records.nbytes(answer.content)
+            self.bytes[node] = self.bytes[node][0], self.bytes[node][1] + size
+            return self._wrong(node, answer.content, size)
+        except Exception as error:  # what another host sends can raise nearly anything
+            return records.unreadable(error)
+
     def _wrong(self, node: int, content: RecordDict, size: int) -> str:
-        """Why the answer of a node is left out; empty if it fits."""
         # A masked number has eight bytes, a tensor of the smallest declared type one.
         most = 8 * self.requests[node].most_bytes + SHARES * len(self.requests)
         if size > most:
@@ -116,11 +124,8 @@ class _Exchange:
             return "a reply with tensors that are not masked"
         keys = content.config_records.get(RECORD_KEY_CONFIGS, ConfigRecord({}))
         if Key.MASKED_PARAMETERS in keys:
-            arrays = [bytes_to_ndarray(part) for part in keys[Key.MASKED_PARAMETERS]]
-            if [array.shape for array in arrays] != [(1,), *self.shapes]:
-                return "a masked upload of other shapes than are declared"
-            if any(array.dtype.kind not in "iu" for array in arrays):
-                return "a masked upload that holds no whole numbers"
+            for part, shape in zip(keys[Key.MASKED_PARAMETERS], [(1,), *self.shapes], strict=True):
+                decode(part, shape, MASKED, "masked")
             self.numbers[node] = dict(content.config_records.get(records.CONFIG, {}))
         return ""
 
@@ -135,7 +140,9 @@ def mean(
     strategy = _Means([*requests])
     try:
         complete = _run(grid, strategy, channel.context, {node: contents[node] for node in requests})
-    except (KeyError, ValueError, TypeError, IndexError) as error:  # what a node may send to a stage of the workflow
+    except Exception as error:  # what a node sends to a stage of the workflow can raise nearly anything
+        if error is grid.lost:
+            raise
         complete, grid.reasons = False, {**dict.fromkeys(requests, f"secure aggregation: {error}"), **grid.reasons}
     average: dict[str, torch.Tensor] = {}
     if complete and strategy.results:

@@ -9,10 +9,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedweave.deployment import roster as rosters
 from fedweave.deployment import spec as specification
+from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.flower.channel import FlowerChannel
+from fedweave.deployment.folders import alone
 from fedweave.deployment.roll import Roll
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
+from fedweave.errors import BadInput, shown
 
 HOME = Path("~/.fedweave/federations")
 
@@ -25,22 +28,32 @@ def server_app(path: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         spec, config = specification.read(path), context.run_config
         folder = Path(str(config["folder"])) if config["folder"] else HOME.expanduser() / spec.hash[:16]
-        folder.mkdir(parents=True, exist_ok=True)
-        status = Status(folder, spec.timeline.rounds)
-        path_of = Path(str(config["roster"])) if config["roster"] else rosters.HOME
-        roster = rosters.Roster(path_of.expanduser())
-        channel = FlowerChannel(grid, context, _number(config, "timeout"))
-        wait, least = _number(config, "wait"), int(_number(config, "least"))
-        roll = Roll(spec, channel, roster.clients, wait, least, say=status.say)
-        try:
-            session = Coordinator(spec, roll, folder, status.round).run()
-        except BaseException as error:
-            status.write("failed", f"{type(error).__name__}: {error}")
-            raise
-        status.write("finished", f"{session.round} rounds")
+        with alone(folder, "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"):
+            status = Status(folder)
+            status.write("starting", "waiting for clients")
+            try:
+                session = _run(spec, grid, context, status)
+            except BaseException as error:
+                status.write("failed", f"{type(error).__name__}: {error}")
+                raise
+            status.write("finished", f"{session.round} rounds")
 
     return app
 
 
+def _run(spec: specification.AppSpec, grid: Grid, context: Context, status: Status) -> Session:
+    """All rounds, as the configuration of the app says."""
+    config = context.run_config
+    status.rounds = spec.timeline.rounds
+    roster = rosters.Roster((Path(str(config["roster"])) if config["roster"] else rosters.HOME).expanduser())
+    channel = FlowerChannel(grid, context, _number(config, "timeout"))
+    wait, least = _number(config, "wait"), int(_number(config, "least"))
+    roll = Roll(spec, channel, roster.clients, wait, least, say=status.say)
+    return Coordinator(spec, roll, status.folder, status.round).run()
+
+
 def _number(config: Mapping[str, Any], key: str) -> float:
-    return float(config[key])
+    try:
+        return float(config[key])
+    except ValueError as error:
+        raise BadInput(f"run-config: {key}: {shown(config[key])} is no number; give such as {key}=600.0") from error

@@ -8,14 +8,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
+from fedweave.runs.parallel import die_with_parent
+
 DELAY = 5.0  # seconds before the next start
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Leave this block by SystemExit on SIGTERM, SIGHUP or Ctrl-C, so that it ends what it started.
+
+    A second signal does not interrupt that. What ignored a signal before, as `nohup` does, goes on ignoring it.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del frame
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number in _heard():
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _heard() -> list[signal.Signals]:
+    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def supervised(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run `command` until it ends without an error or this process gets SIGTERM or SIGINT; returns the exit code."""
+    """Run `command` until it ends without an error or this process gets a signal of `ENDING`; returns the exit code."""
     stopped: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
 
@@ -25,17 +56,18 @@ def supervised(command: Sequence[str], environment: Mapping[str, str] | None = N
         if children:
             children[0].send_signal(signal.SIGTERM)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _heard():
         signal.signal(number, stop)
-    while True:
-        children[:] = [subprocess.Popen([*command], env=environment)]
+    while not stopped:
+        children[:] = [subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)]
+        if stopped:  # before the child was noted
+            children[0].send_signal(signal.SIGTERM)
         code = children[0].wait()
         if stopped or not code:
             return 0 if stopped else code
         print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
         time.sleep(DELAY)
-        if stopped:
-            return 0
+    return 0
 
 
 if __name__ == "__main__":

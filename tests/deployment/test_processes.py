@@ -1,0 +1,206 @@
+"""Programs that a command of a federation starts end with it; the fork server's commands; folders of one process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedweave.deployment import status
+from fedweave.deployment.__main__ import main
+from fedweave.deployment.folders import alone
+from fedweave.errors import BadInput
+
+pytest.importorskip("cryptography")
+
+# As `simulate` and `node` do: a folder in /tmp, and a program in a session of its own.
+STARTS = """
+import sys, tempfile, time
+from pathlib import Path
+from fedweave.deployment.flower.processes import Host
+from fedweave.deployment.flower.supervise import ended_by_signals
+
+host = Host(Path(sys.argv[1]), "127.0.0.1:1", Path("ca.crt"))
+with ended_by_signals(), tempfile.TemporaryDirectory(dir=sys.argv[1], prefix="short-") as short:
+    try:
+        child = host.start("sleep", ["sleep", "300"])
+        print(child.pid, flush=True)
+        time.sleep(300)
+    finally:
+        host.close()
+"""
+
+
+def until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_programs_end_with_the_command_that_started_them(number, tmp_path):
+    """Only a kill leaves the folder in /tmp, and no program in any case."""
+    with subprocess.Popen([sys.executable, "-c", STARTS, tmp_path], stdout=subprocess.PIPE, text=True) as command:
+        child = int(command.stdout.readline())
+        command.send_signal(number)
+        code = command.wait(60)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    until(lambda: gone(child))
+    assert bool([*tmp_path.glob("short-*")]) == (number == signal.SIGKILL)
+
+
+def test_nohup_goes_on(tmp_path):
+    ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    with subprocess.Popen([sys.executable, "-c", STARTS, tmp_path], stdout=subprocess.PIPE, preexec_fn=ignoring) as one:
+        one.stdout.readline()
+        one.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.wait(1)
+        one.terminate()
+    assert one.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_supervised_program_ends_with_its_supervisor(number):
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
+    words = [sys.executable, "-m", "fedweave.deployment.flower.supervise", sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
+        child = int(supervisor.stdout.readline())
+        supervisor.send_signal(number)
+        assert supervisor.wait(60) == 0
+    until(lambda: gone(child))
+
+
+def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatch):
+    """A first line `#!PATH` cannot name such a path."""
+    from fedweave.deployment.flower import fork_server
+
+    python = tmp_path / "a folder" / "it's python"
+    python.parent.mkdir()
+    python.symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setattr(sys, "executable", str(python))
+    listener = fork_server.prepare(tmp_path / "short name")
+    received = []
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        words, place, variables, files = fork_server._received(connection)
+        received.extend([words, place, variables["MINE"]])
+        os.write(files[1], b"said")
+        [os.close(file) for file in files]
+        connection.sendall(os.getpid().to_bytes(8, "big") + bytes([7]))
+        connection.close()
+
+    server = threading.Thread(target=answer, daemon=True)
+    server.start()
+    command = tmp_path / "short name" / "bin" / "flwr-clientapp"
+    done = subprocess.run([command, "--a", "b c"], cwd=tmp_path, env={"MINE": "x", "PATH": os.environ["PATH"]},
+                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    server.join(60)
+    listener.close()
+    assert (done.returncode, done.stdout, done.stderr) == (7, "said", "")
+    assert received == [[str(command), "--a", "b c"], str(tmp_path), "x"]
+
+
+def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
+    """Another process is refused while the first one is in it, and let in after that one was killed."""
+    code = (
+        "import sys, time; from pathlib import Path; from fedweave.deployment.folders import alone\n"
+        "with alone(Path(sys.argv[1]), 'w'): print('in', flush=True); time.sleep(300)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / "server"], stdout=subprocess.PIPE) as first:
+        first.stdout.readline()
+        refused = pytest.raises(BadInput, match=r"server: another federation is running in it; wait for its end")
+        with refused, alone(tmp_path / "server", "wait for its end"):
+            pass
+        first.kill()
+    with alone(tmp_path / "server", "wait for its end"):
+        pass
+
+
+class Runs:
+    """A host whose SuperLink says that its run has failed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.running = folder, {"superlink": self}
+
+    def poll(self) -> None:
+        return None
+
+    def flwr(self, *words: str) -> str:
+        assert words[0] == "list"
+        return 'Listing\n{"runs": [{"run-id": "5", "status": "finished:failed", "status-details": "no app"}]}'
+
+
+def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path, monkeypatch):
+    """It never wrote a status; it was killed after it did; it said that it has failed."""
+    from fedweave.deployment.flower import following
+
+    monkeypatch.setattr(following, "LOOK", 0.1)
+    with pytest.raises(BadInput, match=r"the run has ended \(finished:failed: no app\); see .*superlink.log"):
+        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+    written = status.Status(tmp_path, 3)
+    monkeypatch.setattr(status.os, "getpid", lambda: 2**22 + 1)
+    written.write("running", "round 1")
+    with pytest.raises(BadInput, match=r"the server of the federation was killed; see .*superlink.log"):
+        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+    written.write("failed", "BadInput: no client")
+    with pytest.raises(BadInput, match="the federation has failed: BadInput: no client"):
+        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+    written.write("finished", "3 rounds")
+    assert following.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
+
+
+def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
+    from fedweave.deployment.flower.following import run_state
+
+    host = Runs(tmp_path)
+    assert run_state(host, "5") == ("finished:failed", "no app")
+    assert run_state(host, "6") == ("", "")
+
+    def busy(*words: str) -> str:
+        raise BadInput("flwr list: no answer")
+
+    monkeypatch.setattr(host, "flwr", busy)
+    assert run_state(host, "5") == ("", "")
+
+
+HASH = "3f2a9c41d07be865"
+NODES = {
+    "data": (["--data", "absent.pt"], "--data: absent.pt: not found; write it with"),
+    "folder": (["--data", "."], f"--data: {HASH}.pt: not found, or no file"),
+    "damaged": (["--data", "key"], "key: no data of a client"),
+    "short": (["--spec", "3f2a"], "--spec: '3f2a' is no hash of 16 to 64"),
+    "word": (["--spec", "readme-of-the-app-"], "--spec: 'readme-of-the-app-' is no hash"),
+    "second": (["--spec", f"{HASH},zz"], "--spec: 'zz' is no hash"),
+    "empty": (["--spec", ""], "--spec: '' is no hash"),
+    "address": (["--superlink", "fl.example.org"], "--superlink: 'fl.example.org' is no HOST:PORT"),
+    "url": (["--superlink", "http://fl.example.org:8000"], "is no HOST:PORT; give such as fl.example.org:8000"),
+    "port": (["--port", "0"], "--port: 0 is no port"),
+    "key": (["--key", "nosuch"], "nosuch: not found; the keys are made by"),
+}
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_a_node_with_wrong_options_starts_nothing(case, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca.crt", "key"):
+        (tmp_path / name).write_text("x")
+    words, line = NODES[case]
+    good = ["--superlink", "fl.example.org:8000", "--certificate", "ca.crt", "--key", "key", "--data", "key",
+            "--state", "state", "--spec", HASH]  # fmt: skip
+    assert main(["node", *good, *words]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
