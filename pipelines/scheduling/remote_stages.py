@@ -79,11 +79,8 @@ class WorkOrder:
         if not isinstance(params, dict):
             raise BadInput("work order: params: is not a mapping; let the flow issue it")
         check_names(params, "work order: params")  # they become words of commands and parts of paths
-        if (params.get("uses") or {}) != _uses():
-            raise BadInput(
-                f"work order: params: uses: {shown(params.get('uses') or {})} is not what "
-                f"{PARAMS} has here: {shown(_uses())}; use the same study there and here"
-            )
+        if (uses := params.get("uses") or {}) != _uses():
+            raise BadInput(f"work order: params: uses: {shown(uses)} is not what {PARAMS} has here; use the same study")
 
 
 @contextmanager

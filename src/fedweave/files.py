@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,7 +38,7 @@ def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
         BadInput: the disk is full, or the folder cannot be written.
     """
     path = Path(path)
-    with _one_line_errors(path, also=errno.ENOENT):
+    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(handle)
@@ -71,15 +71,15 @@ def user_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line_errors(path: Path, also: int | None = None) -> Iterator[None]:
-    """Turn errors that the user can fix into one line; `also` is the number of one more.
+def _one_line_errors(path: Path, errors: Collection[int] = USER_ERRORS) -> Iterator[None]:
+    """Turn errors that the user can fix into one line; `errors` has their numbers.
 
     A folder such as /proc says that a new name in it "does not exist". Elsewhere that error is a defect of the program.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in {*USER_ERRORS, also}:
+        if error.errno not in errors:
             raise
         way = f"free space, or make {path.parent} a folder that can be written, and run this again"
         raise BadInput(f"{path}: cannot be written ({error.strerror}); {way}") from error
@@ -184,7 +184,7 @@ def check_writable(folder: Path | str) -> None:
     Raises:
         BadInput: naming the folder, the reason and the way out.
     """
-    with _one_line_errors(Path(folder) / ".writable", also=errno.ENOENT):
+    with _one_line_errors(Path(folder) / ".writable", errors={*USER_ERRORS, errno.ENOENT}):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(
             dir=folder, buffering=0

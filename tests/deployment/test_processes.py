@@ -43,6 +43,11 @@ def until(condition, seconds=60.0):
         time.sleep(0.05)
 
 
+def hearing() -> None:
+    """SIGHUP ends a program, also if the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -50,7 +55,8 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_programs_end_with_the_command_that_started_them(number, tmp_path):
     """Only a kill leaves the folder in /tmp, and no program in any case."""
-    with subprocess.Popen([sys.executable, "-c", STARTS, tmp_path], stdout=subprocess.PIPE, text=True) as command:
+    words = [sys.executable, "-c", STARTS, tmp_path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=hearing) as command:
         child = int(command.stdout.readline())
         command.send_signal(number)
         code = command.wait(60)
@@ -74,7 +80,7 @@ def test_nohup_goes_on(tmp_path):
 def test_a_supervised_program_ends_with_its_supervisor(number):
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
     words = [sys.executable, "-m", "fedweave.deployment.flower.supervise", sys.executable, "-c", script]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=hearing) as supervisor:
         child = int(supervisor.stdout.readline())
         supervisor.send_signal(number)
         assert supervisor.wait(60) == 0

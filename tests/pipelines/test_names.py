@@ -1,10 +1,13 @@
 """Names in a params.yaml edited by hand: `dvc repro` gives none of them to a shell and removes nothing."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fedweave.errors import BadInput
+from fedweave.pipelines.stages import names
 from tests.servers import Project
 from tests.small_project import params
 
@@ -25,24 +28,38 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
+CHANGES = [
+    {"uses": {SHELL: "src/fedweave/errors.py"}},
+    {"datasets": [ABOVE, "digits-graph"]},
+    {"tasks": {ABOVE: DIGITS}, "runs": {}},
+    {"uses": {"../../../mine": "src/fedweave/errors.py"}},
+    {"uses": {f"{SHELL}/../../../../mine": "src/fedweave/errors.py"}},
+    {"datasets": ["digits", "digits-graph", SHELL]},
+    {"datasets": ["digits\n touch pwn\n", "digits-graph"]},
+    {"tasks": {SHELL: DIGITS}, "runs": {}},
+    {"runs": {SHELL: {"task": "digits", "method": "fedavg"}}},
+    {"runs": {"a": {"task": ABOVE, "method": "fedavg"}}},
+    {"ablate": {SHELL: {"run": "digits-fedavg", "variants": {}}}},
+    {"ablate": {ABOVE: {"run": "digits-fedavg", "variants": {}}}},
+    {"study": SHELL},
+    {"study": "../../x"},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: str(changes)[:60])
+def test_the_first_stage_refuses_names(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(yaml.safe_dump(yaml.safe_load(params()) | changes))
+    with pytest.raises(BadInput, match=r"^params\.yaml: "):
+        names.main()
+    assert not Path("data").exists()
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"uses": {SHELL: "src/fedweave/errors.py"}},
-        {"uses": {"../../../mine": "src/fedweave/errors.py"}},
-        {"uses": {f"{SHELL}/../../../../mine": "src/fedweave/errors.py"}},
-        {"datasets": ["digits", "digits-graph", SHELL]},
-        {"datasets": [ABOVE, "digits-graph"]},
-        {"datasets": ["digits\n touch pwn\n", "digits-graph"]},
-        {"tasks": {SHELL: DIGITS}, "runs": {}},
-        {"tasks": {ABOVE: DIGITS}, "runs": {}},
-        {"runs": {SHELL: {"task": "digits", "method": "fedavg"}}},
-        {"runs": {"a": {"task": ABOVE, "method": "fedavg"}}},
-        {"ablate": {SHELL: {"run": "digits-fedavg", "variants": {}}}},
-        {"ablate": {ABOVE: {"run": "digits-fedavg", "variants": {}}}},
-        {"study": SHELL},
-        {"study": "../../x"},
-    ],
+    [change if i < 3 else pytest.param(change, marks=pytest.mark.acceptance) for i, change in enumerate(CHANGES)],
     ids=lambda changes: str(changes)[:60],
 )
 def test_dvc_runs_no_text_of_a_name(changes: dict[str, Any], project: Project) -> None:

@@ -111,7 +111,7 @@ ATTACKS = [
         {"params": "study: toy\nuses: {evil: /tmp/x.py}\n"},
         "uses: {'evil': '/tmp/x.py'} is not what params.yaml has here",
     ),
-    ({"params": "study: toy\nuses: [/tmp/x.py]\n"}, "uses: ['/tmp/x.py'] is not what params.yaml has here: {}"),
+    ({"params": "study: toy\nuses: [/tmp/x.py]\n"}, "uses: ['/tmp/x.py'] is not what params.yaml has here"),
     ({"params": "study: toy\nuses: {\"x' $(id) '\": step.py}\n"}, "uses: \"x' $(id) '\" is not a name of a plug-in"),
     ({"params": "- 1\n"}, "params: is not a mapping"),
     ({"params": "["}, "not YAML"),

@@ -112,11 +112,7 @@ def plan(
         "study": name,
         "seeds": as_seeds(seeds),
         "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": named_metric(metric)}},
-        "runs": {
-            _key(federation, n): {"task": federation.name, "method": m, "set": options}
-            for n, (m, options) in named.items()
-        },
-        "methods": {method: {} for method, _ in named.values()},
+        **_runs(federation, named),
         "tune": _tune(tune, seeds, {method for method, _ in named.values()}),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
@@ -129,6 +125,14 @@ def plan(
         # Nothing stands in a file here: what is wrong was an argument.
         raise BadInput(_of_argument(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
+
+
+def _runs(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """The blocks `runs` and `methods` of a study."""
+    runs = {
+        _key(federation, n): {"task": federation.name, "method": m, "set": options} for n, (m, options) in named.items()
+    }
+    return {"runs": runs, "methods": {method: {} for method, _ in named.values()}}
 
 
 def _with_control(

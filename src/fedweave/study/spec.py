@@ -165,16 +165,7 @@ def load(path: Path | str = PARAMS) -> Study:
 
 def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     """A study from plain data, its form checked."""
-    for key in raw:
-        choose(key, WORDS, where)
-    for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
-        if not isinstance(raw.get(key), kind) or not raw[key]:
-            raise BadInput(
-                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; "
-                "see: fedweave study show quick"
-            )
-    if not isinstance(raw.get("about", ""), str):
-        raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
+    _check_words(raw, where)
     check_names(raw, where)
     _check_seeds(raw["seeds"], f"{where}: seeds")
     tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
@@ -210,6 +201,20 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         uses,
         where if where.endswith((".yaml", ".yml")) else "",
     )
+
+
+def _check_words(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse unknown words, and blocks that are empty or of another kind."""
+    for key in raw:
+        choose(key, WORDS, where)
+    for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
+        if not isinstance(raw.get(key), kind) or not raw[key]:
+            raise BadInput(
+                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; "
+                "see: fedweave study show quick"
+            )
+    if not isinstance(raw.get("about", ""), str):
+        raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
