@@ -20,7 +20,8 @@ pytest.importorskip("cryptography")
 
 # As `simulate` and `node` do: a folder in /tmp, and a program in a session of its own.
 STARTS = """
-import sys, tempfile, time
+import signal, sys, tempfile, time
+signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[2])))  # the tests themselves may run under nohup
 from pathlib import Path
 from fedweave.deployment.flower.processes import Host
 from fedweave.deployment.flower.supervise import ended_by_signals
@@ -35,17 +36,18 @@ with ended_by_signals(), tempfile.TemporaryDirectory(dir=sys.argv[1], prefix="sh
         host.close()
 """
 
+SUPERVISES = """
+import runpy, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+runpy.run_module("fedweave.deployment.flower.supervise", run_name="__main__")
+"""
+
 
 def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def hearing() -> None:
-    """SIGHUP ends a program, also if the tests run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def gone(pid: int) -> bool:
@@ -55,8 +57,8 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_programs_end_with_the_command_that_started_them(number, tmp_path):
     """Only a kill leaves the folder in /tmp, and no program in any case."""
-    words = [sys.executable, "-c", STARTS, tmp_path]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=hearing) as command:
+    words = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_DFL))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command:
         child = int(command.stdout.readline())
         command.send_signal(number)
         code = command.wait(60)
@@ -66,8 +68,8 @@ def test_programs_end_with_the_command_that_started_them(number, tmp_path):
 
 
 def test_nohup_goes_on(tmp_path):
-    ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    with subprocess.Popen([sys.executable, "-c", STARTS, tmp_path], stdout=subprocess.PIPE, preexec_fn=ignoring) as one:
+    words = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_IGN))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as one:
         one.stdout.readline()
         one.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -79,8 +81,8 @@ def test_nohup_goes_on(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_supervised_program_ends_with_its_supervisor(number):
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
-    words = [sys.executable, "-m", "fedweave.deployment.flower.supervise", sys.executable, "-c", script]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=hearing) as supervisor:
+    words = [sys.executable, "-c", SUPERVISES, sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
         child = int(supervisor.stdout.readline())
         supervisor.send_signal(number)
         assert supervisor.wait(60) == 0
