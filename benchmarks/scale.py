@@ -152,7 +152,10 @@ def full_state(method: Method, federation: Federation, executor: Executor, files
 
 
 def lines(*methods: str) -> Iterator[Line]:
-    """All lines, or those of `methods`."""
+    """All lines, or those of `methods`; after "full", of a server whose tables are written."""
+    if methods[:1] == ("full",):
+        yield from (Line("cnn", name, CLIENTS[-1], True) for name in methods[1:] or ("fedamp",))
+        return
     for model in ("cnn", "mlp"):
         for method in methods or METHODS:
             yield from (Line(model, method, clients) for clients in CLIENTS)
@@ -160,8 +163,7 @@ def lines(*methods: str) -> Iterator[Line]:
 
 def main(*methods: str) -> None:
     """Measure every line in a process of its own."""
-    some = [Line("cnn", name, CLIENTS[-1], True) for name in methods[1:] or ("fedamp",)]
-    for line in some if methods[:1] == ("full",) else lines(*methods):
+    for line in lines(*methods):
         child = multiprocessing.get_context("spawn").Process(target=measure, args=(line,))
         child.start()
         child.join()

@@ -95,9 +95,9 @@ def load(file: Path = FILE) -> Cluster:
     Raises:
         BadInput: an unknown key, stage or method, or a value that is none.
     """
-    if not file.is_file() or not any(_content(line) for line in file.read_text(encoding="utf-8").splitlines()):
+    if not file.is_file():
         return Cluster()
-    cluster = construct(Cluster, read_yaml(file), str(file))
+    cluster = construct(Cluster, read_yaml(file, empty={}), str(file))
     for name in cluster.stages:
         choose(name, STAGES, f"{file}: stages")
     for name in cluster.methods:
@@ -108,11 +108,6 @@ def load(file: Path = FILE) -> Cluster:
     for key, block in blocks.items():
         _check(construct(Resources, block, f"{file}: {key}"), f"{file}: {key}")
     return cluster
-
-
-def _content(line: str) -> str:
-    """What a line says besides comments."""
-    return line.partition("#")[0].strip()
 
 
 def minutes(text: str | int) -> int | None:

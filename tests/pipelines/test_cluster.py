@@ -206,6 +206,13 @@ def test_an_empty_cluster_file_has_the_defaults(text: str, tmp_path: Path) -> No
     assert resources.load(file) == resources.Cluster()
 
 
+def test_a_cluster_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match=r"cluster.yaml: not YAML: .*; correct that file"):
+        resources.load(file)
+
+
 def test_a_damaged_record_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = submissions.place("fedaghn/table1") / "submission.json"

@@ -23,7 +23,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import State
 from fedweave.federation.schedule import cohort, viewers
 from fedweave.federation.start import admission, initial_model
-from fedweave.federation.uploads import finite_rows, reference
+from fedweave.federation.uploads import finite_rows, reference, released
 from fedweave.files import save_tensors
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -114,11 +114,10 @@ class Node:
             initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
             return to_device(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
 
-        sent, private = updates.upload, updates.client
-        if self.spec.settings.upload_path.privacy:
-            hidden = self._noised(trees.without(sent, method.public), base())
-            sent = {name: hidden.get(name, part) for name, part in sent.items()}
-            private = method.acknowledge(private, updates.upload, sent)
+        # The noise is new every time: what the server could predict, or see twice, would hide nothing.
+        privacy = self.spec.settings.upload_path.privacy
+        sent = released(updates.upload, base, who, secrets.randbits(62), privacy, method.public)
+        private = method.acknowledge(updates.client, updates.upload, sent) if privacy else updates.client
         sound = finite_rows((sent, updates.loss, private)) is None
         loss = float(updates.loss[0])
         if not sound:

@@ -165,8 +165,8 @@ def _coerced(value: object, hint: Any) -> object:
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping.
+def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A YAML mapping; `empty`, if given, is what a file without content means.
 
     Raises:
         BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
@@ -184,6 +184,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: {error}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: not YAML: {error}; correct that file") from error
+    if loaded is None and empty is not None:
+        return empty
     if not isinstance(loaded, dict):
         raise BadInput(
             f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick"
