@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from fedweave import report, results
+from fedweave import plots, report, results
 from fedweave.errors import BadInput
 from fedweave.pipelines.stages import leaderboard
+from fedweave.report import page as page_data
 from fedweave.report.summary import summary
 from fedweave.results import marks
 from tests.fake_results import ARMS, write_run, write_study
@@ -238,19 +239,15 @@ def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:
     assert results.load_run(plain).group_names(np.array([0, 2])) == ["group 0", "group 1", "group 2"]
 
 
-def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "drawn"), [(2, False), (5, True)])
+def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path, count: int, drawn: bool) -> None:
     names = {"Local": -9.0, "FedAvg": -3.0, "FedAGHN": 0.0}
-    for count, drawn in ((2, False), (5, True)):
-        base = tmp_path / "results" / f"s{count}"
-        study = results.load_study(
-            write_study(base, {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False)
-        )
-        from fedweave.report import page as data
-
-        context = data.context(study, results.tables(study), tmp_path)
-        assert bool(context["rank_figure"]) == drawn
-        ranks = [float(row.rank) for row in context["glance"]]
-        assert ranks == sorted(ranks)
+    base = write_study(tmp_path / "results" / "s", {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False)
+    made = results.tables(results.load_study(base))
+    assert bool(page_data.over_tasks(made.ranks)) == drawn
+    marking = {task: marks.marked(part, made.significance) for task, part in made.board.groupby("task")}
+    ranks = [float(row.rank) for row in page_data.glance(made.board, marking, plots.looks([*names]))]
+    assert ranks == sorted(ranks)
 
 
 def test_tables_of_an_older_version_are_made_again(folder: Path, made: results.Tables, tmp_path: Path) -> None:

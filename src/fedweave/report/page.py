@@ -14,7 +14,7 @@ from fedweave.report import ablations, extras, task_view
 from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
-from fedweave.results import EMPTY, Run, Study, Tables, format_score
+from fedweave.results import EMPTY, Run, Study, Tables, format_score, statistics
 from fedweave.results.marks import REFERENCES
 
 RANKED = 5  # fewest tasks for a diagram of ranks over tasks
@@ -52,14 +52,13 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         task_view.view(task, runs, tables, looks, partitions, f"task-{i}")
         for i, (task, runs) in enumerate(grouped.items())
     ]
-    ranked = task_view.ranking(tables.ranks)
-    ranked = ranked if ranked and ranked.tasks >= RANKED else None
+    ranked = over_tasks(tables.ranks)
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
         "summary": summary(study, tables),
         "views": views,
-        "glance": glance(tables.board, views, looks),
+        "glance": glance(tables.board, {task: view.marks for task, view in zip(grouped, views, strict=True)}, looks),
         "ranking": ranked,
         "rank_figure": plots.critical_difference(ranked) if ranked else "",
         "sweeps": sweeps(tables.board, tables.cohorts, looks),
@@ -77,6 +76,12 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "looks": looks,
         "unit": unit,
     }
+
+
+def over_tasks(ranks: pd.DataFrame) -> statistics.Ranking | None:
+    """The ranks of methods over tasks, if there are enough tasks for a diagram."""
+    ranking = task_view.ranking(ranks)
+    return ranking if ranking and ranking.tasks >= RANKED else None
 
 
 def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
@@ -110,9 +115,11 @@ def _mean_ranks(board: pd.DataFrame) -> pd.Series:
     return place.where(board["mean"].notna()).groupby(board["method"]).mean()
 
 
-def glance(board: pd.DataFrame, views: list[TaskView], looks: Mapping[str, Look]) -> list[Glance]:
-    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method ran on."""
-    marks = dict(zip(dict.fromkeys(board["task"]), (view.marks for view in views), strict=True))
+def glance(board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: Mapping[str, Look]) -> list[Glance]:
+    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method ran on.
+
+    marks: task -> method -> its mark.
+    """
     texts: dict[str, dict[str, tuple[str, str]]] = {}
     for row in board.to_dict("records"):
         text = format_score(row["mean"], np.nan, row["metric"])
