@@ -1,6 +1,6 @@
 """Controls of the collaboration graph: the same words for every method with a graph, and what they reduce to."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from fedweave.federation.executors import Loop
 from fedweave.federation.graph_controls import GraphControl, Recorded
 from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
 from fedweave.federation.graph_words import parse
+from fedweave.federation.protocol import Server
 from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import viewers
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
 
 SETTINGS = Settings(rounds=3, seed=2)
 WEAVING = [name for name, cls in METHODS.items() if issubclass(cls, Weaving)]
@@ -86,14 +88,33 @@ def test_uniform_weights_are_fedavg_with_fine_tuning(name: str) -> None:
     torch.testing.assert_close(final(name, GraphControl("uniform"), **overrides), average, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl"])
+@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl", "shn", "ghn", "panacea"])
 def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
     """The graphs that a run recorded give the same models in a run that learns none."""
     first = reports(name, None)
-    graphs = [report.method.collaboration(report.state.server).double() for report in first]
-    control = GraphControl("stored", {SETTINGS.seed: Recorded((1, 2, 3), torch.stack(graphs))})
+    seen = {report.round: report.method.collaboration(report.state.server) for report in first}
+    graphs = {round: graph.double() for round, graph in seen.items() if graph is not None}  # a warm-up has none
+    control = GraphControl("stored", {SETTINGS.seed: Recorded(tuple(graphs), torch.stack([*graphs.values()]))})
     replayed = final(name, control)
     torch.testing.assert_close(replayed, trees.flat(first[-1].models["post"]), rtol=1e-6, atol=1e-8)
+
+
+def test_a_controlled_download_is_made_once() -> None:
+    """What an evaluation has sent is what the next round sends, with a control as without."""
+    made = []
+
+    class Counting(METHODS["heurfedamp"]):
+        def download(self, server: Server, ids: torch.Tensor) -> tuple[Tree, Tree]:
+            made.append(int(server["round"]))
+            return super().download(server, ids)
+
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    plain = tiny.method("heurfedamp", task, "rows")
+    for control in (None, GraphControl("uniform")):
+        made.clear()
+        method = Counting(**{f.name: getattr(plain, f.name) for f in fields(plain)} | {"control": control})
+        assert len([*run(method, federation, SETTINGS, Loop())]) == 3
+        assert made == [0, 1, 2, 3]
 
 
 def test_shuffled_rows_keep_their_weights() -> None:
