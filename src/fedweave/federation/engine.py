@@ -85,7 +85,7 @@ def one_round(
     path, ids = settings.upload_path, positions.to(federation.ids.device)
     sent = released(updates.upload, base, who, settings.seed, path.privacy, method.public)
     trained = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
-    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust)
+    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust, method.robust_part)
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):

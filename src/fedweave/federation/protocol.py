@@ -122,6 +122,8 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # The entry of an upload that holds what the client made of the model, which a robust rule acts on; "" if none does.
+    robust_part: ClassVar[str] = "model"
     # Whether this server can take a step of an optimiser in place of the mean, as a run may ask for.
     server_steps: ClassVar[bool] = False
     # Whether one party trains on the rows of all clients. Such a method is a control: an upper bound, not federated.

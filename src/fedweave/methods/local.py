@@ -20,6 +20,7 @@ class Local(Method):
 
     label = "Local"
     point = "pre"
+    robust_part = ""
 
     def init(self, start: Start) -> Server:
         return {}
