@@ -40,6 +40,10 @@ class FedFomo(Weaving):
 
     label = "FedFomo"
 
+    @property
+    def needs_validation(self) -> str:
+        return "by which clients weigh the models of others; use local, which is FedFomo without them"
+
     def init(self, start: Start) -> Server:
         models = trees.table(trees.only(start.model, self.task.params), start.clients)
         return {
