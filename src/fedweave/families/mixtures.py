@@ -19,6 +19,7 @@ from fedweave.server_networks import LayerWeights
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
+from fedweave.tensors.tables import add_products
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -101,7 +102,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         slopes = torch.zeros_like(alpha)
         for slope, names in zip(slopes, self.task.layers.values(), strict=True):
             for name in trees.only(models, names):
-                slope.addmm_(vector[name].flatten(1), models[name].flatten(1).T)
+                add_products(slope, vector[name].flatten(1), models[name])
         retained = None if self.learns_from_retained else self.retained(alpha, ids)
         return slopes if retained is None else slopes.masked_fill(retained.T[..., None], 0.0)
 
