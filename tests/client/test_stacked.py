@@ -1,5 +1,6 @@
 """Stacked training: closures taken apart, clients trained outside the transform, compiled steps, sparse features."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from torch.utils._pytree import tree_map, tree_structure
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import SGD, Adam, Grouped
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop, choose_executor, describe
 from fedweave.federation.federation import Cohort
+from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import viewers
 from fedweave.federation.start import begin
@@ -85,6 +87,44 @@ def test_forms_tell_functions_apart() -> None:
     assert form(2.0, 1) != form(3.0, 1)
     assert form(2.0, 1) != form(2.0, 1, ("b", "c"))
     assert capture(lambda x: x + 1).form != capture(lambda x: x + 2).form
+
+
+def test_forms_know_dataclasses_by_value() -> None:
+    """Records without a tensor are alike if their fields are; those of another type or number are not."""
+    first, again, other = (capture(SGD(lr=lr)).form for lr in (0.1, 0.1, 0.2))
+    assert first == again
+    assert hash(first) == hash(again)
+    assert first != other != capture(Adam(lr=0.2)).form
+
+
+def test_a_rebuild_holds_no_tensor() -> None:
+    """What is kept with a program for the rest of the process does not keep the data of the round that it began in."""
+    values = [torch.ones(3) for _ in range(3)]
+    captured = capture(partial(closure(Bag(values[0], {"b": values[1]}, 1), 2.0, values[2]), values[0]))
+    references, rebuild = [weakref.ref(value) for value in values], captured.rebuild
+    del captured
+    values.clear()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    assert rebuild([torch.ones(3)] * 3)().tolist() == [5.0] * 3  # 2 · 1 · 1 + 1 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "control"), [("pfedgat", True), ("fedsheafhn", True), ("fedpub", True), ("apfl", False)]
+)
+def test_no_round_compiles_what_a_round_before_has_compiled(
+    name: str, control: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and solvers of one run have the same form in every round, whatever object holds them."""
+    monkeypatch.setattr(compiled, "_compiled", lambda function, leaves, spec: function)
+    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
+    task, federation = (make() for make in tiny.TASKS[kind])
+    method = replace(tiny.method(name, task, kind), control=GraphControl("shuffled") if control else None)
+    compiled._PROGRAMS.clear()
+    counts = [len(compiled._PROGRAMS) for _ in run(method, federation, Settings(rounds=4), Batched(compiled=True))]
+    compiled._PROGRAMS.clear()
+    assert counts[0] > 0
+    assert counts[1] == counts[-1]
 
 
 def test_volatile_fields_cannot_be_read() -> None:

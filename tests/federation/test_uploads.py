@@ -182,6 +182,21 @@ def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
         assert torch.allclose(after, before.clamp(max=limit), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].pools])
+def test_clipping_reaches_the_upload_of_every_method(name: str) -> None:
+    """The declared part of an upload is shortened; a method without one uploads no tensor of the model's."""
+    method, federation = objects(name)
+    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates, _ = train(method, begin(method, federation, 2, Loop()), who, Loop())
+    base, part = reference(method, updates.upload, shared, own, lambda: method.task.init(2002)), method.robust_part
+    if not part:
+        assert not any(isinstance(value, dict) for value in updates.upload.values())
+        return
+    clipped = Robust(rule="clip", bound=1e-3).apply(updates.upload, base, part)
+    assert trees.norms(trees.sub(updates.upload[part], base[part])).max() > 1e-2
+    assert trees.norms(trees.sub(clipped[part], base[part])).max() <= 1e-3 * (1 + 1e-6)
+
+
 def test_one_hostile_client_ruins_a_mean_and_not_a_median() -> None:
     """A large flipped update is what the defences are for."""
     method, federation = objects("fedavg")

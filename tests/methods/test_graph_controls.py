@@ -1,6 +1,6 @@
 """Controls of the collaboration graph: the same words for every method with a graph, and what they reduce to."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from fedweave.federation.executors import Loop
 from fedweave.federation.graph_controls import GraphControl, Recorded
 from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
 from fedweave.federation.graph_words import parse
+from fedweave.federation.protocol import Server
 from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import viewers
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
+from fedweave.tensors.trees import Tree
 
 SETTINGS = Settings(rounds=3, seed=2)
 WEAVING = [name for name, cls in METHODS.items() if issubclass(cls, Weaving)]
@@ -86,14 +88,50 @@ def test_uniform_weights_are_fedavg_with_fine_tuning(name: str) -> None:
     torch.testing.assert_close(final(name, GraphControl("uniform"), **overrides), average, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl"])
+@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl", "shn", "ghn", "panacea"])
 def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
     """The graphs that a run recorded give the same models in a run that learns none."""
     first = reports(name, None)
-    graphs = [report.method.collaboration(report.state.server).double() for report in first]
-    control = GraphControl("stored", {SETTINGS.seed: Recorded((1, 2, 3), torch.stack(graphs))})
+    seen = {report.round: report.method.collaboration(report.state.server) for report in first}
+    graphs = {round: graph.double() for round, graph in seen.items() if graph is not None}  # a warm-up has none
+    control = GraphControl("stored", {SETTINGS.seed: Recorded(tuple(graphs), torch.stack([*graphs.values()]))})
     replayed = final(name, control)
     torch.testing.assert_close(replayed, trees.flat(first[-1].models["post"]), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("learned_graph", [False, True])
+def test_the_common_model_of_sfl_follows_the_control(learned_graph: bool) -> None:
+    """It is the mean of the controlled mixtures of all clients, whoever takes part."""
+    method, state = (
+        getattr(reports("sfl", None, learned_graph=learned_graph)[-1], name) for name in ("method", "state")
+    )
+    block = torch.block_diag(torch.full((2, 2), 0.5), torch.eye(3)).double()
+    block[2:, 0] = 1.0
+    skewed = GraphControl("stored", {None: Recorded((0,), (block / block.sum(-1, keepdim=True))[None, None])})
+    for control in (None, skewed, GraphControl("self"), GraphControl("shuffled")):
+        mine = replace(method, control=control)
+        _, everyone = mine.download(state.server, torch.arange(tiny.CLIENTS))
+        shared, _ = mine.download(state.server, torch.tensor([3]))
+        mean = trees.tree_map(lambda t: t.mean(0), everyone["mixture"])
+        torch.testing.assert_close(shared["common"], mean)
+
+
+def test_a_controlled_download_is_made_once() -> None:
+    """What an evaluation has sent is what the next round sends, with a control as without."""
+    made = []
+
+    class Counting(METHODS["heurfedamp"]):
+        def download(self, server: Server, ids: torch.Tensor) -> tuple[Tree, Tree]:
+            made.append(int(server["round"]))
+            return super().download(server, ids)
+
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    plain = tiny.method("heurfedamp", task, "rows")
+    for control in (None, GraphControl("uniform")):
+        made.clear()
+        method = Counting(**{f.name: getattr(plain, f.name) for f in fields(plain)} | {"control": control})
+        assert len([*run(method, federation, SETTINGS, Loop())]) == 3
+        assert made == [0, 1, 2, 3]
 
 
 def test_shuffled_rows_keep_their_weights() -> None:
@@ -118,6 +156,20 @@ def test_shuffled_rows_keep_their_weights() -> None:
     participants = torch.arange(n) < 8
     partly = control.weights(learned, ids, participants)
     assert torch.equal(partly[..., 8:], learned[..., 8:])
+
+
+@pytest.mark.parametrize("name", ["fedaghn", "pfedla", "direct_matrix"])
+def test_shuffled_weights_stay_among_clients_with_a_model(name: str) -> None:
+    """While newcomers have not uploaded yet, rows keep the weights that they have without the control."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method, settings = tiny.method(name, task, "rows"), replace(SETTINGS, newcomers=2, join_round=2, participation=0.2)
+    *_, report = run(method, federation, settings, Loop())
+    learned, shuffled = (
+        replace(method, control=control).collaboration(report.state.server)
+        for control in (None, GraphControl("shuffled"))
+    )
+    assert report.state.server["fixed"]["without_upload"].any()
+    torch.testing.assert_close(learned.sort(-1).values, shuffled.sort(-1).values)
 
 
 def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
@@ -179,6 +231,14 @@ def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
         assert edge.gain == pytest.approx(float(losses[1] - losses[0]), abs=1e-10)
         assert edge.weight == pytest.approx(float(graph[:, edge.learner, edge.source].mean()))
         assert edge.source != edge.learner
+
+
+def test_edges_of_clients_without_validation_rows_have_no_value() -> None:
+    """A loss on no rows says nothing; the values of all others stay as they are."""
+    method, federation = tiny.method("heurfedamp", tiny.rows_task(), "rows"), tiny.rows_federation()
+    blind = replace(federation, val=torch.where(torch.arange(tiny.CLIENTS)[:, None] == 3, -1, federation.val))
+    everybody, others = ([*run(method, f, replace(SETTINGS, edges=2), Loop())][-1].edges for f in (federation, blind))
+    assert others == tuple(edge for edge in everybody if edge.learner != 3)
 
 
 def test_quality_of_graphs() -> None:

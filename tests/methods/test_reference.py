@@ -261,6 +261,18 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
         assert any(torch.allclose(together.server["model"][buffer], mean, rtol=1e-12, atol=1e-12) for mean in means)
 
 
+@pytest.mark.parametrize(("name", "weight"), [("fedprox", "mu"), ("fedprox_ft", "mu"), ("ditto", "lam")])
+def test_a_proximal_term_is_on_parameters_alone(name: str, weight: str) -> None:
+    """Where no parameter moves, the loss is the one without the term, although averaged statistics move."""
+    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
+    training = Training(batch_size=4, epochs=2, average_buffers=True)
+    losses = []
+    for strength in (0.0, 1e3):
+        method = tiny.method(name, task, "images", training=training, solver=SGD(lr=0.0), **{weight: strength})
+        losses.append(final(method, federation).loss)
+    assert losses[0] == losses[1]
+
+
 def test_participation_is_a_sample() -> None:
     """Sampling takes the asked number, without repeats, and every client equally often."""
     draws = torch.stack(

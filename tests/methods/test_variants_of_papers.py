@@ -189,3 +189,9 @@ def test_an_empty_validation_part() -> None:
         with pytest.raises(BadInput, match="client 3 has no validation rows, which choose mix; set mix"):
             check_validation(run_, knn, some)
         check_validation(run_, replace(knn, mix=0.5), some)
+        with pytest.raises(BadInput, match=r"client 3 has no validation rows, by which clients weigh .* use local"):
+            check_validation(run_, tiny.method("fedfomo", tiny.rows_task(), "rows"), some)
+        sage = tiny.method("fedsage", tiny.nodes_task(), "nodes")
+        with pytest.raises(BadInput, match=r"client 3 has no validation rows, of which some .* hidden_share: 0"):
+            check_validation(run_, sage, some)
+        check_validation(run_, replace(sage, hidden_share=0.0), some)

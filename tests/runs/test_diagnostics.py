@@ -31,6 +31,7 @@ from fedweave.runs import history as histories
 from fedweave.server_networks import GCNEncoder, build_sheaf
 from fedweave.server_networks.sheaf import reverse_of
 from fedweave.study import spec
+from fedweave.tensors import trees
 from tests.study.test_spec import good
 
 N = 6
@@ -131,6 +132,19 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
         made = applied(method._network(vectors.shape[1]), report.state.server["phi"]["hyper"], vectors)
         assert all(torch.equal(models[n], made[n]) for n in models)
     assert ("sheaf energy" in report.diagnostics) == (name == "shn")
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn", "panacea"])
+def test_descriptions_leave_nothing_out(name: str) -> None:
+    """Portrait and energies of a server are those without dropout, whatever the rate that it was trained with."""
+    task, federation = tiny.rows_task(), tiny.rows_federation()
+    method = tiny.method(name, task, "rows", dropout=0.5)
+    *_, report = run(method, federation, Settings(rounds=2, seed=2, every=2), Loop())
+    still, server = replace(method, dropout=0.0), report.state.server
+    assert torch.equal(method.portrait(server), still.portrait(server))
+    assert diagnose(method, server, federation) == diagnose(still, server, federation)
+    one = torch.arange(1)
+    assert not torch.equal(*(trees.flat(m.generate(server["phi"], server["fixed"], one)) for m in (method, still)))
 
 
 def test_sheaf_energy_is_that_of_the_last_layer() -> None:

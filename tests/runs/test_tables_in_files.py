@@ -11,7 +11,7 @@ import tiny
 from hosts import planned, rows_of, same
 
 import fedweave as fw
-from fedweave.federation.engine import run
+from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report
 from fedweave.files import load_tensors
@@ -42,6 +42,18 @@ def test_every_method_gives_what_it_gives_in_memory(name: str, late: bool) -> No
     with temporary() as files:
         *_, made = run(method, federation, replace(settings, storage=files), Loop())
         assert_close((made.state, made.scores), (expected.state, expected.scores), CLOSE)
+
+
+@pytest.mark.parametrize("name", ["fedamp", "fedfomo", "pfedla", "direct_matrix"])
+def test_a_round_reads_no_whole_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloads, mixtures and their derivatives take the rows that they need."""
+    method, federation = tiny.method(name, tiny.rows_task(), "rows"), tiny.rows_federation()
+    with temporary() as files:
+        first, *_ = run(method, federation, replace(SOME, storage=files), Loop())
+        assert any(isinstance(leaf, Table) for leaf in tree_leaves(first.state.server))
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "dense", lambda table: pytest.fail(f"{table.shape} is read as a whole"))
+            one_round(method, first.state, federation, SOME, Loop())
 
 
 def prepared(name: str, **train: Any) -> PreparedRun:

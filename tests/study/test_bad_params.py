@@ -206,6 +206,17 @@ def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any]
     line(caught, words)
 
 
+@pytest.mark.parametrize("method", ["local", "fedproto"])
+def test_a_defence_needs_uploaded_models(method: str) -> None:
+    """Clipping is refused for a method that has nothing to clip."""
+    content = good()
+    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content["tasks"]["digits"]["train"] |= {"robust": {"rule": "clip"}}
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(content))
+    line(caught, ["train.robust.rule clip", f"{method} uploads none", "leave it out"])
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [

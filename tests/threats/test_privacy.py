@@ -73,6 +73,9 @@ def test_noise_has_its_law_and_updates_their_bound() -> None:
     assert torch.equal(some["embedding"], sent["embedding"][8:10])
 
 
+QUIET = Settings(rounds=4, upload_path=PRIVATE)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_it(name: str) -> None:
     """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
@@ -92,8 +95,8 @@ def test_every_method_takes_it(name: str) -> None:
     spent = [report.diagnostics["epsilon"] for report in reports if report.diagnostics]
     assert spent == sorted(spent)
     assert again.diagnostics["epsilon"] == spent[-1]
-    possible = {PRIVATE.privacy.epsilon(k) for k in range(1, len(reports) + 3)}
-    assert spent[-1] in possible
+    assert spent[-1] in {PRIVATE.privacy.epsilon(k) for k in range(len(reports) + 3)}
+    assert method.pools or (spent[-1] == 0.0) == (last.bytes_up == 0)
 
 
 def test_epsilon_is_that_of_the_busiest_client() -> None:
@@ -104,6 +107,16 @@ def test_epsilon_is_that_of_the_busiest_client() -> None:
             tiny.method(name, task, kind), federation, Settings(rounds=4, every=4, upload_path=PRIVATE), Loop()
         )
         assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + besides)
+
+
+def test_rounds_without_an_upload_cost_nothing() -> None:
+    """ε grows with what is sent: never under local training, and not while FedSage+ trains generators."""
+    local = run(tiny.method("local", tiny.rows_task(), "rows"), tiny.rows_federation(), QUIET, Loop())
+    assert [report.diagnostics["epsilon"] for report in local] == [0.0] * QUIET.rounds
+    sage = tiny.method("fedsage", tiny.nodes_task(), "nodes", generator_rounds=3)
+    spent = [report.diagnostics["epsilon"] for report in run(sage, tiny.nodes_federation(), QUIET, Loop())]
+    joined = PRIVATE.privacy.epsilon
+    assert spent == [joined(1), joined(1), joined(2), joined(3)]
 
 
 def test_noiseless_and_unclipped_is_the_plain_run() -> None:

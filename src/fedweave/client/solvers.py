@@ -136,13 +136,24 @@ def root(name: str) -> str:
     return name.partition("/")[0]
 
 
+@dataclass(frozen=True)
+class Among:
+    """The group "head" for the parameters `head`, "body" for all others."""
+
+    head: tuple[str, ...]
+
+    def __call__(self, name: str) -> str:
+        """The group of the parameter `name`."""
+        return "head" if name in self.head else "body"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grouped(Solver):
     """Different solvers for different parameters, each with its own state and its own bound on the gradient's norm.
 
     Attributes:
         solvers: group -> solver; a group may be empty.
-        group: parameter name -> group.
+        group: parameter name -> group; equal in every round, as a compiled step is kept for equal solvers.
     """
 
     solvers: Mapping[str, Solver] = field(hash=False)

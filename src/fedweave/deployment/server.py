@@ -208,7 +208,7 @@ class Coordinator:
         if robust is None or not trees.tree_leaves(uploads):
             return uploads
         base = reference(method, uploads, shared, own, lambda: initial_model(method, crowd, self.spec.seed))
-        return robust.apply(uploads, base)
+        return robust.apply(uploads, base, method.robust_part)
 
     def _stepped(self, method: Method, session: Session, senders: Tensor, uploads: Tree) -> Tree:
         settings = self.spec.timeline.settings

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
-from fedweave.client.solvers import Grouped
+from fedweave.client.solvers import Among, Grouped
 from fedweave.client.task import NodeClassification
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import ClientState, Enrolment, Method, Update
@@ -89,7 +89,7 @@ class EmbeddedClient(Method):
     def _grouped(self) -> Grouped:
         """The client's optimiser, in which the classifier has a state of its own."""
         solvers = {"head": self.solver, "body": self.solver}
-        return Grouped(solvers=solvers, group=lambda name: "head" if name in self.task.head else "body")
+        return Grouped(solvers=solvers, group=Among(tuple(self.task.head)))
 
     @property
     def enrolment_epochs(self) -> int:

@@ -257,7 +257,11 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
         x = {**fixed, **phi}["x"]
-        return applied(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed["key"])
+        return applied(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
+
+    def portrait(self, server: Server) -> Tensor:
+        # Without its key an encoder leaves nothing out: what describes clients does not depend on a round's dropout.
+        return super().portrait({**server, "fixed": trees.without(server["fixed"], ["key"])})
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         return {**fixed, "key": dropout_keys.fold(fixed["key"], 1)}

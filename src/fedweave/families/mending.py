@@ -158,6 +158,10 @@ class Mending(Method):
     wide: Annotated[Size, "second hidden width of the feature head"] = 2048
     inert: Annotated[bool, "leave generated neighbours without influence"] = False
 
+    @property
+    def needs_validation(self) -> str:
+        return "" if not self.hidden_share else "of which some are hidden from generators; set hidden_share: 0"
+
     @cached_property
     def networks(self) -> dict[str, nn.Module]:
         """Both networks, without parameters."""

@@ -19,6 +19,7 @@ from fedweave.server_networks import LayerWeights
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
+from fedweave.tensors.tables import add_products
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -61,8 +62,8 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
         layers = len(self.task.layers)
-        alpha = self.controlled(self.weights(phi, fixed, ids).expand(layers, -1, -1), ids)
-        return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
+        alpha = self.weights(phi, fixed, ids).expand(layers, -1, -1)
+        return among_uploaded(self.controlled(alpha, ids, available(fixed)), ids, fixed)
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {
@@ -101,31 +102,49 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         slopes = torch.zeros_like(alpha)
         for slope, names in zip(slopes, self.task.layers.values(), strict=True):
             for name in trees.only(models, names):
-                slope.addmm_(vector[name].flatten(1), models[name].flatten(1).T)
+                add_products(slope, vector[name].flatten(1), models[name])
         retained = None if self.learns_from_retained else self.retained(alpha, ids)
         return slopes if retained is None else slopes.masked_fill(retained.T[..., None], 0.0)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        waiting = fixed.get("without_upload")
-        flags = {} if waiting is None else {"without_upload": waiting.index_fill(0, ids, False)}
-        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **flags}
+        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **waiting_after(fixed, ids)}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         fresh = trees.broadcast(trees.without(start.model, self.local_names), newcomers)
         models = trees.concat([fixed["models"], fresh])
-        without_upload = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
-        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, "without_upload": without_upload}
+        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, **waiting(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
         like = next(iter(server["fixed"]["models"].values()))
         return self.alpha(server["phi"], server["fixed"], everybody(like))
 
 
-def among_uploaded(alpha: Tensor, ids: Tensor, without_upload: Tensor) -> Tensor:
-    """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet (`without_upload` [N]).
+def waiting(newcomers: int, start: Start) -> Tree:
+    """The entry of the fixed state that says who has no model yet: the last `newcomers` clients."""
+    places = torch.arange(start.clients, device=start.ids.device)
+    return {"without_upload": places >= start.clients - newcomers}
+
+
+def waiting_after(fixed: Tree, ids: Tensor) -> Tree:
+    """The entry of `waiting` once clients `ids` have uploaded; none where nobody ever joined."""
+    before = fixed.get("without_upload")
+    return {} if before is None else {"without_upload": before.index_fill(0, ids, False)}
+
+
+def available(fixed: Tree) -> Tensor | None:
+    """Which clients have a model to learn from [N], or None for all."""
+    before = fixed.get("without_upload")
+    return None if before is None else ~before
+
+
+def among_uploaded(alpha: Tensor, ids: Tensor, fixed: Tree) -> Tensor:
+    """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet.
 
     Such a newcomer itself starts with the common initial model.
     """
+    without_upload = fixed.get("without_upload")
+    if without_upload is None:
+        return alpha
     itself = (ids[:, None] == torch.arange(len(without_upload), device=ids.device)).to(alpha)
     mixture = row_shares(alpha.masked_fill(without_upload, 0.0))
     alone = without_upload[ids][:, None] | ~mixture.any(-1, keepdim=True)

@@ -12,6 +12,7 @@ from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Loss, proximal
 from fedweave.families.base import SplitClient
 from fedweave.settings import LogSpace, Weight
+from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 
 BLUNT = 1e-4  # distances below this count as rounding
@@ -20,12 +21,13 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels of `discrepancy`, as in 
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalClient(SplitClient):
-    """Local training with (μ/2) ‖w − g‖² added to the loss; g: the parameters as received."""
+    """Local training with (μ/2) ‖w − g‖² added to the loss; g: the parameters as received, no BatchNorm statistics."""
 
     mu: Annotated[Weight, LogSpace(0.0001, 1), "μ, weight of the proximal term"] = 0.01
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        return self.descend(model, data, loss=proximal(self.task.objective(data), received, self.mu))
+        anchor = trees.without(received, self.task.buffers)
+        return self.descend(model, data, loss=proximal(self.task.objective(data), anchor, self.mu))
 
 
 def length(tensors: Iterable[Tensor]) -> Tensor:

@@ -25,7 +25,10 @@ class Accountant:
 
     def _most_uploads(self, rounds: int) -> int:
         settings, timeline = self.timeline.settings, self.timeline
-        clients = [timeline.federation(round).clients for round in range(self.rounds, rounds)]
+        clients = [
+            timeline.federation(round).clients if timeline.stage(round)[0].method.uploads_in(round) else 0
+            for round in range(self.rounds, rounds)
+        ]
         ids = timeline.everybody.ids.cpu()
         self.uploads += attendance(settings.seed, self.rounds, clients, ids, settings.participation)
         self.rounds = rounds

@@ -29,7 +29,8 @@ class _Probe(NamedTuple):
 def edge_values(
     method: Method, state: State, federation: Federation, seed: int, executor: Executor, sources: int
 ) -> tuple[EdgeValue, ...]:
-    """Leave-one-source-out gains of `sources` random edges per evaluated client; none where downloads are no mixtures.
+    """Leave-one-source-out gains of `sources` random edges per evaluated client that has validation rows; none where
+    downloads are no mixtures.
 
     The gain of source j for client i is the validation loss of i's mixture without j, its other weights scaled up to
     sum 1, minus that with j. It is positive where j helps. Sources are drawn among all others, whatever their weight.
@@ -38,7 +39,7 @@ def edge_values(
         return ()
     whole, count = _probe(method, state, federation, seed, executor), federation.clients
     key = dropout_keys.fold(dropout_keys.key(seed), state.round)
-    learners = federation.sample
+    learners, judged = federation.sample, (federation.val[federation.sample] >= 0).any(1).tolist()
     draws = dropout_keys.uniform_rows(key, learners, count) + 2.0 * (learners[:, None] == torch.arange(count))
     order = draws.argsort(dim=1)[:, : min(sources, count - 1)].to(federation.ids.device)
     values = []
@@ -48,8 +49,8 @@ def edge_values(
         gains = (_probe(without, state, federation, seed, executor).losses - whole.losses).tolist()
         weights = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
         rows = zip(picked.tolist(), weights, gains, strict=True)
-        pairs = zip(learners.tolist(), rows, strict=True)
-        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain) in pairs]
+        pairs = zip(learners.tolist(), rows, judged, strict=True)
+        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain), known in pairs if known]
     return tuple(values)
 
 

@@ -85,7 +85,7 @@ def one_round(
     path, ids = settings.upload_path, positions.to(federation.ids.device)
     sent = released(updates.upload, base, who, settings.seed, path.privacy, method.public)
     trained = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
-    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust)
+    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust, method.robust_part)
     senders, whole = trees.take(ids, rows), len(rows) == len(ids)
     server = state.server
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
@@ -209,15 +209,17 @@ def run(
     with storing(settings.storage):
         state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = Downloads(), Accountant(timeline)
+    current: Method | None = None
     while state.round < timeline.rounds:
         (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
-        method = stage.method.at(settings.seed, state.round)
+        # The same object as in the evaluation before, as downloads are reused for the same method only.
+        method = stage.method.at(settings.seed, state.round) if opens or current is None else current
         due = timeline.evaluates(state.round)
         with storing(settings.storage):
             state = hand_over(stage, state, founders, settings, executor) if opens else state
             state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
             state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
-        method = stage.method.at(settings.seed, state.round)
+        method = current = stage.method.at(settings.seed, state.round)
         if due:
             scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, crowd) | accountant.spent(state.round)

@@ -22,6 +22,7 @@ from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
+from fedweave.tensors.closures import VOLATILE
 from fedweave.tensors.trees import Params, Tree
 
 Server = Tree
@@ -111,7 +112,7 @@ class Method(ABC):
     task: Task = field(default=UNBOUND, repr=False)
     solver: Solver = field(default=UNBOUND, repr=False)
     training: Training = field(default=UNBOUND, repr=False)
-    control: GraphControl | None = field(default=None, repr=False)
+    control: GraphControl | None = field(default=None, repr=False, metadata=VOLATILE)
 
     label: ClassVar[str]
     # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
@@ -122,6 +123,8 @@ class Method(ABC):
     embeds: ClassVar[bool] = False
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
+    # The entry of an upload that holds what the client made of the model, which a robust rule acts on; "" if none does.
+    robust_part: ClassVar[str] = "model"
     # Whether this server can take a step of an optimiser in place of the mean, as a run may ask for.
     server_steps: ClassVar[bool] = False
     # Whether one party trains on the rows of all clients. Such a method is a control: an upper bound, not federated.
@@ -191,6 +194,10 @@ class Method(ABC):
     def enrol(self, model: Params, data: ClientData) -> Tree | Enrolment:
         """What a client uploads about itself on joining, alone or with what it keeps; by default nothing."""
         return {}
+
+    def uploads_in(self, round: int) -> bool:
+        """Whether clients upload anything in `round`, which privacy accounting counts; by default they do."""
+        return True
 
     @property
     def enrolment_epochs(self) -> int:

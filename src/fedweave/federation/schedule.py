@@ -58,10 +58,12 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
 def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
     """How often each of the clients `ids` [N] took part from round `first` on.
 
-    In the i-th of these rounds the first `present[i]` clients existed.
+    In the i-th of these rounds the first `present[i]` clients existed, or none counts if it is 0.
     """
     times = torch.zeros(len(ids), dtype=torch.int64)
     for round, count in enumerate(present, first):
+        if not count:
+            continue
         times[participants(seed, round, ids[:count], participation)] += 1
     return times
 

@@ -27,7 +27,7 @@ class Timeline:
     @classmethod
     def of(cls, method: Method, federation: Federation, settings: Settings) -> "Timeline":
         """The timeline of a run of `method`; `join_round` of `settings` counts from the start of the last stage."""
-        stages = tuple(method.stages(settings.rounds))
+        stages = tuple(method.at(settings.seed, 0).stages(settings.rounds))
         warm_up = sum(stage.rounds for stage in stages[:-1])
         joining = settings.join_round and warm_up + settings.join_round
         return cls(stages, federation, replace(settings, join_round=joining))

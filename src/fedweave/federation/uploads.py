@@ -82,7 +82,13 @@ def released(
 
 
 def deliver(
-    sent: Tree, private: Tree, base: Callable[[], Tree], who: Cohort, seed: int, robust: Robust | None = None
+    sent: Tree,
+    private: Tree,
+    base: Callable[[], Tree],
+    who: Cohort,
+    seed: int,
+    robust: Robust | None = None,
+    part: str = "model",
 ) -> Delivery:
     """What the server accepts of a round's uploads.
 
@@ -90,14 +96,14 @@ def deliver(
         sent: what left the clients [P, ...].
         private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
         base: gives the values that uploads start from, see `reference`.
-        robust: the server's defence, or None.
+        robust, part: the server's defence, or None, and the entry of an upload that it acts on.
     """
     where, ids = _senders(who)
     attack = who.federation.attack
     arrived = sent if attack is None else attack.forge(sent, base, where, ids, seed, who.round)
     uploads, rows = accept(arrived, sent, private, len(where))
     if robust and len(rows):
-        uploads = robust.apply(uploads, trees.take(base(), rows))
+        uploads = robust.apply(uploads, trees.take(base(), rows), part)
     return Delivery(uploads, rows)
 
 

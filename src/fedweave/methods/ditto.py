@@ -40,7 +40,7 @@ class Ditto(GlobalModel):
         return {"personal": model, "buffers": trees.only(model, self.local_names)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        pulled = proximal(self.task.objective(data), shared, self.lam)
+        pulled = proximal(self.task.objective(data), trees.without(shared, self.task.buffers), self.lam)
         personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self._personal_epochs))
         fit = self.descend({**shared, **client["buffers"]}, data)
         state = {"personal": personal.model, "buffers": trees.only(fit.model, self.local_names)}

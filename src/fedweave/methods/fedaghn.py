@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD, Grouped, Solver
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.families.mixtures import among_uploaded
+from fedweave.families.mixtures import among_uploaded, available, waiting, waiting_after
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import layer_cosine_rows, layer_cosines, recordable
 from fedweave.federation.protocol import Server, Start
@@ -70,8 +70,8 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """The weights [L, P, N] that models are mixed by."""
-        alpha = self.controlled(self.attention(phi, fixed, ids), ids)
-        return among_uploaded(alpha, ids, fixed["without_upload"]) if "without_upload" in fixed else alpha
+        alpha = self.controlled(self.attention(phi, fixed, ids), ids, available(fixed))
+        return among_uploaded(alpha, ids, fixed)
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
@@ -88,9 +88,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
         models = trees.put(fixed["models"], ids, uploads["model"])
-        state = self._state(models, updates, fixed.get("cosines"), ids)
-        waiting = fixed.get("without_upload")
-        return state if waiting is None else {**state, "without_upload": waiting.index_fill(0, ids, False)}
+        return {**self._state(models, updates, fixed.get("cosines"), ids), **waiting_after(fixed, ids)}
 
     def constrain(self, phi: Tree) -> Tree:
         return {**phi, "p": phi["p"].clamp(min=0.0)}
@@ -99,8 +97,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         fresh_phi, fresh = self.begin(start)
         tables = ("models", "updates")
         table, state = trees.grown((phi, trees.only(fixed, tables)), (fresh_phi, trees.only(fresh, tables)))
-        waiting = torch.arange(start.clients, device=start.ids.device) >= start.clients - newcomers
-        return table, {**self._state(state["models"], state["updates"]), "without_upload": waiting}
+        return table, {**self._state(state["models"], state["updates"]), **waiting(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))

@@ -40,6 +40,10 @@ class FedFomo(Weaving):
 
     label = "FedFomo"
 
+    @property
+    def needs_validation(self) -> str:
+        return "by which clients weigh the models of others; use local, which is FedFomo without them"
+
     def init(self, start: Start) -> Server:
         models = trees.table(trees.only(start.model, self.task.params), start.clients)
         return {
@@ -56,7 +60,9 @@ class FedFomo(Weaving):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         picks, live = self.picks(server, ids)
-        own = {"models": trees.tree_map(lambda t: t[picks], server["models"]), "live": live}
+        rows = picks.flatten()  # as tables in files are read by one index
+        models = trees.tree_map(lambda t: t[rows].unflatten(0, picks.shape), server["models"])
+        own = {"models": models, "live": live}
         if self.control is None:
             return {}, own
         return {}, {**own, "mixture": self.woven(self.collaboration(server)[:, ids], server["models"])}

@@ -43,6 +43,7 @@ class FedProto(Method):
 
     label = "FedProto"
     point = "pre"
+    robust_part = ""
     needs = frozenset({"classes"})
 
     def init(self, start: Start) -> Server:

@@ -86,7 +86,7 @@ class FedPub(ClientModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
-        solver = Grouped(solvers=rules, group=lambda name: "mask" if name in client["masks"] else "")
+        solver = Grouped(solvers=rules, group=_group)
         start = {**own["mixture"], **client["buffers"], **client["masks"]}
         fit = self.descend(start, data, names, loss=loss, solver=solver)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
@@ -117,3 +117,8 @@ class FedPub(ClientModels):
             return value + self.lam1 * sparse + pull * near, buffers
 
         return loss
+
+
+def _group(name: str) -> str:
+    """ "mask" for masks, "" for parameters of the model."""
+    return "mask" if name.startswith("mask/") else ""

@@ -45,6 +45,9 @@ class FedSage(Mending):
     label = "FedSage+"
     needs = frozenset({"subgraphs"})
 
+    def uploads_in(self, round: int) -> bool:
+        return round + 1 >= self.generator_rounds
+
     def init(self, start: Start) -> Server:
         fresh = {
             name: initialised(partial(self.build, name), start.seed + i, self.task.dtype)
@@ -84,7 +87,7 @@ class FedSage(Mending):
         phase = "generators" if learning else "classifier"
         fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses), phase=phase)
         state = {**mine, **{name: part(fit.model, name) for name in trained}}
-        upload = {"model": state["classifier"]} if data.round + 1 >= self.generator_rounds else {}
+        upload = {"model": state["classifier"]} if self.uploads_in(data.round) else {}
         return Update(upload, state, {**state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:

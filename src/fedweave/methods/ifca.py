@@ -41,6 +41,7 @@ class IFCA(Method):
 
     label = "IFCA"
     point = "pre"
+    robust_part = "update"
 
     @property
     def epochs(self) -> int:

@@ -49,6 +49,7 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
     point = "pre"
     embeds = True
     parameters = ()
+    robust_part = "update"
 
     @property
     def server_solver(self) -> Solver:

@@ -25,6 +25,7 @@ from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
 from fedweave.families.hypernetworks import applied, vectors
 from fedweave.families.penalties import tied
+from fedweave.families.weaving import everybody
 from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.federation.registry import method
@@ -66,8 +67,12 @@ class SFL(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         return self._propagation(server)[ids].expand(len(self.task.layers), -1, -1)
 
-    def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
-        return {"common": trees.mixed(server["models"], self._propagation(server).mean(0))}, {}
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        # The common model needs all rows, so that S is fitted once.
+        rows = self.mixture(server, everybody(server["seen"]))
+        common = self.woven(rows.mean(1, keepdim=True), server["models"])
+        mixture = self.woven(rows[:, ids], server["models"])
+        return {"common": trees.at(common, 0)}, {"mixture": mixture, "active": server["seen"][ids]}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]

@@ -163,6 +163,11 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
             f"none or has an optimiser of its own; use it with {_methods('server_steps')}"
         )
     robust = upload_path(run, file_of(where)).robust
+    if robust and not method.robust_part:
+        _refuse(
+            f"{where}: train.robust.rule {robust.rule} acts on uploaded models, and {run.method} uploads none; "
+            "leave it out, or use another method"
+        )
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "

@@ -7,7 +7,7 @@ transform that made their losses, and to compile a step once for all rounds, wha
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -81,9 +81,8 @@ def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
         return _joined(kind, value, captured, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return _joined(
-            value.__code__, [cells, value.__defaults__, value.__kwdefaults__], captured, partial(_function, value)
-        )
+        build = partial(_function, value.__code__, value.__globals__, value.__name__)
+        return _joined(value.__code__, [cells, value.__defaults__, value.__kwdefaults__], captured, build)
     if isinstance(value, MethodType):
         return _joined(MethodType, [value.__func__, value.__self__], captured, MethodType)
     if isinstance(value, partial):
@@ -95,10 +94,9 @@ def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
         )
     if is_dataclass(value) and not isinstance(value, type):
         names = tuple(f.name for f in fields(value) if not f.metadata.get("volatile"))
-        form, rebuild = _joined(
+        return _joined(
             (type(value), names), [getattr(value, n) for n in names], captured, partial(_record, type(value), names)
         )
-        return (form, rebuild) if rebuild else (_Same(value), None)
     plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
     return (type(value), value) if plain else _Same(value), None
 
@@ -110,15 +108,21 @@ def _joined(
     form = (kind, tuple(form for form, _ in walked))
     if all(rebuild is None for _, rebuild in walked):
         return form, None
-    pairs = [(part, rebuild) for part, (_, rebuild) in zip(parts, walked, strict=True)]
+    # Without the parts that are rebuilt: a program is kept for long, and they hold the tensors of one round.
+    pairs = [(None if rebuild else part, rebuild) for part, (_, rebuild) in zip(parts, walked, strict=True)]
     return form, lambda tensors: join(*(part if rebuild is None else rebuild(tensors) for part, rebuild in pairs))
 
 
 def _function(
-    like: FunctionType, cells: list[Any], defaults: tuple[Any, ...] | None, named: dict[str, Any] | None
+    code: CodeType,
+    scope: dict[str, Any],
+    name: str,
+    cells: list[Any],
+    defaults: tuple[Any, ...] | None,
+    named: dict[str, Any] | None,
 ) -> FunctionType:
     closure = tuple(CellType(content) for content in cells)
-    function = FunctionType(like.__code__, like.__globals__, like.__name__, defaults, closure)
+    function = FunctionType(code, scope, name, defaults, closure)
     function.__kwdefaults__ = named
     return function
 

@@ -154,6 +154,14 @@ def products(x: Tensor, table: Tensor, origin: Tensor | None = None) -> tuple[Te
     return x @ rows.T, rows.square().sum(1)
 
 
+def add_products(total: Tensor, x: Tensor, table: Tensor) -> None:
+    """Add to `total` [P, N] the scalar products of the rows of `x` [P, D] with those of `table` [N, ...]."""
+    if isinstance(table, Table):
+        total += table.products(x)[0]
+    else:
+        total.addmm_(x, table.flatten(1).T)
+
+
 def _item(table: Tensor, where: Any) -> Any:
     if not isinstance(table, Table):
         return NotImplemented

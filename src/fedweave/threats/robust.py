@@ -16,15 +16,13 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import clip_rows
 
-MODEL = "model"  # the part of an upload that is averaged
-
 
 @dataclass(frozen=True, kw_only=True)
 class Robust:
     """The block `train.robust`.
 
     "median" and "trimmed" take the place of the mean, coordinate by coordinate and without weights, in methods that
-    average; "clip" shortens long updates and goes with every method.
+    average; "clip" shortens long updates and goes with every method that uploads some.
     """
 
     rule: Annotated[Literal["median", "trimmed", "clip"], "what is done to uploads"]
@@ -36,18 +34,21 @@ class Robust:
         """Whether the rule replaces a mean, and so needs a method that takes one."""
         return self.rule != "clip"
 
-    def apply(self, uploads: Tree, sent_down: Tree) -> Tree:
-        """`uploads` [P, ...] with robust models; `sent_down` [P, ...] is what the clients had received of these
-        models.
+    def apply(self, uploads: Tree, sent_down: Tree, part: str = "model") -> Tree:
+        """`uploads` [P, ...] with robust models.
+
+        Args:
+            sent_down: [P, ...] what the clients had received of these models.
+            part: the entry of the uploads that holds the models, see `Method.robust_part`.
         """
-        if MODEL not in uploads:
+        if part not in uploads:
             return uploads
-        models, base = uploads[MODEL], sent_down[MODEL]
+        models, base = uploads[part], sent_down[part]
         if self.rule == "clip":
             bound = trees.norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
-            return {**uploads, MODEL: clip_rows(models, base, bound)}
+            return {**uploads, part: clip_rows(models, base, bound)}
         # Every client's model is replaced by the robust centre, so that the weighted mean is this centre.
-        return {**uploads, MODEL: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
+        return {**uploads, part: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
 
     def centre(self, values: Tensor) -> Tensor:
         """The centre of `values` [P, ...], coordinate by coordinate."""
