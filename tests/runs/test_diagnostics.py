@@ -28,8 +28,8 @@ from fedweave.federation.graph_quality import MEANING, SIMILARITY, VARIATION
 from fedweave.federation.records import Settings
 from fedweave.runs import archive, federations, repetition
 from fedweave.runs import history as histories
-from fedweave.server_networks import GCNEncoder, build_sheaf
-from fedweave.server_networks.sheaf import reverse_of
+from fedweave.server_networks import GCNEncoder
+from fedweave.server_networks.sheaf import build_sheaf, reverse_of
 from fedweave.study import spec
 from tests.study.test_spec import good
 

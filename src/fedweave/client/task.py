@@ -182,8 +182,11 @@ class Task(ABC):
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
         return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
 
-    def weighted(self, data: ClientData, rows: Tensor) -> Tensor:
-        """Those of the `rows` of a shared test set whose class counts for the client; outside `vmap`, else all."""
+    def scored_rows(self, data: ClientData, rows: Tensor) -> Tensor:
+        """`rows` without those of classes that the client does not have.
+
+        Under `vmap` all rows, because shapes cannot depend on data.
+        """
         if mapped() or "test_weight" not in data.arrays:
             return rows
         return rows[data.arrays["test_weight"][self.targets(data, rows)] > 0]

@@ -157,7 +157,7 @@ def evaluate(
         return executor.each(score, (model,), who)
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
-        val, test = trimmed(data.val), method.task.weighted(data, trimmed(data.test))
+        val, test = trimmed(data.val), method.task.scored_rows(data, trimmed(data.test))
         outputs = method.predict(model, data, torch.cat([val, test]))
         return {
             "val": method.task.score(outputs[: len(val)], data, val),

@@ -28,7 +28,7 @@ from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks.attention import padded
+from fedweave.server_networks.attention import with_newcomers
 from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
 from fedweave.tensors import dropout_keys, trees
@@ -85,7 +85,7 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
         return {"x": trees.put(fixed["x"], ids, new), "key": key}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
+        free = {name: with_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
         return {**phi, **free}, {
             **fixed,
             "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)]),

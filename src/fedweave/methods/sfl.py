@@ -28,7 +28,7 @@ from fedweave.families.penalties import tied
 from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
@@ -98,4 +98,4 @@ class SFL(ClientModels):
         for _ in range(self.fit_steps):
             grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(applied(build, p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
-        return sparsified(applied(build, params), self.neighbours).detach()
+        return keep_largest(applied(build, params), self.neighbours).detach()

@@ -15,8 +15,8 @@ class ClientModel(nn.Module, ABC):
     """A network that clients train: `forward` is the head applied to `features`.
 
     Subclasses take `(shape, outputs, *, ...options)`. A key means training (batch statistics, dropout), no
-    key means evaluation; `self.training` plays no part. All of it runs under `torch.func.functional_call` and
-    `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
+    key means evaluation; `self.training` plays no part. `client.functional.invoke` runs it with other parameters, also
+    under `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
     updated in place.
     """
 
