@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.families.embedded import EmbeddedClient, unit_vectors
 from fedweave.families.flat_heads import FlatHead
-from fedweave.families.hypernetworks import applied
+from fedweave.families.hypernetworks import run_network
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
@@ -117,4 +117,4 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:
         x = fixed["x"]
         edges = complete_graph(len(x)).to(x.device)
-        return applied(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)
+        return run_network(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
-from fedweave.families.hypernetworks import applied, vectors
+from fedweave.families.hypernetworks import run_network, vectors
 from fedweave.families.penalties import tied
 from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
@@ -96,6 +96,6 @@ class SFL(ClientModels):
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
         params = trees.tree_map(lambda t: t.to(thetas), initialised(build, seeds[2], thetas.dtype))
         for _ in range(self.fit_steps):
-            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(applied(build, p)), target), {}), params)[2]
+            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(run_network(build, p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
-        return keep_largest(applied(build, params), self.neighbours).detach()
+        return keep_largest(run_network(build, params), self.neighbours).detach()
