@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedweave import __version__
 from fedweave.errors import BadInput, Diverged, choose
 from fedweave.files import user_errors
 from fedweave.pipelines.commands import (
@@ -45,6 +46,21 @@ app.command()(projects.init)
 app.command()(workers.deploy)
 app.command()(workers.worker)
 out = Console(markup=False)  # labels have [brackets]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(f"fedweave {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 def main() -> None:

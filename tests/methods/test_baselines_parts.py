@@ -42,15 +42,15 @@ def test_fedpac_program(seed: int) -> None:
     """Head shares minimise variance plus bias over the simplex."""
     g = np.random.default_rng(seed)
     v, h = torch.from_numpy(g.uniform(0.05, 1.0, 5)), torch.from_numpy(g.normal(size=(5, 3, 4)) * 0.5)
-    alpha = heads.shares(v, h, smallest=0.0).numpy()
+    alpha = heads.head_weights(v, h, smallest=0.0).numpy()
     for i in range(5):
         gap = (h[i] - h).flatten(1)
         p = (v.diag() + gap @ gap.T).numpy()
         np.testing.assert_allclose(alpha[i], minimum(p, np.zeros(5)), atol=2e-5)
     np.testing.assert_allclose(
-        heads.shares(v, h[:1].expand_as(h)).numpy(), np.tile((1 / v / (1 / v).sum()).numpy(), (5, 1)), rtol=1e-9
+        heads.head_weights(v, h[:1].expand_as(h)).numpy(), np.tile((1 / v / (1 / v).sum()).numpy(), (5, 1)), rtol=1e-9
     )
-    small = heads.shares(v, h, smallest=0.1)
+    small = heads.head_weights(v, h, smallest=0.1)
     assert ((small == 0) | (small >= 0.1)).all()
     torch.testing.assert_close(small.sum(1), torch.ones(5, dtype=torch.float64))
 

@@ -4,7 +4,7 @@ import tiny
 import torch
 from naive import made, ran
 
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.tensors import trees
 
 
@@ -15,7 +15,7 @@ def test_antisymmetric_graph() -> None:
     weights = network().detach()
     assert not (weights * weights.T).any()
     assert (weights > 0).any()
-    sparse = sparsified(weights, 2)
+    sparse = keep_largest(weights, 2)
     assert ((sparse > 0).sum(1) <= 2).all()
     torch.testing.assert_close(sparse.sum(1), weights.topk(2, 1).values.sum(1))
 

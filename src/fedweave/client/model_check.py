@@ -1,7 +1,7 @@
 """A check of a client model on two small batches: what would train or score wrongly is refused before any work."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
-from fedweave.tensors import dropout_keys
+from fedweave.tensors import dropout_keys, gradients
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # of a batch
@@ -91,12 +91,12 @@ class _Probe:
         leaves = {name: self.model[name].clone().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
             total = self._run(self.first, self.key, {**self._fresh(), **leaves}).square().sum()
-            gradients = (
+            slopes = (
                 torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
                 if total.requires_grad
                 else [None] * len(leaves)
             )
-        missing = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
+        missing = [name for name, slope in zip(leaves, slopes, strict=True) if slope is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             self._refuse(f"no gradient reaches {missing[0]}{more}", "use the layer in forward, or remove or freeze it")
@@ -140,18 +140,12 @@ class _Probe:
         except BadInput:
             raise
         except Exception as error:
-            text = str(error)
-            flow = "data-dependent" in text or ".item()" in text
-            reason = (
-                "its control flow depends on the data"
-                if flow
-                else f"{type(error).__name__}: {(text.splitlines() or [''])[0][:160]}"
-            )
+            flow = "data-dependent" in str(error) or ".item()" in str(error)
+            reason = "its control flow depends on the data" if flow else _cause(error)
             self._refuse(
                 f"cannot run for several clients at once ({reason})",
                 "use torch.where and the like, or train with executor='loop'",
             )
-            raise
 
     def _gradient(
         self, model: Params, batch: Tensor, key: Tensor | None, total: Callable[..., Any] | None = None
@@ -161,11 +155,9 @@ class _Probe:
         leaves = {name: model[name].detach().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
             value, outputs, buffers = (total or self._total)(leaves, buffers, batch, key)
-        grads = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
-        gradients = {
-            name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(leaves.items(), grads, strict=True)
-        }
-        return {"outputs": outputs.detach()}, {name: value.detach() for name, value in buffers.items()}, gradients
+        slopes = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
+        buffers = {name: value.detach() for name, value in buffers.items()}
+        return {"outputs": outputs.detach()}, buffers, gradients.by_name(slopes, leaves)
 
     def _total(
         self, params: Params, buffers: Params, batch: Tensor, key: Tensor | None
@@ -194,16 +186,19 @@ class _Probe:
             raise
         except Exception as error:
             mode = "in evaluation" if key is None else "in training"
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
             way = (
                 "it must take any number of rows"
                 if len(batch) == 1
                 else f"it is given batches [B, {', '.join(map(str, batch.shape[1:]))}]"
             )
-            self._refuse(f"fails {mode} on a batch of {len(batch)} ({reason})", way)
+            self._refuse(f"fails {mode} on a batch of {len(batch)} ({_cause(error)})", way)
 
-    def _refuse(self, what: str, way: str) -> None:
+    def _refuse(self, what: str, way: str) -> NoReturn:
         raise BadInput(f"{self.here}: {what}; {way}")
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
 def _close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedweave.client.augment import shifted
+from fedweave.client.augment import shift
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
@@ -182,8 +182,11 @@ class Task(ABC):
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
         return masked_mean(self.row_loss(outputs, self.targets(data, rows.clamp(min=0))), rows >= 0)
 
-    def weighted(self, data: ClientData, rows: Tensor) -> Tensor:
-        """Those of the `rows` of a shared test set whose class counts for the client; outside `vmap`, else all."""
+    def scored_rows(self, data: ClientData, rows: Tensor) -> Tensor:
+        """`rows` without those of classes that the client does not have.
+
+        Under `vmap` all rows, because shapes cannot depend on data.
+        """
         if mapped() or "test_weight" not in data.arrays:
             return rows
         return rows[data.arrays["test_weight"][self.targets(data, rows)] > 0]
@@ -232,7 +235,7 @@ class RowClassification(Classification):
 
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
         x = data.arrays["x"]
-        return x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
+        return x[rows] if key is None or not self.augment else shift(x, rows, self.augment, key)
 
 
 class NodeClassification(Classification):

@@ -61,7 +61,7 @@ def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, defined: Te
     return losses
 
 
-def shares(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
+def head_weights(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
     """α [P, P]: row i minimises Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the simplex; V [P], h [P, C, D].
 
     Non-negative least squares on ‖A x‖² + (1ᵀx − 1)² has its minimum on the ray through that α.

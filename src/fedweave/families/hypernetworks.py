@@ -1,7 +1,7 @@
 """Families whose server is one hypernetwork on a vector per client.
 
 Networks are plain modules with external state: `fedweave.federation.protocol.initialised` makes their parameters,
-`applied` runs them.
+`run_network` runs them.
 """
 
 from abc import abstractmethod
@@ -43,7 +43,7 @@ from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
 
 
-def applied(
+def run_network(
     build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any
 ) -> Any:
     """What `method` of the network that `build` makes gives with `params`; it allocates no parameters of its own."""
@@ -111,7 +111,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         z = self.codes(phi, fixed)[ids]
-        return applied(self._network(z.shape[1]), phi["hyper"], z)
+        return run_network(self._network(z.shape[1]), phi["hyper"], z)
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         return trees.tree_map(lambda a, b: (a - b).div_(len(a)), start, uploads["model"])
@@ -125,7 +125,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
         def hidden(phi: Tree) -> Tensor:
             z = self.codes(phi, fixed)[ids]
-            return applied(self._network(z.shape[1]), phi["hyper"], z, method="trunk")
+            return run_network(self._network(z.shape[1]), phi["hyper"], z, method="trunk")
 
         rest = {**phi, "hyper": trees.without(hyper, heads)}
         gradient, wide = pull_back_heads(hidden, rest, heads, [vector[name] for name in self._shapes])
@@ -157,7 +157,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
             else {**rows, "lift": initialised(lambda: nn.Linear(size, size), start.seed, like.dtype)}
         )
 
-    def looked_up(self, phi: Tree) -> Tensor:
+    def client_vectors(self, phi: Tree) -> Tensor:
         """The vectors [N, D] as the network sees them."""
         if self.embedding == "table":
             return phi["embedding"]
@@ -184,7 +184,7 @@ class TableHypernetwork(Hypernetwork):
         return {**phi, "hyper": self.fresh(phi["embedding"].shape[1], start)}, {}
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
-        return self.looked_up(phi)
+        return self.client_vectors(phi)
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         old = phi["embedding"]
@@ -226,12 +226,12 @@ class GraphHypernetwork(Weaving, Hypernetwork):
     def encoder(self, size: int) -> nn.Module:
         """A network (x [N, size], edges [2, E], key) -> codes [N, size]."""
 
-    def companions(self, size: int, start: Start) -> Tree:
+    def extra_parameters(self, size: int, start: Start) -> Tree:
         """Learnable parameters in addition to encoder and hypernetwork; by default none."""
         return {}
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        return self.second_stage(self.looked_up(self.table(start)), start)
+        return self.second_stage(self.client_vectors(self.table(start)), start)
 
     def second_stage(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
         """(φ, fixed) of stage 2 on vectors x [N, D]."""
@@ -239,7 +239,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         phi = {
             "encoder": initialised(lambda: self.encoder(size), start.seed + 2, x.dtype),
             "hyper": self.fresh(size, start),
-            **self.companions(size, start),
+            **self.extra_parameters(size, start),
         }
         fixed = {"edges": self.edges(x, start), "key": dropout_keys.key(start.seed)}
         return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})
@@ -257,7 +257,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
         x = {**fixed, **phi}["x"]
-        return applied(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
+        return run_network(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
 
     def portrait(self, server: Server) -> Tensor:
         # Without its key an encoder leaves nothing out: what describes clients does not depend on a round's dropout.
@@ -274,7 +274,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def take_over(self, server: Server, start: Start) -> Server:
         """The server of stage 2 from that of stage 1."""
-        phi, fixed = self.second_stage(self.looked_up(server["phi"]), start)
+        phi, fixed = self.second_stage(self.client_vectors(server["phi"]), start)
         return self.assemble({**phi, "hyper": server["phi"]["hyper"]} if self.warm_start else phi, fixed)
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:

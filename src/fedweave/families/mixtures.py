@@ -6,8 +6,9 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Solver
 from fedweave.families.base import SplitClient
 from fedweave.families.generated import GeneratedModels
@@ -171,7 +172,7 @@ class LayerwiseHypernetworks(LearnedMixtures):
         with torch.device("meta"):
             network = self._network(len(phi["vector"]))
         rows = trees.take(phi, ids)
-        alpha = vmap(lambda params, v, i: functional_call(network, params, (v, i)))(
+        alpha = vmap(lambda params, v, i: invoke(network, params, "forward", v, i))(
             rows["network"], rows["vector"], ids
         )
         return alpha.movedim(0, 1)

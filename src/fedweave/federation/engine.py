@@ -45,7 +45,7 @@ def train(method: Method, state: State, who: Cohort, executor: Executor, downloa
     shared, own = (downloads or Downloads())(method, state.server, ids)
 
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
-        with optimizers.remembering(states if method.training.keep_optimizer else None) as memory:
+        with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
             done = method.client_update(shared, own, client, data)
         return done, memory.states if memory else {}
 
@@ -157,7 +157,7 @@ def evaluate(
         return executor.each(score, (model,), who)
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
-        val, test = trimmed(data.val), method.task.weighted(data, trimmed(data.test))
+        val, test = trimmed(data.val), method.task.scored_rows(data, trimmed(data.test))
         outputs = method.predict(model, data, torch.cat([val, test]))
         return {
             "val": method.task.score(outputs[: len(val)], data, val),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Solver
-from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, shares
+from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, head_weights
 from fedweave.families.weaving import Weaving
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -93,7 +93,7 @@ class FedPAC(Weaving):
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)
         totals = counts.sum(0)
-        alpha = shares(uploads["variance"], uploads["h"])
+        alpha = head_weights(uploads["variance"], uploads["h"])
         present = torch.zeros_like(server["sizes"], dtype=torch.bool).index_fill(0, ids, True)
         rows = torch.zeros_like(server["alpha"][ids]).index_copy(1, ids, alpha)
         rows = self.controlled_row(rows, ids, present, ahead=1)

@@ -23,12 +23,12 @@ from torch.nn import functional as F
 from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.families.embedded import EmbeddedClient, unit_vectors
 from fedweave.families.flat_heads import FlatHead
-from fedweave.families.hypernetworks import applied
+from fedweave.families.hypernetworks import run_network
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks.attention import padded
+from fedweave.server_networks.attention import with_newcomers
 from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
 from fedweave.tensors import dropout_keys, trees
@@ -85,7 +85,7 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
         return {"x": trees.put(fixed["x"], ids, new), "key": key}
 
     def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        free = {name: padded(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
+        free = {name: with_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
         return {**phi, **free}, {
             **fixed,
             "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)]),
@@ -117,4 +117,4 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:
         x = fixed["x"]
         edges = complete_graph(len(x)).to(x.device)
-        return applied(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)
+        return run_network(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)

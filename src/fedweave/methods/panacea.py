@@ -45,7 +45,7 @@ class Panacea(GraphHypernetwork):
     def encoder(self, size: int) -> nn.Module:
         return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
 
-    def companions(self, size: int, start: Start) -> Tree:
+    def extra_parameters(self, size: int, start: Start) -> Tree:
         return {
             "generator": initialised(
                 lambda: nn.Linear(size, size), start.seed + 3, next(iter(start.model.values())).dtype

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData, trimmed
+from fedweave.client.data import ClientData, shuffled, trimmed
 from fedweave.client.solvers import value_and_grad
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
@@ -52,7 +52,7 @@ class PerFedAvg(GlobalModel):
         return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        rows = trimmed(_sample(data, self.training.batch_size))
+        rows = shuffled(data, self.training.batch_size, drop_last=False)[0]
         return self._step({**shared, **client}, rows, data.key, replace(data, padded=mapped()))
 
     def _meta_loss(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> tuple[Tensor, Params]:
@@ -92,9 +92,3 @@ def _together(plan: Tree, epochs: int) -> list[list[Tensor]]:
 def _stacked(rows: tuple[Tensor, ...]) -> Tensor:
     width = max(len(r) for r in rows)
     return torch.stack([F.pad(r, (0, width - len(r)), value=-1) for r in rows])
-
-
-def _sample(data: ClientData, size: int) -> Tensor:
-    """A batch of the client's training rows, by its key."""
-    draws = dropout_keys.uniform(data.key, data.train.shape).masked_fill(data.train < 0, 2.0)
-    return data.train[draws.argsort(stable=True)][: size or len(data.train)]

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from fedweave.families.hypernetworks import applied
+from fedweave.families.hypernetworks import run_network
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.federation.protocol import Start, initialised
 from fedweave.federation.registry import method
@@ -54,7 +54,7 @@ class PFedGAT(ValidatedMixtures):
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         h = self._attended(fixed["models"])
-        return applied(lambda: self._network(h.shape[1]), phi, h)[ids][None]
+        return run_network(lambda: self._network(h.shape[1]), phi, h)[ids][None]
 
     def _attended(self, models: Params) -> Tensor:
         """The network's input: models [N, ...] as rows [N, d] of mean 0 and variance 1, possibly reduced by a random

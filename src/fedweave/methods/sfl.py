@@ -23,13 +23,13 @@ from torch.nn import functional as F
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
-from fedweave.families.hypernetworks import applied, vectors
+from fedweave.families.hypernetworks import run_network, vectors
 from fedweave.families.penalties import tied
 from fedweave.families.weaving import everybody
 from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, sparsified
+from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
@@ -101,6 +101,6 @@ class SFL(ClientModels):
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
         params = trees.tree_map(lambda t: t.to(thetas), initialised(build, seeds[2], thetas.dtype))
         for _ in range(self.fit_steps):
-            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(applied(build, p)), target), {}), params)[2]
+            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(run_network(build, p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
-        return sparsified(applied(build, params), self.neighbours).detach()
+        return keep_largest(run_network(build, params), self.neighbours).detach()

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from fedweave.families.hypernetworks import GraphHypernetwork, applied
+from fedweave.families.hypernetworks import GraphHypernetwork, run_network
 from fedweave.federation.protocol import Server
 from fedweave.federation.registry import method
 from fedweave.server_networks import SheafDiffusion
@@ -45,7 +45,7 @@ class SHN(GraphHypernetwork):
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         x = {**server["fixed"], **server["phi"]}["x"]
-        layers = applied(
+        layers = run_network(
             lambda: self.encoder(x.shape[1]), server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies"
         )
         return {**super().diagnostics(server), "sheaf energy": layers[-1]}

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +18,12 @@ from fedweave.models.base import ClientModel
 from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
 from fedweave.models.source import source_of
 
-Factory = Callable[[tuple[int, ...], int], nn.Module]
 
-
-class _Reached(Exception):
+class _HeadInput(Exception):
     """Carries the input of the head out of a forward pass."""
 
 
-class Adapted(ClientModel):
+class AdaptedModel(ClientModel):
     """A user's module under the protocol of client models.
 
     It shares the tables of the module, so that parameters keep the names they have there, and a state dictionary of
@@ -33,20 +31,20 @@ class Adapted(ClientModel):
     """
 
     inner: nn.Module
-    made_by: "Adapter"
+    adapter: "Adapter"
     current: Pass
     parts: list[nn.Module]
 
-    def __init__(self, module: nn.Module, made_by: "Adapter") -> None:
+    def __init__(self, module: nn.Module, adapter: "Adapter") -> None:
         super().__init__()
-        current = make_keyed(module, made_by.name)
+        current = make_keyed(module, adapter.name)
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = module.__dict__[table]
         self.__dict__ |= {
             "inner": module,
             "current": current,
-            "made_by": made_by,
-            "head": (made_by.head,),
+            "adapter": adapter,
+            "head": (adapter.head,),
             "parts": [module, *(layer for layer in module.modules() if layer is not module)],
         }
         module.eval()
@@ -54,23 +52,23 @@ class Adapted(ClientModel):
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Outputs of the module for rows [B, ...]; a key makes it a training pass."""
         with self._pass(key, mask):
-            return self.inner(self.made_by.rows(x))
+            return self.inner(self.adapter.rows(x))
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
 
         def stop(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-            raise _Reached(inputs[0])
+            raise _HeadInput(inputs[0])
 
         handle = self.inner.get_submodule(self.head[0]).register_forward_pre_hook(stop)
         try:
             self.forward(x, key=key, mask=mask)
-        except _Reached as reached:
-            return reached.args[0]
+        except _HeadInput as stopped:
+            return stopped.args[0]
         finally:
             handle.remove()
         raise BadInput(
-            f"model: {self.made_by.name}: forward never calls the head {self.head[0]!r}; name another: head='...'"
+            f"model: {self.adapter.name}: forward never calls the head {self.head[0]!r}; name another: head='...'"
         )
 
     def classify(self, h: Tensor) -> Tensor:
@@ -79,9 +77,9 @@ class Adapted(ClientModel):
         Raises:
             BadInput: the module does more behind its head than that.
         """
-        if not self.made_by.splits:
+        if not self.adapter.splits:
             raise BadInput(
-                f"model: {self.made_by.name}: this method applies the head {self.head[0]!r} alone, "
+                f"model: {self.adapter.name}: this method applies the head {self.head[0]!r} alone, "
                 "but the model's outputs are not those of its head; end with it, or name another: head='...'"
             )
         return self.inner.get_submodule(self.head[0])(h)
@@ -94,7 +92,7 @@ class Adapted(ClientModel):
         if training:
             self._set_mode(True)
         try:
-            with KeyedFunctions(key) if training and self.made_by.functional else nullcontext():  # type: ignore[arg-type]
+            with KeyedFunctions(key) if training and self.adapter.functional else nullcontext():  # type: ignore[arg-type]
                 yield
         finally:
             self.current.key = self.current.mask = None
@@ -132,7 +130,7 @@ class Adapter:
 
     def __call__(self) -> ClientModel:
         """A client model."""
-        return Adapted(_prepared(self.make(), self.shape), self)
+        return AdaptedModel(_prepare(self.make(), self.shape), self)
 
     def rows(self, x: Tensor) -> Tensor:
         """Stored rows [B, ...] as the module takes them, [B, *shape]."""
@@ -154,14 +152,14 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
     make, name = _maker(model, shape, outputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = _made(make, name)
+        module = _make(make, name)
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
-        module = _prepared(module, shape)
+        module = _prepare(module, shape)
         _check_parameters(module, name)
-        code = _code(module, model if isinstance(model, nn.Module) else None)
+        code = _hash(module, model if isinstance(model, nn.Module) else None)
         make_keyed(module, name)
-        chosen, functional, splits = _looked_at(module, shape, name, head)
+        chosen, functional, splits = _inspect(module, shape, name, head)
     return Adapter(make, name, shape, windows, chosen, functional, splits, code)
 
 
@@ -186,17 +184,17 @@ def _maker(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[
     return lambda: model(shape, outputs), name
 
 
-def _made(make: Callable[[], nn.Module], name: str) -> nn.Module:
+def _make(make: Callable[[], nn.Module], name: str) -> nn.Module:
     try:
         module = make()
     except Exception as error:
-        raise BadInput(f"model: {name}: cannot be built ({type(error).__name__}: {_first(error)})") from error
+        raise BadInput(f"model: {name}: cannot be built ({type(error).__name__}: {_first_line(error)})") from error
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {name}: gives {type(module).__name__}, not an nn.Module; return the module")
     return module
 
 
-def _prepared(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+def _prepare(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     """`module` with all its parameters, in named layers; frozen ones are buffers, which nobody trains or sends."""
     if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
         with torch.no_grad():
@@ -222,73 +220,59 @@ def _check_parameters(module: nn.Module, name: str) -> None:
             raise BadInput(f"model: {name}: {first} and {place} are one parameter; give each layer its own")
 
 
-def _looked_at(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:
+def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:
     """(name of the head, whether functional dropout runs, whether the outputs are those of the head on its input)."""
-    owners = {place: layer for place, layer in module.named_modules() if layer._parameters}
-    if head is not None and (
-        head not in dict(module.named_modules()) or not any(True for _ in module.get_submodule(head).parameters())
-    ):
-        raise BadInput(
-            f"head: {head!r} is no layer of {name} with parameters; choices: {', '.join(filter(None, owners))}"
-        )
-    order: list[str] = []
-    seen: dict[str, Any] = {}
-
-    def note(place: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            order.append(place)
-            seen[place] = (inputs[0] if inputs else None, output)
-
-        return hook
-
-    watched = {p: layer for p, layer in module.named_modules() if p and (p in owners or p == head)}
-    handles = [layer.register_forward_hook(note(p)) for p, layer in watched.items()]
-    with torch.no_grad(), _Calls() as calls:
-        outputs = _tried(module, torch.rand(2, *shape), name)
+    layers = dict(module.named_modules())
+    owners = [place for place, layer in layers.items() if layer._parameters]
+    if head is not None and (head not in layers or not any(True for _ in layers[head].parameters())):
+        raise BadInput(_bad_head(head, f"is no layer of {name} with parameters", filter(None, owners)))
+    calls: list[tuple[str, Any]] = []
+    watched = [place for place in layers if place and (place in owners or place == head)]
+    handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in watched]
+    with torch.no_grad(), _DropoutCalls() as dropout:
+        outputs = _run(module, torch.rand(2, *shape), name)
     for handle in handles:
         handle.remove()
-    chosen = head or next(iter(order[::-1]), [*owners][-1])
+    order = [place for place, _ in calls]
     if head is not None and head not in order:
-        raise BadInput(
-            f"head: {head!r} does not run in the forward of {name}; choices: {', '.join(dict.fromkeys(order))}"
-        )
-    _, last = seen.get(chosen, (None, None))
-    splits = (
-        isinstance(last, Tensor)
-        and isinstance(outputs, Tensor)
-        and order.count(chosen) == 1
-        and torch.equal(last, outputs)
-    )
-    return chosen, calls.dropout, splits
+        raise BadInput(_bad_head(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
+    chosen = head or (order or owners)[-1]
+    own = [output for place, output in calls if place == chosen]
+    splits = len(own) == 1 and all(isinstance(x, Tensor) for x in (*own, outputs)) and torch.equal(own[0], outputs)
+    return chosen, dropout.found, splits
 
 
-class _Calls(torch.overrides.TorchFunctionMode):
+def _bad_head(head: str, reason: str, choices: Iterable[str]) -> str:
+    return f"head: {head!r} {reason}; choices: {', '.join(choices)}"
+
+
+class _DropoutCalls(torch.overrides.TorchFunctionMode):
     """Notes whether functional dropout is called outside of dropout layers."""
 
-    dropout = False
+    found = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.dropout = self.dropout or func in FUNCTIONS
+        self.found = self.found or func in FUNCTIONS
         return func(*args, **(kwargs or {}))
 
 
-def _tried(module: nn.Module, x: Tensor, name: str) -> Any:
+def _run(module: nn.Module, x: Tensor, name: str) -> Any:
     try:
         return module.eval()(x)
     except BadInput:
         raise
     except Exception as error:
         raise BadInput(
-            f"model: {name}: fails on inputs of shape {[*x.shape]} ({type(error).__name__}: {_first(error)}); "
+            f"model: {name}: fails on inputs of shape {[*x.shape]} ({type(error).__name__}: {_first_line(error)}); "
             f"it is given batches [B, {', '.join(map(str, x.shape[1:]))}]"
         ) from error
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:200]
 
 
-def _code(module: nn.Module, values: nn.Module | None) -> str:
+def _hash(module: nn.Module, values: nn.Module | None) -> str:
     """A hash of what the model computes: its structure, the source of its classes, and the values of an instance."""
     content = hashlib.sha256(repr(module).encode())
     for kind in dict.fromkeys(type(layer) for layer in module.modules()):

@@ -1,7 +1,7 @@
 """What client models share: the features/head split, named layers, and a batch norm that can be mapped."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ class ClientModel(nn.Module, ABC):
     """A network that clients train: `forward` is the head applied to `features`.
 
     Subclasses take `(shape, outputs, *, ...options)`. A key means training (batch statistics, dropout), no
-    key means evaluation; `self.training` plays no part. All of it runs under `torch.func.functional_call` and
-    `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
+    key means evaluation; `self.training` plays no part. `client.functional.invoke` runs it with other parameters, also
+    under `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
     updated in place.
     """
 
@@ -66,23 +66,41 @@ class BatchNorm(nn.BatchNorm2d):
         """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
         x = x.to(self.weight.dtype)  # statistics are not for half precision
         if key is not None and mask is not None:
-            return self._masked(x, mask.to(x.dtype)[:, None, None, None])
+            return self._masked(x, mask.to(x.dtype))
         mean, var = self.running_mean, self.running_var
         return F.batch_norm(x, mean, var, self.weight, self.bias, key is not None, self.momentum, self.eps)
 
-    def _masked(self, x: Tensor, rows: Tensor) -> Tensor:
-        count = rows.sum() * x.shape[2] * x.shape[3]
-        safe = count.clamp(min=1)
-        mean = (x * rows).sum((0, 2, 3)) / safe
-        centred = x - mean[:, None, None]
-        var = (centred.square() * rows).sum((0, 2, 3)) / safe
-        # A batch without any real row leaves the running statistics alone.
-        momentum = self.momentum * (count > 0).to(x.dtype)
-        unbiased = var.detach() * safe / (safe - 1).clamp(min=1)
-        self.running_mean.add_(momentum * (mean.detach() - self.running_mean))
-        self.running_var.add_(momentum * (unbiased - self.running_var))
+    def _masked(self, x: Tensor, mask: Tensor) -> Tensor:
+        centred, var = masked_moments(x, mask, self)
         scale = self.weight * torch.rsqrt(var + self.eps)
         return centred * scale[:, None, None] + self.bias[:, None, None]
+
+
+class RunningMoments(Protocol):
+    """A layer with running mean and variance [C]."""
+
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+
+
+def masked_moments(x: Tensor, mask: Tensor, layer: RunningMoments) -> tuple[Tensor, Tensor]:
+    """(x [B, C, ...] without its mean, its variance [C]) over the rows that `mask` [B] gives a 1, not a 0.
+
+    The running mean and variance of `layer` take a step towards them.
+    """
+    rows, over = mask.reshape(-1, *[1] * (x.ndim - 1)), [0, *range(2, x.ndim)]
+    count = mask.sum() * x[0, 0].numel()
+    safe = count.clamp(min=1)
+    mean = (x * rows).sum(over) / safe
+    centred = x - mean.reshape(-1, *[1] * (x.ndim - 2))
+    var = (centred.square() * rows).sum(over) / safe
+    # A batch without any real row leaves the running moments alone.
+    momentum = layer.momentum * (count > 0).to(x.dtype)
+    unbiased = var.detach() * safe / (safe - 1).clamp(min=1)
+    layer.running_mean.add_(momentum * (mean.detach() - layer.running_mean))
+    layer.running_var.add_(momentum * (unbiased - layer.running_var))
+    return centred, var
 
 
 def layers(model: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -41,7 +41,7 @@ class ConvNet(ClientModel):
 
     def __init__(self, shape: tuple[int, ...], outputs: int, *, batch_norm: bool) -> None:
         super().__init__()
-        channels, *sides = self._checked(shape)
+        channels, *sides = self._check_shape(shape)
         for i, block in enumerate(self.blocks, start=1):
             conv = nn.Conv2d(channels, block.channels, block.kernel, padding=block.padding)
             self.add_module(f"conv{i}", conv)
@@ -55,7 +55,7 @@ class ConvNet(ClientModel):
         self.add_module(self.head[0], nn.Linear(fan_in, outputs))
         self.batch_norm = batch_norm
 
-    def _checked(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         sides = list(shape[1:])
         for block in self.blocks:
             sides = [block.size(side) for side in sides]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.models.base import ClientModel
+from fedweave.models.recurrent import gru_step
 from fedweave.models.registry import model
 from fedweave.settings import Size
 
@@ -33,11 +34,7 @@ class GRUCell(nn.Module):
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
         """`forward` from the input's projection W_ih x + b_ih [B, 3H]."""
-        reset_x, update_x, new_x = projected.chunk(3, -1)
-        reset_h, update_h, new_h = nn.functional.linear(h, self.weight_hh, self.bias_hh).chunk(3, -1)
-        update = torch.sigmoid(update_x + update_h)
-        new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
-        return new + update * (h - new)
+        return gru_step(projected, (h,), self.weight_hh, self.bias_hh)[0]
 
     def read(self, x: Tensor) -> Tensor:
         """The state [B, H] after all steps of [B, T, fan_in], from zero; the inputs are projected at once."""

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from fedweave.errors import BadInput
+from fedweave.models.base import masked_moments
 from fedweave.models.recurrent import RECURRENT
 from fedweave.tensors import dropout_keys
 
@@ -41,14 +42,10 @@ def element_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tenso
 
 def channel_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
     """Dropout of whole channels of `x` [B, C, ...]."""
-    return (
-        x
-        if key is None
-        else x
-        * element_dropout(torch.ones_like(x.flatten(2)[..., 0]), p, key, salt).reshape(
-            *x.shape[:2], *[1] * (x.ndim - 2)
-        )
-    )
+    if key is None:
+        return x
+    mask = element_dropout(torch.ones_like(x.flatten(2)[..., 0]), p, key, salt)
+    return x * mask.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
 
 
 def alpha_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
@@ -118,17 +115,7 @@ class KeyedBatchNorm(KeyedLayer):
 
     def _masked(self, x: Tensor, mask: Tensor) -> Tensor:
         wide = [1, -1, *[1] * (x.ndim - 2)]
-        rows, over = mask.reshape(-1, *[1] * (x.ndim - 1)), [0, *range(2, x.ndim)]
-        count = mask.sum() * (x[0, 0].numel())
-        safe = count.clamp(min=1)
-        mean = (x * rows).sum(over) / safe
-        centred = x - mean.reshape(wide)
-        var = (centred.square() * rows).sum(over) / safe
-        # A batch without any real row leaves the running statistics alone.
-        momentum = self.momentum * (count > 0).to(x.dtype)
-        unbiased = var.detach() * safe / (safe - 1).clamp(min=1)
-        self.running_mean.add_(momentum * (mean.detach() - self.running_mean))
-        self.running_var.add_(momentum * (unbiased - self.running_var))
+        centred, var = masked_moments(x, mask, self)
         x = centred * torch.rsqrt(var + self.eps).reshape(wide)
         x = x if self.weight is None else x * self.weight.reshape(wide)
         return x if self.bias is None else x + self.bias.reshape(wide)

@@ -76,7 +76,7 @@ def build(
             f"model.name: {name!r} has no embeddings, which {sum(map(bool, categories))} categories of the data need; "
             f"use {able}, or give categories one column per value (embed=False)"
         )
-    made = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
-    if not any(True for _ in made.parameters()):
+    network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
+    if not any(True for _ in network.parameters()):
         raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
-    return made
+    return network

@@ -22,7 +22,7 @@ class Slot(NamedTuple):
 
     Attributes:
         nodes: [L] nodes that have these neighbours, each at most once.
-        made: [L, D] their features.
+        features: [L, D] of these neighbours.
         live: [L] which of them exist: all, unless clients are mapped, where sizes cannot differ.
     """
 

@@ -24,7 +24,7 @@ class AntisymmetricGraph(nn.Module):
         return F.relu(torch.tanh(self.saturation * (one @ two.T - two @ one.T)))
 
 
-def sparsified(weights: Tensor, k: int) -> Tensor:
+def keep_largest(weights: Tensor, k: int) -> Tensor:
     """The `k` largest entries of every row of [N, N], the others 0."""
     top = weights.topk(min(k, weights.shape[1]), dim=1)
     return torch.zeros_like(weights).scatter(1, top.indices, top.values)

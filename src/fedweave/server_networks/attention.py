@@ -16,8 +16,8 @@ Control = Callable[[Tensor], Tensor]
 """What is used in place of the weights [N, N]."""
 
 
-def unchanged(weights: Tensor) -> Tensor:
-    """No control."""
+def no_control(weights: Tensor) -> Tensor:
+    """The weights as they are."""
     return weights
 
 
@@ -118,12 +118,12 @@ class FreeAttention(nn.Module):
         del x
         return self.matrix
 
-    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = unchanged) -> Tensor:
+    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = no_control) -> Tensor:
         """Mix embeddings [N, D] -> [N, D]."""
         return dropout_keys.dropout(control(self.matrix) @ x, self.dropout, key)
 
 
-def padded(matrix: Tensor, newcomers: int) -> Tensor:
+def with_newcomers(matrix: Tensor, newcomers: int) -> Tensor:
     """A free matrix [N, N] for N + newcomers clients: who is new attends to itself only and nobody to it."""
     return torch.block_diag(matrix, torch.eye(newcomers, dtype=matrix.dtype, device=matrix.device))
 
@@ -140,6 +140,6 @@ class DotAttention(nn.Module):
         """Row-stochastic weights [N, N] of embeddings [N, D]."""
         return (self.query(x) @ self.key(x).T / sqrt(x.shape[-1])).softmax(-1)
 
-    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = unchanged) -> Tensor:
+    def forward(self, x: Tensor, *, key: Tensor | None = None, control: Control = no_control) -> Tensor:
         """Mix embeddings [N, D] -> [N, D]."""
         return dropout_keys.dropout(control(self.weights(x)) @ self.value(x), self.dropout, key)

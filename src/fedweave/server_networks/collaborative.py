@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.errors import choose
-from fedweave.server_networks.attention import Control, DotAttention, FreeAttention, unchanged
+from fedweave.server_networks.attention import Control, DotAttention, FreeAttention, no_control
 from fedweave.server_networks.graph import GATEncoder, GCNEncoder
 from fedweave.server_networks.mlp import FlatHypernetwork, Shapes
 from fedweave.server_networks.sheaf import SheafDiffusion
@@ -66,7 +66,7 @@ class CollaborativeHypernetwork(nn.Module):
         return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
 
     def forward(
-        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = unchanged
+        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = no_control
     ) -> Params:
         """Embeddings x [N, size] on edges [2, E] -> models [P, ...] of the clients `ids` [P]; dropout with a key.
 
@@ -75,7 +75,7 @@ class CollaborativeHypernetwork(nn.Module):
         return self.hyper(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
 
     def hidden(
-        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = unchanged
+        self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = no_control
     ) -> Tensor:
         """What the wide head reads in `forward`, [P, width]."""
         return self.hyper.hidden(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
@@ -84,7 +84,7 @@ class CollaborativeHypernetwork(nn.Module):
         x = self.encode(x, edges, key)
         if self.attention is not None:
             return self.attention(x, key=_fold(key, 1), control=control)
-        return x if control is unchanged else control(torch.eye(len(x)).to(x)) @ x
+        return x if control is no_control else control(torch.eye(len(x)).to(x)) @ x
 
 
 def _fold(key: Tensor | None, part: int) -> Tensor | None:

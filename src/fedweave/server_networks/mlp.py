@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave.errors import BadInput
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params
 
@@ -122,17 +121,14 @@ class LayerWeights(nn.Module):
             nn.init.uniform_(self.heads.weight)
             nn.init.zeros_(self.heads.bias)
 
-    def forward(self, v: Tensor, client: Tensor | None = None) -> Tensor:
-        """Embedding [embed] -> weights [L, N], rows summing to 1.
+    def forward(self, v: Tensor, client: Tensor) -> Tensor:
+        """Embedding [embed] of the `client`, a 0-d index -> weights [L, N], rows summing to 1.
 
-        With `relu_norm` a row without a positive entry becomes the client's own model, so its 0-d index
-        `client` is needed.
+        With `relu_norm` a row without a positive entry becomes the client's own model.
         """
         scores = self.heads(self.trunk(v)).unflatten(-1, (self.layers, -1))
         if not self.relu_norm:
             return scores.softmax(-1)
-        if client is None:
-            raise BadInput("relu_norm: the client's index is needed; call with client=i")
         positive = F.relu(scores)
         total = positive.sum(-1, keepdim=True)
         own = (torch.arange(scores.shape[-1], device=scores.device) == client).to(scores.dtype)

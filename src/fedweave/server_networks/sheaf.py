@@ -6,12 +6,12 @@ do not. Source: Bodnar et al., arXiv:2202.04579, and its code
 github.com/twitter-research/neural-sheaf-diffusion.
 
 Shapes: N clients, E directed edges (both directions of every edge), S stalk dimension, F channels. The
-Laplacian is kept as E blocks S x S and applied by one batched product and one scatter-add; the (N S) x (N S)
-matrix is for tests and plots.
+Laplacian is kept as E blocks S x S and applied by one batched product and one scatter-add.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ class Sheaf(NamedTuple):
         edges: [2, E] v -> u, both directions. maps: F_{v,e} of every directed edge, [E, S, S], or [E, S] if
         diagonal. transport: F_{v,e}^T F_{u,e}, of the same shape. degree: diagonal blocks of delta^T delta:
         [N, 1] for orthogonal maps, [N, S] diagonal, [N, S, S] general. root: D^{-1/2} in the shape of
-        `degree`, or [1, 1] if not normalised.
+        `degree`.
     """
 
     edges: Tensor
@@ -58,12 +58,6 @@ class Sheaf(NamedTuple):
         """Half the sum over edges of ||F_{v,e} y_v - F_{u,e} y_u||^2, with y = D^{-1/2} x, x [N, S, F]."""
         return 0.5 * (x * self.laplacian(x)).sum()
 
-    def dense(self) -> Tensor:
-        """Delta as a matrix [N S, N S], stalk by stalk; for tests and plots."""
-        n, s = len(self.degree), self.maps.shape[-1]
-        eye = torch.eye(n * s, dtype=self.maps.dtype, device=self.maps.device)
-        return self.laplacian(eye.view(n, s, n * s)).flatten(0, 1)
-
 
 def reverse_of(edges: Tensor, nodes: int) -> Tensor:
     """Position of u -> v for every edge v -> u of [2, E].
@@ -74,8 +68,14 @@ def reverse_of(edges: Tensor, nodes: int) -> Tensor:
     forward, backward = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
     first, second = torch.argsort(forward), torch.argsort(backward)
     if not torch.equal(forward[first], backward[second]):
-        raise BadInput("edges: some have one direction only; symmetrise them with collaboration.given")
+        _refuse_one_way(edges.T.tolist())
     return torch.empty_like(first).scatter(0, second, first)
+
+
+def _refuse_one_way(pairs: list[list[int]]) -> NoReturn:
+    counts = Counter((v, u) for v, u in pairs)
+    v, u = next((v, u) for v, u in counts if counts[v, u] > counts[u, v])
+    raise BadInput(f"edges: {v} -> {u} has no edge back; make the graph with collaboration.from_relation")
 
 
 def build_sheaf(
@@ -86,14 +86,12 @@ def build_sheaf(
     *,
     weight: Tensor | None = None,
     orthogonal: bool = False,
-    normalised: bool = True,
     augmented: bool = True,
 ) -> Sheaf:
     """The sheaf of restriction maps [E, S, S] or [E, S] on edges [2, E] without self loops.
 
     `weight` [E, 1], equal in both directions, scales the maps; `orthogonal` promises that unscaled maps are.
-    The normalisation is D = blocks of delta^T delta, plus I if `augmented`. Without it isolated clients get
-    0.
+    The normalisation is D = blocks of delta^T delta, plus I if `augmented`. Without I isolated clients get 0.
     """
     if weight is not None:
         maps = maps * (weight if maps.ndim == 2 else weight[..., None])
@@ -102,8 +100,7 @@ def build_sheaf(
     scale = maps.new_ones(len(maps), 1) if weight is None else weight
     squares = scale.square() if orthogonal else _product(transposed, maps)
     degree = squares.new_zeros(nodes, *squares.shape[1:]).index_add(0, edges[0], squares)
-    root = _root(degree, augmented) if normalised else degree.new_ones(1, 1)
-    return Sheaf(edges, maps, transport, degree, root)
+    return Sheaf(edges, maps, transport, degree, _root(degree, augmented))
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -125,14 +122,14 @@ class SheafLearner(nn.Module):
     """
 
     def __init__(
-        self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, **normalisation: bool
+        self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, augmented: bool
     ) -> None:
         super().__init__()
         # O(1) = {1, -1} leaves nothing to learn, so one-dimensional stalks take a scalar map.
         self.kind = MAPS["diagonal" if stalk == 1 else maps]
         self.phi = nn.Linear(2 * features, self.kind.size(stalk), bias=False)
         self.gate = nn.Linear(2 * features, 1, bias=False) if edge_weights else None
-        self.stalk, self.act, self.normalisation = stalk, ACTIVATIONS[act], normalisation
+        self.stalk, self.act, self.augmented = stalk, ACTIVATIONS[act], augmented
 
     def forward(self, x: Tensor, edges: Tensor, reverse: Tensor) -> Sheaf:
         """Sheaf of node vectors x [N, S F] on edges [2, E]."""
@@ -142,7 +139,7 @@ class SheafLearner(nn.Module):
             one_way = torch.sigmoid(_ends(self.gate, x, edges))
             weight = one_way * one_way.index_select(0, reverse)
         orthogonal = self.kind.orthogonal
-        return build_sheaf(edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, **self.normalisation)
+        return build_sheaf(edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, augmented=self.augmented)
 
 
 def _ends(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
@@ -154,17 +151,16 @@ def _ends(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
 class SheafLayer(nn.Module):
     """x <- (1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2); at first W_1 = I, W_2 orthogonal, eps = 0."""
 
-    def __init__(self, stalk: int, channels: int, *, left: bool, right: bool, eps: bool) -> None:
+    def __init__(self, stalk: int, channels: int, *, eps: bool) -> None:
         super().__init__()
         # Not torch.eye: on the device "meta" it imports PyTorch's compiler, seconds a process.
-        self.left = nn.Parameter(torch.zeros(stalk, stalk).fill_diagonal_(1.0)) if left else None
-        self.right = nn.Parameter(nn.init.orthogonal_(torch.empty(channels, channels))) if right else None
+        self.left = nn.Parameter(torch.zeros(stalk, stalk).fill_diagonal_(1.0))
+        self.right = nn.Parameter(nn.init.orthogonal_(torch.empty(channels, channels)))
         self.eps = nn.Parameter(torch.zeros(stalk, 1)) if eps else None
 
     def forward(self, x: Tensor, dropped: Tensor, sheaf: Sheaf) -> Tensor:
         """One diffusion step of x [N, S, F]; `dropped` is x after dropout."""
-        h = dropped if self.left is None else torch.einsum("st,ntf->nsf", self.left, dropped)
-        h = F.elu(sheaf.laplacian(h if self.right is None else h @ self.right))
+        h = F.elu(sheaf.laplacian(torch.einsum("st,ntf->nsf", self.left, dropped) @ self.right))
         return (x if self.eps is None else (1.0 + torch.tanh(self.eps)) * x) - h
 
 
@@ -186,10 +182,7 @@ class SheafDiffusion(nn.Module):
         depth: int = 3,
         maps: Maps = "householder",
         act: Activation = "tanh",
-        normalised: bool = True,
         augmented: bool = True,
-        left: bool = True,
-        right: bool = True,
         use_eps: bool = True,
         edge_weights: bool = False,
         shared_maps: bool = False,
@@ -200,14 +193,12 @@ class SheafDiffusion(nn.Module):
         choose(act, ACTIVATIONS, "act")
         if min(stalk, channels, depth) < 1:
             raise BadInput(f"sheaf: stalk {stalk}, channels {channels} and depth {depth} must be at least 1")
-        width, norm = stalk * channels, {"normalised": normalised, "augmented": augmented}
+        width = stalk * channels
         self.lift, self.out = nn.Linear(f_in, width), nn.Linear(width, f_out)
         self.learners = nn.ModuleList(
-            SheafLearner(width, stalk, maps, act, edge_weights, **norm) for _ in range(1 if shared_maps else depth)
+            SheafLearner(width, stalk, maps, act, edge_weights, augmented) for _ in range(1 if shared_maps else depth)
         )
-        self.layers = nn.ModuleList(
-            SheafLayer(stalk, channels, left=left, right=right, eps=use_eps) for _ in range(depth)
-        )
+        self.layers = nn.ModuleList(SheafLayer(stalk, channels, eps=use_eps) for _ in range(depth))
         self.stalk, self.dropout = stalk, dropout
 
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:

@@ -1,6 +1,6 @@
 """Values and gradients inside a mapped function, and the one vector-Jacobian product of server learnables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,6 +22,12 @@ else:
     HAS_PARTS = True
 
 
+def by_name(gradients: Iterable[Tensor | None], params: Params) -> Params:
+    """`gradients` by the names of `params`; zeros where there is none, as the loss does not depend on a parameter."""
+    pairs = zip(params.items(), gradients, strict=True)
+    return {name: torch.zeros_like(value) if g is None else g for (name, value), g in pairs}
+
+
 def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params) -> tuple[Tensor, Tree, Params]:
     """(value, auxiliary, gradient) of `loss` at `params`, with the bits of `torch.func.grad_and_value`.
 
@@ -34,8 +40,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
         leaves = _create_differentiable(_wrap_all_tensors(params, level), level)
         value, aux = loss(leaves)
         slopes = torch.autograd.grad(value, [*leaves.values()], create_graph=True, allow_unused=True)
-        grads = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(leaves.items(), slopes, strict=True)}
-        outputs: Any = (value, aux, grads)
+        outputs: Any = (value, aux, by_name(slopes, leaves))
         result: tuple[Tensor, Tree, Params] = _undo_create_differentiable(outputs, level)
     return result
 
