@@ -17,6 +17,7 @@ from fedweave.report import extras
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.runs.dependencies import of_partition
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -69,7 +70,8 @@ def outcomes(
             results_of[variant] = _of_results(study, key, settings)
             continue
         dealt = run.task.partition != declared.task.partition
-        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
+        dealt_by = of_partition(run.task.partition["name"]) if dealt else ()
+        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title, dealt_by)
         results_of[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
         print(
