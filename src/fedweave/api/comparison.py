@@ -180,14 +180,15 @@ class Comparison:
     def best(self) -> MethodResult:
         """The method with the best mean validation score at its chosen round; test scores choose nothing.
 
+        One that has diverged with some seed comes after all others.
+
         Raises:
             BadInput: the results are of several data sets.
         """
         runs = [*self.runs.values()]
         if len({run.task for run in runs}) > 1:
             raise BadInput("best: the folder has results on several data sets; name one of: " + ", ".join(self.methods))
-        scores = {name: float(self[name].chosen("val")["value"].mean()) for name in self.methods}
-        return self[(max if runs[0].higher_is_better else min)(scores, key=lambda name: scores[name])]
+        return self[results.best_first(results.validation_means(self.runs), runs[0].higher_is_better)[0]]
 
     def scores(self) -> pd.DataFrame:
         """Test score of every evaluated client (rows) by method (columns), averaged over seeds."""

@@ -14,7 +14,7 @@ from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
 from fedweave.federation.start import begin
-from fedweave.recommendation.blind import thinned, validation
+from fedweave.recommendation.blind import thinned
 from fedweave.recommendation.candidates import Candidate, arranged
 from fedweave.results import Run, Study, statistics
 from fedweave.runs import repetition, selection
@@ -91,13 +91,13 @@ def with_fewer_rows(
     """
     judged = {**options.get("evaluate", {}), "every": max(1, options["train"]["rounds"] // EVALUATIONS)}
     judged |= {"models": False, "predictions": False}
-    scores = {1.0: validation(full)}
+    scores = {1.0: results.validation(full).to_numpy()}
     measured = np.isfinite(scores[1.0]).any(0)
     for share in SHARES:
         made = arranged(thinned(federation, share), [candidate], {**options, "evaluate": judged})
         place = folder / f"{round(100 * share)}-percent"
         perform(made, place, True, progress, drawn=False)
-        scores[share] = validation(results.load_study(place, made.study.runs).runs[0])
+        scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0]).to_numpy()
     rows = []
     for share, values in sorted((share, values[:, measured]) for share, values in scores.items()):
         low, high = statistics.bootstrap(values)

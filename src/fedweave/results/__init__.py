@@ -7,7 +7,7 @@ from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
-from fedweave.results.selection import chosen, clients, matrix, unfinished
+from fedweave.results.selection import best_first, chosen, clients, matrix, unfinished, validation, validation_means
 from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
 from fedweave.results.tables import (
     COLUMNS,
@@ -37,6 +37,7 @@ __all__ = [
     "Run",
     "Study",
     "Tables",
+    "best_first",
     "board",
     "by_task",
     "chosen",
@@ -63,6 +64,8 @@ __all__ = [
     "tables",
     "unfinished",
     "unpooled",
+    "validation",
+    "validation_means",
     "values",
     "without_score",
     "write",

@@ -61,9 +61,10 @@ def write(
 
 
 def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
-    """The reported value of every evaluated client [K]: the round is chosen from validation only."""
-    values = table(history.scores[f"{prepared.point}/{split}"])
-    return values[chosen(history, prepared), np.arange(values.shape[1])]
+    """The reported value of every evaluated client [K]: the round is chosen from validation only; NaN without one."""
+    values, rows = table(history.scores[f"{prepared.point}/{split}"]), chosen(history, prepared)
+    width = values.shape[1]
+    return np.full(width, np.nan) if rows is None else np.asarray(values[rows, np.arange(width)])
 
 
 def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
