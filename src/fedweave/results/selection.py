@@ -86,7 +86,13 @@ def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
         part = chosen(run, rule).assign(**about)
         part["name"] = [names[client] for client in part["client"]]
         parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
-    table = pd.concat(parts, ignore_index=True)
+    return with_score(pd.concat(parts, ignore_index=True))
+
+
+def with_score(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` (run, task, seed, client, value) without the clients that are NaN in every run of a task, unless all
+    are.
+    """
     has_score = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
     measured = has_score.groupby(table["task"]).transform("any")
     return table[has_score | ~measured].reset_index(drop=True)
