@@ -237,13 +237,13 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
 
     def note(seed: int, progress: Report) -> Any:
         if progress.round == bench.rounds and run.evaluate.models:
-            newcomers.store(place, seed, progress.state)
+            newcomers.store(checkpoints, run, seed, progress.state)
         return report(seed, progress)
 
     histories = repetition.perform_all(bench, checkpoints, note, bar.receive, most_threads=1)
     (place / "run.json").unlink(missing_ok=True)
     write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
-    archive.write(place, bench, histories)
+    archive.write(place, bench, histories, others=newcomers.stored(checkpoints, run))
     checkpoint_files.forget(checkpoints, run)
 
 
