@@ -1,6 +1,5 @@
 """Results as objects: tidy tables with the names of clients, tests, figures."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import pandas as pd
 from fedweave import report, results
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
-from fedweave.api.folder import of_task
+from fedweave.api.folder import copy, of_task
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import named_metric
 from fedweave.errors import BadInput, choose
@@ -227,14 +226,13 @@ class Comparison:
     def save(self, folder: Path | str) -> Path:
         """Copy the results to `folder`, with the tables as CSV; `fedweave.load` opens it.
 
+        The copy takes the place of results that the folder had before.
+
         Raises:
             BadInput: the folder holds something else.
         """
         folder = Path(folder)
-        if folder.resolve() != self.study.folder.resolve():
-            if folder.exists() and any(folder.iterdir()) and not (folder / "runs").is_dir():
-                raise BadInput(f"save: {folder} holds something else; choose an empty folder")
-            shutil.copytree(self.study.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
+        copy(self.study.folder, folder, "runs")
         partitions = folder / "partitions"
         results.write(folder, partitions if partitions.is_dir() else None)
         return folder
