@@ -17,7 +17,7 @@ from fedweave.federation.start import begin
 from fedweave.recommendation.blind import thinned
 from fedweave.recommendation.candidates import Candidate, arranged
 from fedweave.results import Run, Study, statistics
-from fedweave.runs import repetition, selection
+from fedweave.runs import repetition
 from fedweave.tensors import trees
 
 EVALUATIONS = 25  # of a final run
@@ -32,7 +32,6 @@ class Finals:
     Attributes:
         made: what was trained.
         study: its runs, those of the controls with a changed graph among them.
-        names: run -> name of the method, or of the changed graph.
     """
 
     made: Plan
@@ -152,8 +151,3 @@ def seed_graphs(run: Run, chosen: pd.DataFrame) -> list[np.ndarray]:
     return [
         graphs.weights[at].mean(0) for graphs, at in results.reported_graphs(run, chosen[chosen["run"] == run.name])
     ]
-
-
-def summary_of(values: np.ndarray, higher: bool) -> float:
-    """The mean over clients, averaged over seeds."""
-    return float(selection.headline(values, higher).mean)
