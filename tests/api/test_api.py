@@ -261,6 +261,9 @@ def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixtu
     calls: list[fw.Progress] = []
     fw.compare(people(), ["ditto"], **settings, callbacks=[calls.append], **QUIET)
     assert not calls
+    narrower: dict[str, Any] = {"trials": 3, "spaces": {"ditto": {"train.lr": {"choices": [0.05]}}}}
+    again = fw.compare(people(), ["ditto"], **{**settings, "tune": narrower}, **QUIET)
+    assert again["ditto"].settings["train"]["lr"] == 0.05
 
 
 def test_one_method_with_two_settings() -> None:
