@@ -36,7 +36,7 @@ from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
 from fedweave.pipelines.searching import trials
 from fedweave.runs import assembly, repetition, tasks
-from fedweave.runs.dependencies import run_digest
+from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.study import plugins, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import Study
@@ -105,7 +105,7 @@ class Claims:
 
 
 class Search(NamedTuple):
-    """The search of one run in its journal; `inputs` are those of `experiment.prepare`."""
+    """The search of one run in its journal; `inputs` are those of `repetition.prepare`."""
 
     study: Study
     key: str
@@ -135,7 +135,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
         key,
         optuna.create_study(
             storage=storage(path),
-            study_name=digest(study, key),
+            study_name=digest(study, key, stored=inputs is None),
             directions=directions(study.tune, task.measure.higher_is_better),
             load_if_exists=True,
         ),
@@ -164,13 +164,18 @@ def storage(path: Path) -> JournalStorage:
     return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), again)
 
 
-def digest(study: Study, key: str) -> str:
+def digest(study: Study, key: str, stored: bool = True) -> str:
     """A hash of everything that the values of the search depend on: a search is reused exactly while the hash is the
     same.
+
+    Args:
+        stored: whether the earlier stages wrote data set and partition; who has them in memory keeps searches of other
+            data elsewhere.
     """
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
-    subject = [run.fingerprint(), run_digest(run), tune.share, tune.seeds, tune.sampler, space]
+    read_files = inputs_digest(run) if stored else inputs_digest(run, None)
+    subject = [run.fingerprint(), run_digest(run), read_files, tune.share, tune.seeds, tune.sampler, space]
     subject += [tune.objectives] if len(tune.objectives) > 1 else []
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 

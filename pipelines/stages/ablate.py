@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
+import pandas as pd
 
 from fedweave import plots, results
 from fedweave.errors import Diverged, choose
@@ -17,17 +17,19 @@ from fedweave.report import extras
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.runs.dependencies import of_partition
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
 DECLARED = "as declared"
+VALUES = ["seed", "client", "value"]
 
 
 class Outcome(NamedTuple):
-    """One variant: the reported value of every seed and client [S, N], and what it cost, averaged over seeds."""
+    """One variant: the reported value of every seed and client, and what it cost, averaged over seeds."""
 
     settings: Mapping[str, Any]
-    values: np.ndarray
+    values: pd.DataFrame  # seed, client, value
     bytes: float
     seconds: float
     declared: bool = False
@@ -42,13 +44,9 @@ def main(name: str) -> None:
     note("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
     write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, results_of))
-    values = (
-        (variant, seed, client, value)
-        for variant, outcome in results_of.items()
-        for seed, row in zip(study.seeds, outcome.values, strict=True)
-        for client, value in enumerate(row)
-    )
-    write_table(folder / "values.csv", ("variant", "seed", "client", "value"), values)
+    columns = ["run", "seed", "client", "value"]
+    values = scores(results_of)[columns].itertuples(index=False, name=None)
+    write_table(folder / "values.csv", ("variant", *columns[1:]), values)
     plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
     for checkpoints, trained in done:
         checkpoint_files.forget(checkpoints, trained)
@@ -69,12 +67,12 @@ def outcomes(
             results_of[variant] = _of_results(study, key, settings)
             continue
         dealt = run.task.partition != declared.task.partition
-        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title)
+        dealt_by = of_partition(run.task.partition["name"]) if dealt else ()
+        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title, dealt_by)
         results_of[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
-        print(
-            f"{title}: {trained.prepared.method.task.measure.name} {results_of[variant].values.mean():.4g}", flush=True
-        )
+        mean = results_of[variant].values["value"].mean()
+        print(f"{title}: {trained.prepared.method.task.measure.name} {mean:.4g}", flush=True)
     if not any(outcome.declared for outcome in results_of.values()):
         results_of = {DECLARED: _of_results(study, key, {}), **results_of}
     return results_of, done
@@ -91,17 +89,27 @@ def _same(first: Run, second: Run) -> bool:
 def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
     run = results.load_run(paths.run(study.name, key))
     totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
-    values = results.chosen(run).pivot(index="seed", columns="client", values="value").loc[list(study.seeds)].to_numpy()
+    values = results.chosen(run)[VALUES]
+    values = values[values["seed"].isin(study.seeds)]
     return Outcome(settings, values, totals["bytes_up"] + totals["bytes_down"], totals["seconds"], declared=True)
 
 
 def _of_training(
     prepared: repetition.PreparedRun, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
 ) -> Outcome:
-    values = np.stack([archive.selected(prepared, history) for history in histories.values()])
+    clients = prepared.federation.sample.tolist()
+    parts = [(seed, archive.selected(prepared, history)) for seed, history in histories.items()]
+    values = pd.concat(pd.DataFrame({"seed": seed, "client": clients, "value": mine}) for seed, mine in parts)
     rows = [row for history in histories.values() for row in history.ledger]
     sent = sum(row.bytes_down + row.bytes_up for row in rows) / len(histories)
     return Outcome(settings, values, sent, sum(row.seconds for row in rows) / len(histories))
+
+
+def scores(results_of: Mapping[str, Outcome]) -> pd.DataFrame:
+    """The values of every variant (`run`). One whose rows were dealt anew has other clients, so it is a task alone."""
+    parts = {variant: variant if outcome.dealt else "" for variant, outcome in results_of.items()}
+    rows = [results_of[variant].values.assign(run=variant, task=task) for variant, task in parts.items()]
+    return pd.concat(rows, ignore_index=True)
 
 
 def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
@@ -110,11 +118,13 @@ def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Ite
     """
     base = next(variant for variant, outcome in results_of.items() if outcome.declared)
     paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
-    values = {variant: results_of[variant].values for variant in (base, *paired)}
+    measured = results.with_score(scores(results_of))
+    frames = {variant: results.matrix(measured, variant) for variant in results_of}
+    values = results.independent({variant: frames[variant] for variant in (base, *paired)}, run.info.get("sharing"))
     pairs = [(variant, base) for variant in paired]
     tests = {c.method: c for c in statistics.against(values, pairs, run.higher_is_better, run.splits)}
     for variant, outcome in results_of.items():
-        score, test = selection.headline(outcome.values, run.higher_is_better), tests.get(variant)
+        score, test = selection.headline(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
         compared = (
             (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
         )

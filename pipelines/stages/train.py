@@ -1,7 +1,7 @@
 """Stage `train`: one method on one task, every seed, in one process."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
-from fedweave.runs.dependencies import run_digest
+from fedweave.runs.dependencies import inputs_digest, run_digest
+from fedweave.study.code import digest
 from fedweave.study.spec import Run, Study
 
 FAILURES = (Diverged,)  # which end the stage with one line
@@ -46,12 +47,16 @@ class Trained(NamedTuple):
     checkpoints: Path
 
 
-def train(run: Run, inputs: tuple[Dataset, Partition], title: str) -> Trained:
+def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Sequence[Path] = ()) -> Trained:
     """Every repetition of `run`, named `title` in the log; a killed one continues from its checkpoint of the same
-    code.
+    code and data.
+
+    Args:
+        dealt_by: the code that has dealt the rows of clients, where these are no file.
     """
     prepared = repetition.prepare(run, *inputs)
-    checkpoints = paths.STATE / "checkpoints" / run_digest(run)
+    parts = [run_digest(run), inputs_digest(run), *([digest(dealt_by)] if dealt_by else [])]
+    checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
     return Trained(prepared, repetition.perform_all(prepared, checkpoints, lines(title, prepared.rounds)), checkpoints)
 
 

@@ -17,6 +17,7 @@ from fedweave.pipelines.searching import trials
 from fedweave.pipelines.searching.search import DONE, Search, find, first, perform
 from fedweave.runs import assembly
 from fedweave.runs.parallel import side_by_side
+from fedweave.study import search_spaces
 from fedweave.study.spec import Study
 
 
@@ -88,6 +89,7 @@ def record(search: Search) -> dict[str, Any]:
         "run": search.key,
         "best": best.params if best else {},
         "budget": tune.budget,
+        "spaces": search_spaces.searched(search.study, search.key),
         "maximize": opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
         "importance": _importance(opened) if trials.enough(finished) else {},
         "trials": [_trial(trial, tune.objectives) for trial in done],

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,6 +107,27 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
     (tmp_path / "other" / "file").touch()
     with pytest.raises(fw.BadInput, match="holds something else"):
         compared.save(tmp_path / "other")
+
+
+def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp_path: Path) -> None:
+    """A method that is no longer compared goes; a copy that fails leaves the earlier one as it was."""
+    place = compared.save(tmp_path / "saved")
+    (place / "runs" / "data-gone").mkdir()
+    (place / "runs" / "data-gone" / "run.json").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "copytree", failing)
+        with pytest.raises(OSError, match="full"):
+            compared.save(place)
+    assert (place / "runs" / "data-gone").is_dir()
+    compared.save(place)
+    assert fw.load(place).methods == compared.methods
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    with pytest.raises(fw.BadInput, match="holds the results that are to be copied"):
+        fw.load(place).save(tmp_path)
+
+
+def failing(*args: Any, **options: Any) -> None:
+    raise OSError("the disk is full")
 
 
 def test_resume(compared: fw.Comparison) -> None:
@@ -238,6 +261,9 @@ def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixtu
     calls: list[fw.Progress] = []
     fw.compare(people(), ["ditto"], **settings, callbacks=[calls.append], **QUIET)
     assert not calls
+    narrower: dict[str, Any] = {"trials": 3, "spaces": {"ditto": {"train.lr": {"choices": [0.05]}}}}
+    again = fw.compare(people(), ["ditto"], **{**settings, "tune": narrower}, **QUIET)
+    assert again["ditto"].settings["train"]["lr"] == 0.05
 
 
 def test_one_method_with_two_settings() -> None:

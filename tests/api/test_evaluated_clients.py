@@ -86,6 +86,14 @@ def test_predictions_and_models_are_those_of_the_same_clients(whole: fw.Comparis
         assert (some[method].predict(X, name) == whole[method].predict(X, name)).all()
 
 
+def test_each_model_stands_by_the_name_of_its_client(whole: fw.Comparison, some: fw.Comparison) -> None:
+    """Those of the sample, with the tensors that a full evaluation gives them."""
+    mine, theirs = (done["local"].models(seed=0) for done in (some, whole))
+    assert [*mine] == [*some["local"].evaluated]
+    for name, tensors in mine.items():
+        assert all(tensors[key].equal(theirs[name][key]) for key in theirs[name])
+
+
 def test_as_many_as_there_are_is_all(federation: fw.Federation) -> None:
     """The same bits as without the setting, whose absence changes no specification."""
     plain = fw.fit("fedavg", federation, **QUIET)

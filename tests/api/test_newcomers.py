@@ -1,5 +1,6 @@
 """Clients that join after training: the same as if the run had known of them, by what training rows said."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,27 @@ def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> Non
     later = planned.history[planned.history["round"] > 3].reset_index(drop=True)
     pd.testing.assert_frame_equal(joined.history, later, check_exact=True)
     assert {*joined.predict(NEW.head(4), "site 3")} <= {"yes", "no"}
+
+
+class Killed(Exception):
+    """What ends a training in its last round."""
+
+
+def test_a_training_that_ends_early_leaves_what_was_there(federation: fw.Federation, tmp_path: Path) -> None:
+    """The older run keeps its own state until it goes as a whole; a second start takes the new one."""
+
+    def kill(progress: Any) -> None:
+        if progress.round == 3:
+            raise Killed
+
+    before = fw.fit("fedavg_ft", federation, rounds=2, out=tmp_path, **QUIET)
+    state = (before.run.folder / "state-0.pt").read_bytes()
+    with pytest.raises(Killed):
+        fw.fit("fedavg_ft", federation, rounds=3, out=tmp_path, callbacks=[kill], **QUIET)
+    assert (before.run.folder / "state-0.pt").read_bytes() == state
+    assert before.join(NEW, **NAMES, rounds=1).run.evaluations["round"].max() == 3
+    again = fw.fit("fedavg_ft", federation, rounds=3, out=tmp_path, **QUIET)
+    assert again.join(NEW, **NAMES, rounds=1).run.evaluations["round"].max() == 4
 
 
 def test_newcomers_of_one_class(federation: fw.Federation) -> None:

@@ -201,6 +201,27 @@ def test_a_digest_is_of_the_code(tmp_path: Path) -> None:
     assert digest([first]) != digest([second])
 
 
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [
+        ("def rule(self, text): raise ValueError(text)", True),
+        ("def rule(self, text): raise ValueError(f'here: {text}')", True),
+        ("def rule(self, text): raise NotImplementedError", False),
+        ("def rule(self, text): raise NotImplementedError(text)", False),
+        ("def rule(self, text): raise ValueError('no')", False),
+    ],
+)
+def test_only_what_an_error_says_is_a_message(body: str, same: bool, tmp_path: Path) -> None:
+    """The argument of a method that subclasses fill in chooses what is computed."""
+    digests = []
+    for i, word in enumerate(("mean", "median")):
+        file = tmp_path / f"{i}" / "x" / "m.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"class A:\n    {body}\n    def f(self):\n        return self.rule('{word}')\n")
+        digests.append(digest([file]))
+    assert (digests[0] == digests[1]) == same
+
+
 def test_the_pipeline_names_the_digests() -> None:
     """Training, searches and ablations depend on a file of digests each, and on no folder of code."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
+from fedweave.files import write_atomic
 from fedweave.pipelines.launching import forkserver
 from fedweave.pipelines.stages import train
 from tests import trained
@@ -172,6 +174,23 @@ def test_progress_counts_the_rounds_of_all_the_stages_of_a_method(
     run = trained.study("images", {"shn": {"k": 1}}, seeds=[0]).run("blobs-shn")
     train.train(run, (trained.dataset("images"), trained.partition("images")), "toy")
     assert re.findall(r"round (\d+)/(\d+)", capsys.readouterr().out) == [("2", "6"), ("4", "6"), ("6", "6")]
+
+
+def test_training_goes_on_from_checkpoints_of_the_same_data_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the features were corrected in between, the result is that of the new ones from the first round on."""
+    monkeypatch.chdir(tmp_path)
+    study = trained.study("images", {"fedavg": {}}, seeds=[0])
+    run, rows, old = study.run("blobs-fedavg"), trained.partition("images"), trained.dataset("images")
+    noted = Path("data", "partitions", run.name, "dataset.json")
+    write_atomic(noted, "before")
+    before = train.train(run, (old, rows), "toy")
+    assert train.train(run, (old, rows), "toy").histories[0].ledger == before.histories[0].ledger  # with its seconds
+    write_atomic(noted, "after")
+    after = train.train(run, (replace(old, x=-2 * old.x), rows), "toy")
+    assert after.checkpoints != before.checkpoints
+    assert after.histories[0].scores != before.histories[0].scores
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:

@@ -396,3 +396,20 @@ def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
     done = search.find(study, RUN).opened.get_trials(states=search.DONE)
     assert len(done) == TRIALS
     assert done[0].params == DECLARED
+
+
+def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written again, the same data keep their trials; a corrected data set or partition starts a search of its own."""
+    study, noted = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
+    noted.write_text('{"sha256": "before"}')
+    found = search.find(study, RUN)
+    found.opened.tell(found.opened.ask(), 50.0)
+    prepare(project, monkeypatch)
+    assert search.find(study, RUN).left == TRIALS - 1
+    noted.write_text('{"sha256": "after"}')
+    assert search.find(study, RUN).left == TRIALS
+    noted.write_text('{"sha256": "before"}')
+    stored = paths.PARTITIONS / "toy" / "partition.npz"
+    rows = data.load_partition(stored)
+    data.save_partition(stored, replace(rows, test=rows.val, val=rows.test))
+    assert search.find(study, RUN).left == TRIALS

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 from benchmarks import recommend_truth as truth
+from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.recommendation import budget, race
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, scheduled
 from fedweave.recommendation.groups import agreement, groups, modularity, partition
 from fedweave.recommendation.per_client import paired
+from tests.fake_results import write_study
 
 DRAWS = np.random.default_rng(0)
 OTHERS = ("ditto", "fedper", "pfedgraph", "heurfedamp", "fedprox", "fedrep")
@@ -97,6 +99,22 @@ def test_traffic_and_divergence() -> None:
     assert outcome["ditto"] == race.TRAFFIC
     assert outcome["fedavg"] == race.GOES_ON
     assert outcome["fedrep"] == outcome["local"] == race.DIVERGED
+
+
+def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: Path) -> None:
+    """A candidate that diverged with some seed has no score, whatever its other seeds say, and mixes up no others."""
+    skill = {"fedper": 9.0, "ditto": 3.0, "fedavg": 6.0, "fedprox": -3.0, "local": 0.0}
+    folder = write_study(tmp_path / "results" / "race", methods=skill, seeds=(0, 1), extras=False)
+    for name, seeds in {"fedper": [0], "fedavg": [0, 1]}.items():
+        file = folder / "runs" / f"blobs-{name}" / "evaluations.parquet"
+        table = pd.read_parquet(file)
+        table.loc[table["seed"].isin(seeds), "value"] = np.nan
+        table.to_parquet(file, index=False)
+    named = [Candidate(name, name, name) for name in skill]
+    run = race.Race(None, {}, {"rounds": 20}, tmp_path)
+    rung = run._judged(1, 20, named, results.load_study(folder), 0.0)
+    assert rung.table["candidate"].tolist()[:3] == ["ditto", "local", "fedprox"]
+    assert rung.table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
 
 
 def test_the_best_candidate_stands_for_its_method() -> None:

@@ -362,3 +362,12 @@ def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, "tasks: {cora: {protocol: fedbub, methods: [local]}}\n")
     with pytest.raises(BadInput, match=r"protocol.*fedpub"):
         catalogue.expand("mine", folder)
+
+
+@pytest.mark.parametrize("spelling", ["one.yaml", "sub/../one.yaml", "./one.yaml", "../{folder}/one.yaml"])
+def test_a_study_like_itself_is_refused_however_its_path_is_spelt(spelling: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "one.yaml"
+    file.write_text(f"like: {spelling.format(folder=tmp_path.name)}\n")
+    with pytest.raises(BadInput, match="is like this study itself"):
+        catalogue.overlay(str(file), tmp_path)

@@ -28,6 +28,7 @@ from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.study import search_spaces
 from fedweave.study.spec import Run
 
 WORTH_AN_ESTIMATE = 20  # rounds of all runs together, above which some more of them for an estimate do not matter
@@ -237,13 +238,13 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
 
     def note(seed: int, progress: Report) -> Any:
         if progress.round == bench.rounds and run.evaluate.models:
-            newcomers.store(place, seed, progress.state)
+            newcomers.store(checkpoints, run, seed, progress.state)
         return report(seed, progress)
 
     histories = repetition.perform_all(bench, checkpoints, note, bar.receive, most_threads=1)
     (place / "run.json").unlink(missing_ok=True)
     write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
-    archive.write(place, bench, histories)
+    archive.write(place, bench, histories, others=newcomers.stored(checkpoints, run))
     checkpoint_files.forget(checkpoints, run)
 
 
@@ -267,15 +268,14 @@ def finished(chosen: Plan, key: str, folder: Path) -> bool:
 
 
 def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
-    """What an earlier search has found for a run; None where one is wanted and has not ended."""
-    tune = chosen.study.tune
-    if not tune.trials:
+    """What an earlier search of the same space has found for a run; None where one is wanted and has not ended."""
+    study = chosen.study
+    if not study.tune.trials or not (spaces := search_spaces.searched(study, key)):
         return {}
-    place = folder / "tuned" / chosen.study.runs[key].task
-    if (trials := place / "trials" / f"{key}.json").is_file():
-        budget = json.loads(trials.read_text(encoding="utf-8"))["budget"]
-        if budget != tune.budget:
-            return None
+    place = folder / "tuned" / study.runs[key].task
+    record = json.loads((place / "trials" / f"{key}.json").read_text(encoding="utf-8"))
+    if record["budget"] != study.tune.budget or record["spaces"] != json.loads(json.dumps(spaces)):
+        return None
     return dict(json.loads((place / f"{key}.json").read_text(encoding="utf-8"))["best"])
 
 

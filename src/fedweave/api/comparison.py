@@ -1,6 +1,5 @@
 """Results as objects: tidy tables with the names of clients, tests, figures."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import pandas as pd
 from fedweave import report, results
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
-from fedweave.api.folder import of_task
+from fedweave.api.folder import copy, of_task
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import named_metric
 from fedweave.errors import BadInput, choose
@@ -180,14 +179,15 @@ class Comparison:
     def best(self) -> MethodResult:
         """The method with the best mean validation score at its chosen round; test scores choose nothing.
 
+        One that has diverged with some seed comes after all others.
+
         Raises:
             BadInput: the results are of several data sets.
         """
         runs = [*self.runs.values()]
         if len({run.task for run in runs}) > 1:
             raise BadInput("best: the folder has results on several data sets; name one of: " + ", ".join(self.methods))
-        scores = {name: float(self[name].chosen("val")["value"].mean()) for name in self.methods}
-        return self[(max if runs[0].higher_is_better else min)(scores, key=lambda name: scores[name])]
+        return self[results.best_first(results.validation_means(self.runs), runs[0].higher_is_better)[0]]
 
     def scores(self) -> pd.DataFrame:
         """Test score of every evaluated client (rows) by method (columns), averaged over seeds."""
@@ -226,14 +226,13 @@ class Comparison:
     def save(self, folder: Path | str) -> Path:
         """Copy the results to `folder`, with the tables as CSV; `fedweave.load` opens it.
 
+        The copy takes the place of results that the folder had before.
+
         Raises:
             BadInput: the folder holds something else.
         """
         folder = Path(folder)
-        if folder.resolve() != self.study.folder.resolve():
-            if folder.exists() and any(folder.iterdir()) and not (folder / "runs").is_dir():
-                raise BadInput(f"save: {folder} holds something else; choose an empty folder")
-            shutil.copytree(self.study.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
+        copy(self.study.folder, folder, "runs")
         partitions = folder / "partitions"
         results.write(folder, partitions if partitions.is_dir() else None)
         return folder

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,40 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         serving.write_graphs(own / serving.GRAPHS, federation.partition)
     if drawn:
         data.describe(own, federation.dataset, federation.partition)
+
+
+def copy(source: Path, target: Path, part: str) -> None:
+    """Copy results to `target`, whose earlier results go all at once: no moment shows a mixture.
+
+    Args:
+        part: a folder that marks `target` as results of this kind.
+
+    Raises:
+        BadInput: `target` holds something else, or `source` itself.
+    """
+    source, place = source.resolve(), target.resolve()
+    if place == source:
+        return
+    if source.is_relative_to(place):
+        raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
+    if place.exists() and any(place.iterdir()) and not (place / part).is_dir():
+        raise BadInput(f"save: {target} holds something else; choose an empty folder")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as aside:
+        shutil.copytree(source, Path(aside, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(aside).name))
+        _swap(Path(aside, "new"), place, Path(aside, "old"))
+
+
+def _swap(new: Path, place: Path, old: Path) -> None:
+    """Put `new` in the place of what is at `place`, which moves to `old`, or back if that fails."""
+    if place.exists():
+        place.replace(old)
+    try:
+        new.replace(place)
+    except BaseException:
+        if old.exists():
+            old.replace(place)
+        raise
 
 
 def of_task(folder: Path, task: str) -> dict[str, Any]:

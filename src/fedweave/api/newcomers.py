@@ -23,6 +23,7 @@ from fedweave.files import load_tensors, save_tensors
 from fedweave.runs import archive, repetition, serving
 from fedweave.runs.history import History, record
 from fedweave.runs.preparation import PreparedRun
+from fedweave.study.spec import Run
 
 if TYPE_CHECKING:
     from fedweave.api.result import MethodResult
@@ -52,13 +53,26 @@ class Data:
     node: str = "node"
 
 
-def store(folder: Path, seed: int, state: State) -> None:
-    """Keep what the server and the clients know after the last round, unless it is very large."""
+def store(checkpoints: Path, run: Run, seed: int, state: State) -> None:
+    """Keep what the server and the clients know after the last round beside the checkpoints, unless it is very large.
+
+    The folder of the run may hold the results of an earlier training until this one is written.
+    """
     from fedweave.runs.assembly import to_cpu
     from fedweave.tensors import trees
 
     if trees.nbytes(state.server) + trees.nbytes(state.clients) <= LARGEST:
-        save_tensors(folder / STATE.format(seed), {"state": to_cpu(tuple(state))})
+        save_tensors(_beside(checkpoints, run, seed), {"state": to_cpu(tuple(state))})
+
+
+def stored(checkpoints: Path, run: Run) -> dict[str, Path]:
+    """What `store` has kept of a run: name of the file in its results -> where it lies."""
+    files = {STATE.format(seed): _beside(checkpoints, run, seed) for seed in run.seeds}
+    return {name: file for name, file in files.items() if file.is_file()}
+
+
+def _beside(checkpoints: Path, run: Run, seed: int) -> Path:
+    return checkpoints / f"{run.fingerprint()}-{STATE.format(seed)}"
 
 
 def extended(federation: Federation, arrivals: Data) -> Federation:

@@ -109,7 +109,7 @@ class MethodResult:
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 
     def models(self, seed: int | None = None) -> dict[str, Any]:
-        """Every client's model at the round that validation chose: name of the client -> tensors.
+        """Every evaluated client's model at the round that validation chose: name of the client -> tensors.
 
         Raises:
             BadInput: no models were kept.
@@ -120,7 +120,7 @@ class MethodResult:
         if not file.is_file():
             raise BadInput(f"{file}: not there; train again with evaluate={{'models': True}}, which is the default")
         stacked = load_tensors(file)["models"]
-        return {name: trees.at(stacked, i) for i, name in enumerate(self.clients)}
+        return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated)}
 
     def predict(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> np.ndarray:
         """What the own model of `client` says of new rows, which are scaled as those of training were.

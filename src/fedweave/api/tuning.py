@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedweave.api.plan import Plan
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
@@ -47,7 +49,7 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
 
     waiting = [key for key, left in counts.items() if left]
     workers = min(parallel.cores(), study.tune.workers, len(waiting))
-    if workers > 1:
+    if workers > 1 and not torch.cuda.is_initialized():  # as by an estimate; no process that is forked can use it then
         show(total - sum(counts.values()), total)
         parallel.side_by_side(perform, waiting, workers, inbox=inbox)
     best: dict[str, dict[str, Any]] = {}
@@ -59,6 +61,8 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
             with contextlib.redirect_stdout(io.StringIO()):
                 record = record_of(search.find(study, key, inputs, root(key)))
             write_atomic(place / "trials" / f"{key}.json", json.dumps(record, indent=2) + "\n")
+        else:
+            (place / "trials" / f"{key}.json").unlink(missing_ok=True)  # of an earlier call that had a space
         best[key] = record["best"]
         write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best[key]}, indent=2) + "\n")
     return best

@@ -13,7 +13,6 @@ from fedweave.deployment import members
 from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.messages import Reply
 from fedweave.deployment.spec import AppSpec
-from fedweave.errors import BadInput
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.engine import diagnose
 from fedweave.federation.executors import Loop
@@ -77,9 +76,8 @@ class Board:
         rounds = session.history.rounds
         if not rounds:
             return 0
-        try:
-            rows = chosen(session.history, self._recorded(session))
-        except BadInput:  # no round has a score of every client
+        rows = chosen(session.history, self._recorded(session))
+        if rows is None:  # no round has a score of every client
             return rounds[-1]
         sample = members.evaluated(self.spec, session.members)
         row = sample.index(place) if place in sample else len(rows)

@@ -9,7 +9,6 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.recommendation import finals, per_client
-from fedweave.recommendation.blind import validation
 from fedweave.recommendation.candidates import GRAPHS, Candidate
 from fedweave.recommendation.finals import Finals
 from fedweave.recommendation.groups import groups
@@ -67,7 +66,8 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
     higher = done.study.runs[0].higher_is_better
     compared = {name: run for name, run in done.runs.items() if name in by_name and not _changed(by_name[name])}
     values = _values(done, chosen)
-    order = _order(compared, higher)
+    validation = results.validation_means(compared)
+    order = results.best_first(validation, higher)
     rival = next(name for name in order if name != alone or len(order) == 1)
     pays = None
     if alone in compared and rival != alone:
@@ -77,7 +77,7 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
     others = [name for name in order if name not in (rival, alone)]
     tests = {test.other: test for test in statistics.against(values, [(rival, name) for name in others], higher)}
     tests |= {alone: pays} if pays else {}
-    board = _board(done, order, rival, tests, values, by_name)
+    board = _board(done, validation, order, rival, tests, values, by_name)
     picked = alone if pays and pays.better != rival else cheapest(board[board["method"] != alone])
     woven, graph, members = _structure(done, board, chosen)
     kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
@@ -122,15 +122,9 @@ def _values(done: Finals, chosen: pd.DataFrame) -> dict[str, np.ndarray]:
     return {name: labelled[run.label] for name, run in done.runs.items()}
 
 
-def _order(compared: Mapping[str, results.Run], higher: bool) -> list[str]:
-    """Names, best validation first."""
-    sign = 1.0 if higher else -1.0
-    means = {name: sign * float(np.nanmean(validation(run))) for name, run in compared.items()}
-    return sorted(means, key=lambda name: -np.nan_to_num(means[name], nan=-np.inf))
-
-
 def _board(
     done: Finals,
+    validation: Mapping[str, float],
     order: Sequence[str],
     leader: str,
     tests: Mapping[str, statistics.Comparison],
@@ -146,7 +140,7 @@ def _board(
         sent = float(totals["bytes_up"] + totals["bytes_down"])
         rows.append({
             "method": name, "label": run.printed_label, "settings": described(_flat(by_name[name].settings)),
-            "validation": float(np.nanmean(validation(run))), "test": float(np.mean(values[name])),
+            "validation": validation[name], "test": float(np.mean(values[name])),
             "low": low, "high": high, "difference": -test.difference if test else 0.0,
             "p": test.p_adjusted if test else np.nan, "verdict": LEADS if name == leader else _word(test, name),
             "bytes": sent, "mib": sent / results.MIB, "seconds": float(totals["seconds"]),

@@ -8,7 +8,6 @@ from fedweave.api.arrays import given_block
 from fedweave.api.federation import Federation
 from fedweave.data import Partition
 from fedweave.errors import BadInput
-from fedweave.results import Run, chosen
 from fedweave.tensors.random_streams import stream
 
 
@@ -27,15 +26,6 @@ def blind(federation: Federation) -> Federation:
     partition = federation.partition
     none = tuple(np.empty(0, dtype=np.int64) for _ in partition.test)
     return _with(federation, replace(partition, test=none, test_weight=None))
-
-
-def validation(run: Run) -> np.ndarray:
-    """Validation score [S, N] at the round that a run reports; NaN for a client that has none."""
-    picked = chosen(run).drop(columns="value")
-    scores = run.evaluations
-    there = scores[(scores["point"] == run.info["point"]) & (scores["split"] == "val")]
-    merged = picked.merge(there, on=["seed", "client", "round"], how="left")
-    return merged.pivot(index="seed", columns="client", values="value").to_numpy()
 
 
 def thinned(federation: Federation, share: float) -> Federation:

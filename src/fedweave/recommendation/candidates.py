@@ -1,7 +1,7 @@
 """The candidates of a race: methods with settings, as the runs of a plan."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedweave.api.federation import Federation
@@ -33,10 +33,6 @@ class Candidate:
     entry: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 def entries(methods: Methods | None) -> dict[str, Candidate]:

@@ -27,13 +27,18 @@ class Schedule:
         settings: candidates of each method.
         rounds: of a full training.
         seeds: of the last comparison.
-        rungs: whether the second rung of the race is run.
+        rungs: share of the rounds that each rung trains.
     """
 
     settings: int
     rounds: int
     seeds: tuple[int, ...]
     rungs: tuple[float, ...] = race.SHARES
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """What a budget decides, in the order in which schedules grow: settings are cut before rounds."""
+        return self.rounds, self.settings
 
 
 @dataclass(frozen=True)

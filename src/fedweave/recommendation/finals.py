@@ -14,10 +14,10 @@ from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
 from fedweave.federation.start import begin
-from fedweave.recommendation.blind import thinned, validation
+from fedweave.recommendation.blind import thinned
 from fedweave.recommendation.candidates import Candidate, arranged
 from fedweave.results import Run, Study, statistics
-from fedweave.runs import repetition, selection
+from fedweave.runs import repetition
 from fedweave.tensors import trees
 
 EVALUATIONS = 25  # of a final run
@@ -32,7 +32,6 @@ class Finals:
     Attributes:
         made: what was trained.
         study: its runs, those of the controls with a changed graph among them.
-        names: run -> name of the method, or of the changed graph.
     """
 
     made: Plan
@@ -91,13 +90,13 @@ def with_fewer_rows(
     """
     judged = {**options.get("evaluate", {}), "every": max(1, options["train"]["rounds"] // EVALUATIONS)}
     judged |= {"models": False, "predictions": False}
-    scores = {1.0: validation(full)}
+    scores = {1.0: results.validation(full).to_numpy()}
     measured = np.isfinite(scores[1.0]).any(0)
     for share in SHARES:
         made = arranged(thinned(federation, share), [candidate], {**options, "evaluate": judged})
         place = folder / f"{round(100 * share)}-percent"
         perform(made, place, True, progress, drawn=False)
-        scores[share] = validation(results.load_study(place, made.study.runs).runs[0])
+        scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0]).to_numpy()
     rows = []
     for share, values in sorted((share, values[:, measured]) for share, values in scores.items()):
         low, high = statistics.bootstrap(values)
@@ -152,8 +151,3 @@ def seed_graphs(run: Run, chosen: pd.DataFrame) -> list[np.ndarray]:
     return [
         graphs.weights[at].mean(0) for graphs, at in results.reported_graphs(run, chosen[chosen["run"] == run.name])
     ]
-
-
-def summary_of(values: np.ndarray, higher: bool) -> float:
-    """The mean over clients, averaged over seeds."""
-    return float(selection.headline(values, higher).mean)

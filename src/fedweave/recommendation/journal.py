@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ class Journal:
         journal = cls(folder / FILE, hashlib.sha256(text.encode()).hexdigest()[:16])
         if journal._content().get("request", journal.request) != journal.request:
             raise BadInput(
-                f"{folder}: holds a recommendation for other data, methods or settings; choose another folder"
+                f"{folder}: holds a recommendation for other data, methods or settings, or by other code; "
+                "choose another folder"
             )
         return journal
 
@@ -71,9 +73,15 @@ class Journal:
             return None
         return Schedule(stored["settings"], stored["rounds"], tuple(stored["seeds"]), tuple(stored["rungs"]))
 
-    def decide(self, schedule: Schedule, estimate: float) -> None:
-        """Note the schedule and its estimated seconds."""
-        self._write(schedule=asdict(schedule), estimate=estimate)
+    def decide(self, schedule: Schedule, estimate: float, budget: float) -> None:
+        """Note the schedule, its estimated seconds, and the budget; the rungs of another schedule count no more."""
+        same = {} if schedule == self.schedule else {"rungs": {}}
+        self._write(schedule=asdict(schedule), estimate=estimate, budget=budget, **same)
+
+    @property
+    def budget(self) -> float:
+        """Seconds that the schedule had to fit into."""
+        return float(self._content().get("budget", math.inf))
 
     @property
     def estimate(self) -> float:

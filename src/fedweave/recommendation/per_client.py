@@ -8,7 +8,6 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.metrics import METRICS, Metric
-from fedweave.recommendation.blind import validation
 from fedweave.results import Run, statistics
 from fedweave.results.rescoring import predictions
 from fedweave.runs.predictions import Stored
@@ -70,15 +69,10 @@ def losing(run: Run, local: Run) -> list[int]:
 
     No test row takes part, so a test of what these clients deploy instead is a fair one.
     """
-    base, mine = (_validation(one) for one in (local, run))
+    base, mine = (results.validation(one) for one in (local, run))
     sign = 1.0 if run.higher_is_better else -1.0
     pairs = _pairs(run, local, mine, base, test=False)
     return [client for client, pair in pairs if sign * (pair.high if sign > 0 else pair.low) < 0]
-
-
-def _validation(run: Run) -> pd.DataFrame:
-    """Validation score of every seed and client at the reported round."""
-    return pd.DataFrame(validation(run), index=run.seeds, columns=run.evaluated)
 
 
 def _pairs(

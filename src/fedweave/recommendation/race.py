@@ -20,7 +20,6 @@ from fedweave.api.compare import perform
 from fedweave.api.federation import Federation
 from fedweave.api.progress import Callback
 from fedweave.errors import Diverged
-from fedweave.recommendation.blind import validation
 from fedweave.recommendation.candidates import CONTROLS, Candidate, arranged
 from fedweave.results import statistics
 
@@ -99,13 +98,14 @@ class Race:
         self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study, wall: float
     ) -> Rung:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-        scores = {name: validation(run) for name, run in runs.items()}
-        means = {name: float(np.nanmean(value)) for name, value in scores.items() if np.isfinite(value).any()}
+        scores = {name: results.validation(run).to_numpy() for name, run in runs.items()}
+        means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
         higher = study.runs[0].higher_is_better
         sent = {name: _bytes(run) for name, run in runs.items()}
         too_much = {name for name, total in sent.items() if total / rounds * self.train["rounds"] > self.traffic}
         outcome = outcomes(candidates, scores, means, higher, too_much)
-        order = sorted(candidates, key=lambda one: (-1 if higher else 1) * means.get(one.name, math.nan))
+        by_name = {one.name: one for one in candidates}
+        order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher)
         rows = [
             {
                 "rung": number, "rounds": rounds, "method": one.entry, "candidate": one.name,
@@ -113,7 +113,7 @@ class Race:
                 "seconds": _seconds(runs[one.name]) if one.name in runs else math.nan,
                 "mib": sent.get(one.name, math.nan) / results.MIB, "outcome": outcome[one.name],
             }
-            for one in order
+            for one in map(by_name.__getitem__, order)
         ]  # fmt: skip
         left = tuple(one for one in candidates if outcome[one.name] == GOES_ON)
         work = sum(run.rounds["seconds"].sum() for run in runs.values())

@@ -180,28 +180,22 @@ class Call:
 
     def _identity(self) -> dict[str, Any]:
         """What the results depend on, without the budget of time, which may grow from call to call."""
-        request = self.request
-        return {
-            "data": content(self.federation.dataset, self.federation.partition),
-            "normalize": str(self.federation.normalize),
-            "entries": [one.plain() for one in request.entries.values()],
-            "options": {name: str(value) for name, value in request.options.items()},
-            "train": {**request.train}, "bytes": request.bytes, "schedule": asdict(request.schedule),
-        }  # fmt: skip
+        request, content_of = self.request, content(self.federation.dataset, self.federation.partition)
+        options = {**request.options, "seeds": request.schedule.seeds, "train": request.train}
+        made = candidates.arranged(self.federation, [*request.entries.values()], options)
+        runs = {key: [made.study.run(key).fingerprint(), made.code(key)] for key in made.study.runs}
+        return {"data": content_of, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
 
     def _schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
-        """What is trained: decided at the first call, from a few rounds of every method."""
-        planned = self.request.schedule
-        if journal.schedule is None:
-            train = {"seeds": race.SEEDS, "train": self.request.train}
-            with _timed(journal):
-                made = candidates.arranged(hidden, [*self.request.entries.values()], {**self.request.options, **train})
-                measured = costs.measured(made, self.request.entries)
-            schedule = costs.scheduled(measured, planned, self.request.seconds)
-            journal.decide(schedule, measured.total(schedule))
+        """What is trained: as an earlier call has decided, unless the budget has grown and allows more."""
+        planned, before = self.request.schedule, journal.schedule
+        if before is None or (before.size < planned.size and self.request.seconds > journal.budget):
+            made, estimate = self._estimated(hidden, journal)
+            kept = made if before is None or made.size > before.size else before
+            journal.decide(kept, estimate if kept is made else journal.estimate, self.request.seconds)
         schedule = journal.schedule or planned
         limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {duration(self.request.seconds)}"
-        if (schedule.settings, schedule.rounds) != (planned.settings, planned.rounds):
+        if schedule.size != planned.size:
             notes.append(
                 f"the budget allowed {schedule.rounds} of {planned.rounds} rounds and {schedule.settings} of "
                 f"{planned.settings} settings of each method"
@@ -209,6 +203,15 @@ class Call:
         count = f"{len(self.request.entries)} methods with {schedule.settings} settings each"
         self._say(f"{count}, {schedule.rounds} rounds: {duration(journal.estimate)}, with {limit}")
         return schedule
+
+    def _estimated(self, hidden: Federation, journal: Journal) -> tuple[Schedule, float]:
+        """What the budget allows, from a few rounds of every method, and the seconds that it will take."""
+        options = {**self.request.options, "seeds": race.SEEDS, "train": self.request.train}
+        with _timed(journal):
+            made = candidates.arranged(hidden, [*self.request.entries.values()], options)
+            measured = costs.measured(made, self.request.entries)
+        schedule = costs.scheduled(measured, self.request.schedule, self.request.seconds)
+        return schedule, measured.total(schedule)
 
     def _race(
         self, hidden: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any], notes: list[str]

@@ -1,7 +1,6 @@
 """A recommendation as an object and as files: tidy tables, sentences, a page."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fedweave.api.folder import copy
 from fedweave.errors import BadInput
 from fedweave.files import read, read_table, write_atomic
 from fedweave.recommendation.answers import Answers
@@ -129,17 +129,13 @@ class Recommendation:
         return page.build(self)
 
     def save(self, folder: Path | str) -> Path:
-        """Copy everything to `folder`, which `load` opens.
+        """Copy everything to `folder`, which `load` opens, in the place of what `folder` recommended before.
 
         Raises:
             BadInput: the folder holds something else.
         """
-        folder = Path(folder)
-        if folder.resolve() != self.folder.resolve():
-            if folder.exists() and any(folder.iterdir()) and not (folder / FOLDER).is_dir():
-                raise BadInput(f"save: {folder} holds something else; choose an empty folder")
-            shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".fedweave"))
-        return folder
+        copy(self.folder, Path(folder), FOLDER)
+        return Path(folder)
 
     def __str__(self) -> str:
         width = max(len(line.topic) for line in self.lines)

@@ -7,7 +7,16 @@ from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
-from fedweave.results.selection import chosen, clients, matrix, unfinished
+from fedweave.results.selection import (
+    best_first,
+    chosen,
+    clients,
+    matrix,
+    unfinished,
+    validation,
+    validation_means,
+    with_score,
+)
 from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
 from fedweave.results.tables import (
     COLUMNS,
@@ -16,6 +25,7 @@ from fedweave.results.tables import (
     board,
     curves,
     dvc_metrics,
+    independent,
     leaderboard_rows,
     significance,
     tables,
@@ -37,6 +47,7 @@ __all__ = [
     "Run",
     "Study",
     "Tables",
+    "best_first",
     "board",
     "by_task",
     "chosen",
@@ -49,6 +60,7 @@ __all__ = [
     "dvc_metrics",
     "format_score",
     "graphs",
+    "independent",
     "interval",
     "leaderboard_rows",
     "load_run",
@@ -63,7 +75,10 @@ __all__ = [
     "tables",
     "unfinished",
     "unpooled",
+    "validation",
+    "validation_means",
     "values",
+    "with_score",
     "without_score",
     "write",
 ]

@@ -32,7 +32,7 @@ def controls(study: Study) -> pd.DataFrame:
         parts = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
         parts += [_pooled(one) for one in study.pooled if one.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
-        rows += sorted(parts, key=lambda row: order * row["mean"])
+        rows += sorted(parts, key=lambda row: (np.isnan(row["mean"]), order * row["mean"]))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -1,5 +1,8 @@
 """The round that a run reports, chosen on validation data, and the values of its clients there."""
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -11,7 +14,8 @@ from fedweave.runs import selection
 def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
     """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
 
-    Columns seed, client, round, value. A seed without any finite validation value has diverged: NaN, round -1.
+    Columns seed, client, round, value. A seed without a round that has a finite validation value of every client, as
+    far as the client has one in any, has diverged: NaN, round -1.
     """
     parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in _at_point(run).groupby("seed")]
     if not parts:
@@ -36,12 +40,39 @@ def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataF
     test = tables["test"].loc[rounds]
     val = tables["val"].reindex(index=rounds, columns=test.columns)
     value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
-    scores = test if rule == selection.LEAKY else val
-    if rule == "last" or np.isfinite(scores.to_numpy()).any():
-        index = selection.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
+    index = selection.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
+    if index is not None:
         value = test.to_numpy()[index, np.arange(test.shape[1])]
         picked = rounds.to_numpy()[index]
     return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
+
+
+def validation(run: Run) -> pd.DataFrame:
+    """Validation value of every seed and client (columns) at the round that a run reports; NaN where it diverged."""
+    scores = _at_point(run)
+    picked = chosen(run).drop(columns="value")
+    merged = picked.merge(scores[scores["split"] == "val"], on=["seed", "client", "round"], how="left")
+    return merged.pivot(index="seed", columns="client", values="value")
+
+
+def validation_means(runs: Mapping[str, Run]) -> dict[str, float]:
+    """Name -> mean of `validation` over seeds and clients, for the `runs` of one task; NaN for one that has diverged in
+    a seed.
+
+    Clients without a value in any run have no say.
+    """
+    tables = {name: validation(run) for name, run in runs.items()}
+    measured = sorted({client for table in tables.values() for client in table.columns[table.notna().any()]})
+    return {
+        name: float(table.reindex(columns=measured).to_numpy().mean()) if measured else math.nan
+        for name, table in tables.items()
+    }
+
+
+def best_first(means: Mapping[str, float], higher_is_better: bool) -> list[str]:
+    """Names by their means, best first; those without a number come last."""
+    order = -1.0 if higher_is_better else 1.0
+    return sorted(means, key=lambda name: (math.isnan(means[name]), order * means[name]))
 
 
 def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
@@ -55,7 +86,13 @@ def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
         part = chosen(run, rule).assign(**about)
         part["name"] = [names[client] for client in part["client"]]
         parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
-    table = pd.concat(parts, ignore_index=True)
+    return with_score(pd.concat(parts, ignore_index=True))
+
+
+def with_score(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` (run, task, seed, client, value) without the clients that are NaN in every run of a task, unless all
+    are.
+    """
     has_score = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
     measured = has_score.groupby(table["task"]).transform("any")
     return table[has_score | ~measured].reset_index(drop=True)
@@ -80,9 +117,8 @@ def best_rounds(run: Run) -> np.ndarray:
 
 def _best_round(rows: pd.DataFrame, higher_is_better: bool) -> tuple[float, float]:
     scores = rows.pivot(index="round", columns="client", values="value")
-    try:
-        index = selection.select(scores.to_numpy(), scores.index.to_numpy(), "best_val_round", higher_is_better)
-    except BadInput:  # no round with a finite score of every client that has one
+    index = selection.select(scores.to_numpy(), scores.index.to_numpy(), "best_val_round", higher_is_better)
+    if index is None:
         return np.nan, np.nan
     return float(scores.index[index[0]]), float(scores.index.max())
 

@@ -125,15 +125,22 @@ def curves(study: Study) -> pd.DataFrame:
 
 
 def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Label -> [S, N] on the clients that all `runs` of a task have, for tests.
+    """Label -> [S, N] on the clients that all `runs` of a task have, for tests: see `independent`."""
+    return independent({run.label: matrix(table, run.name) for run in runs}, runs[0].info.get("sharing"))
+
+
+def independent(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+    """Name -> [S, N] on the clients that all `frames` (seeds by clients) have.
 
     Tests take columns to be independent. Clients that share test nodes also share training data, so they become one
     column, their mean. Clients that are scored on the same official rows (`test: weighted`) train on rows of their own;
     a test is valid given those rows.
+
+    Args:
+        sharing: for each client, the part of the graph from which it has its test nodes, where clients share them.
     """
-    frames = {run.label: matrix(table, run.name) for run in runs}
     common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
-    owner = runs[0].info.get("sharing") or range(max(common, default=0) + 1)
+    owner = sharing or range(max(common, default=0) + 1)
     # A list might be taken for names of columns
     groups = np.array([owner[client] for client in common], dtype=np.int64)
     return {label: frame[common].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}

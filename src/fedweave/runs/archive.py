@@ -1,6 +1,7 @@
 """A finished run as plain files, and the value of every client that it reports."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,30 @@ from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, Le
 from fedweave.runs.preparation import PreparedRun
 
 # Files of a run that not every method writes
-PARTS = ("models-*.pt", "collaboration-*.npz", "portrait-*.npz", "dropped.csv", "edges.csv", *predictions.FILES)
+PARTS = (
+    "models-*.pt",
+    "state-*.pt",
+    "collaboration-*.npz",
+    "portrait-*.npz",
+    "dropped.csv",
+    "edges.csv",
+    *predictions.FILES,
+)
 
 
 def write(
-    folder: Path, prepared: PreparedRun, histories: dict[int, History], answers: dict[str, Any] | None = None
+    folder: Path,
+    prepared: PreparedRun,
+    histories: dict[int, History],
+    answers: dict[str, Any] | None = None,
+    others: Mapping[str, Path] | None = None,
 ) -> None:
     """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last
     run.json.
 
     Args:
         answers: what run.json says of predictions, where the data are on other hosts; default: they are made here.
+        others: files that move into the folder, by their names there.
 
     A run without run.json is unfinished. An older run.json is removed first, so that files of two runs are never mixed.
     """
@@ -55,15 +69,18 @@ def write(
         write_table(folder / "edges.csv", ("seed", *EdgeValue._fields), edges)
     numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
     write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
+    for name, path in (others or {}).items():
+        path.replace(folder / name)
     made = _write_predictions(folder, prepared, histories) if answers is None else answers
     facts = _facts(prepared, histories) | made
     write_atomic(folder / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
 
 
 def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
-    """The reported value of every evaluated client [K]: the round is chosen from validation only."""
-    values = table(history.scores[f"{prepared.point}/{split}"])
-    return values[chosen(history, prepared), np.arange(values.shape[1])]
+    """The reported value of every evaluated client [K]: the round is chosen from validation only; NaN without one."""
+    values, rows = table(history.scores[f"{prepared.point}/{split}"]), chosen(history, prepared)
+    width = values.shape[1]
+    return np.full(width, np.nan) if rows is None else np.asarray(values[rows, np.arange(width)])
 
 
 def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:

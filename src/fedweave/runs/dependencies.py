@@ -1,6 +1,7 @@
-"""The code that a result depends on, by the names in a study: what trains, and what defines the parts of a run."""
+"""What a result depends on: the code, by the names in a study, and the files that a run reads."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.registry import files
+from fedweave.runs import assembly, graph_controls
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, digest, label, modules, text
 from fedweave.study.spec import Run
@@ -17,6 +19,7 @@ from fedweave.study.spec import Run
 TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # what every run goes through
 TABLES = ("results/__init__.py", "runs/selection.py")
 STATISTICS = ("results/statistics.py", "runs/selection.py")
+DEALT = ("dataset.json", "partition.npz")  # of the stage `partition`: the first has the sums of the features
 PAGE = ("plots/__init__.py", "report/page.py", "report/__init__.py")
 
 
@@ -63,6 +66,19 @@ def of_page() -> tuple[Path, ...]:
 def run_digest(run: Run) -> str:
     """A hash of the code behind `run`: a checkpoint of other code is not continued."""
     return digest(of_run(run))
+
+
+def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
+    """A hash of the files that `run` reads: the sums of its data set, the rows of its clients, and graphs.
+
+    Args:
+        root: folder of data sets and partitions; None where they are in memory, so that graphs alone are files.
+    """
+    dealt = () if root is None else [assembly.folders(run.task, run.name, root)[1] / name for name in DEALT]
+    # A missing file is refused where it is read; a page of trials asks while the stages write it again.
+    found = [path for path in (*dealt, *graph_controls.given_files(run)) if path.is_file()]
+    sums = {path.name: file_digest(path) for path in found}
+    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def listed(files: Iterable[Path]) -> Mapping[str, Any]:

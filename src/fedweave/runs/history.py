@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.errors import BadInput
 from fedweave.federation.collaboration import recordable
 from fedweave.federation.records import EdgeValue, Report
 from fedweave.runs import assembly
@@ -120,8 +119,10 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     return replace(history, snapshot=_snapshot(history, report, prepared))
 
 
-def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray:
+def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray | None:
     """Row of the evaluations so far that is reported, of each evaluated client [K]: from validation only.
+
+    None where no round has a finite value of every client that has one.
 
     Args:
         rows: ascending, the evaluations that are looked at; default: all.
@@ -133,7 +134,7 @@ def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None =
     best = select(
         _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.measure.higher_is_better
     )
-    return np.array(rows)[best]
+    return None if best is None else np.array(rows)[best]
 
 
 def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
@@ -168,10 +169,8 @@ def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[s
     last, newest = history.snapshot, len(history.rounds) - 1
     rows = [*last.get("rows", range(newest)), newest]
     has_value = np.isfinite(_val(history, prepared, rows))
-    try:
-        picked = chosen(history, prepared, rows)
-    except BadInput:  # no round is fit to be chosen yet
-        picked = np.full(has_value.shape[1], newest)
+    best = chosen(history, prepared, rows)
+    picked = np.full(has_value.shape[1], newest) if best is None else best
     now = torch.from_numpy(picked == newest)
     if last and not now.any():
         return last

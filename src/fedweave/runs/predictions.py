@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.client.controls import controls
-from fedweave.errors import BadInput
 from fedweave.federation.predictions import Answers, answers
 from fedweave.federation.schedule import viewers
 from fedweave.files import atomic_path
@@ -42,11 +41,7 @@ def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, l
     """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be
     chosen.
     """
-    if not history.snapshot:
-        return None
-    try:
-        chosen(history, prepared)
-    except BadInput:  # diverged: no round has a finite value
+    if not history.snapshot or chosen(history, prepared) is None:
         return None
     models = trees.tree_map(lambda t: t.to(prepared.device), history.snapshot["models"])
     there = len(tree_leaves(models)[0])  # fewer in a round before the newcomers joined

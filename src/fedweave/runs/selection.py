@@ -53,8 +53,11 @@ def select(
     rule: str,
     higher_is_better: bool,
     test: np.ndarray | None = None,
-) -> np.ndarray:
+) -> np.ndarray | None:
     """Row of `val` [R, N] to report for each client: int64 [N], positions along R (use `rounds[...]` for the round).
+
+    None where no row can be chosen: every one lacks a finite value of some client that has one elsewhere. A training
+    can end so in part of its clients, which makes no input bad.
 
     `best_val_round` takes the row with the best unweighted mean over clients, `per_client_best_val` the best row of
     each client, `last` the highest round. Ties go to the earliest round. A row with a non-finite value is never chosen
@@ -62,7 +65,7 @@ def select(
     `best_test_round` reads `test` [R, N] instead: leakage, for a column of its own, never for a headline.
 
     Raises:
-        BadInput: unknown rule, shapes that do not match, or no row that can be chosen.
+        BadInput: unknown rule, or shapes that do not match.
     """
     choose(rule, RULES, "evaluate.select")
     scores = np.asarray(test if rule == LEAKY else val, dtype=np.float64)
@@ -74,20 +77,20 @@ def select(
         return np.full(scores.shape[1], order[-1])
     ordered = np.where(np.isfinite(scores), scores if higher_is_better else -scores, np.nan)[order]
     voters = np.isfinite(ordered).any(0)
+    chosen = np.zeros(scores.shape[1], dtype=np.int64)
     if rule != "per_client_best_val" or not voters.all():
-        chosen = np.full(scores.shape[1], _best_row(ordered[:, voters]))
-    else:
-        chosen = np.zeros(scores.shape[1], dtype=np.int64)
+        common = _best_row(ordered[:, voters])
+        if common is None:
+            return None
+        chosen[:] = common
     if rule == "per_client_best_val":
         chosen[voters] = np.nanargmax(ordered[:, voters], axis=0)
     return order[chosen]
 
 
-def _best_row(scores: np.ndarray) -> int:
-    """First row of `scores` [R, N] with the highest mean among rows without NaN."""
+def _best_row(scores: np.ndarray) -> int | None:
+    """First row of `scores` [R, N] with the highest mean among rows without NaN; None if every row has some."""
     usable = np.isfinite(scores).all(1) if scores.shape[1] else np.zeros(len(scores), dtype=bool)
     if not usable.any():
-        raise BadInput(
-            "val: no evaluated round has a finite value of every client; lower train.lr, or evaluate.select: last"
-        )
+        return None
     return int(np.where(usable, np.where(usable[:, None], scores, 0.0).mean(1), -np.inf).argmax())

@@ -84,7 +84,8 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         own["uses"] = plugins.paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        if str(place(other, folder, file)) in (*map(str, map(_resolver(folder), above)), str(path)):
+        # A file has many spellings: its own path, and one from the folder of each file that names it.
+        if place(other, folder, file).resolve() in {one.resolve() for one in (*map(_resolver(folder), above), path)}:
             way = " -> ".join([*map(_short, (*above, file)), other])
             raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
         inherited = merge(inherited, overlay(other, folder, (*above, file)))

@@ -46,6 +46,12 @@ def declared(study: Study, key: str) -> dict[str, Any]:
     }
 
 
+def searched(study: Study, key: str) -> dict[str, Any]:
+    """What a search of a run depends on besides its budget: each parameter's entry and value without tuning."""
+    values = declared(study, key)
+    return {name: {"entry": entry, "declared": values[name]} for name, entry in entries(study, key).items()}
+
+
 def check(study: Study, where: str) -> None:
     """Refuse spaces of unknown methods and parameters, and those that hold no value, or not the declared one.
 

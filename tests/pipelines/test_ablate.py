@@ -1,0 +1,61 @@
+"""What an ablation says of its variants: the same clients as the tables of a study, under their numbers there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave import results
+from fedweave.pipelines.stages import ablate
+from fedweave.report import extras
+from fedweave.results import statistics
+from tests.fake_results import write_run
+
+CLIENTS = 12
+SHARING = [client // 2 for client in range(CLIENTS)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> results.Run:
+    """A declared run whose clients share their test nodes in pairs, but for the last: nobody can score it."""
+    folder = write_run(tmp_path, "blobs", "FedAvg", 0.0, {}, (0, 1), CLIENTS, 3, np.random.default_rng(0))
+    made = results.load_run(folder)
+    made.evaluations.loc[made.evaluations["client"] == CLIENTS - 1, "value"] = np.nan
+    return replace(made, info={**made.info, "sharing": SHARING})
+
+
+def outcomes(run: results.Run) -> dict[str, ablate.Outcome]:
+    """The declared run, a variant that is a little worse, and one of clients that were dealt anew."""
+    declared = results.chosen(run)[["seed", "client", "value"]]
+    loss = np.random.default_rng(1).normal(1.0, 0.5, len(declared))
+    dealt = pd.DataFrame({"seed": [0, 0, 1, 1], "client": [0, 7, 0, 7], "value": [50.0, np.nan, 60.0, np.nan]})
+    return {
+        ablate.DECLARED: ablate.Outcome({}, declared, 1.0, 1.0, declared=True),
+        "worse": ablate.Outcome({"lam": 0}, declared.assign(value=declared["value"] - loss), 1.0, 1.0),
+        "others": ablate.Outcome({"partition.clients": 2}, dealt, 1.0, 1.0, dealt=True),
+    }
+
+
+def test_clients_without_a_score_are_left_out_and_those_that_share_nodes_count_once(run: results.Run) -> None:
+    made = outcomes(run)
+    table = pd.DataFrame(ablate.table("parts", run, made), columns=extras.ABLATION_COLUMNS).set_index("variant")
+    frames = {
+        name: made[name].values.pivot(index="seed", columns="client", values="value")
+        for name in (ablate.DECLARED, "worse")
+    }
+    for name, frame in frames.items():
+        assert table["mean"][name] == pytest.approx(frame.drop(columns=CLIENTS - 1).to_numpy().mean())
+    assert table["mean"]["others"] == pytest.approx(55.0)
+    grouped = {name: frame.drop(columns=CLIENTS - 1).T.groupby(SHARING[:-1]).mean().T for name, frame in frames.items()}
+    expected = statistics.against(
+        {name: frame.to_numpy() for name, frame in grouped.items()}, [("worse", ablate.DECLARED)], True
+    )[0]
+    assert float(table["p_adjusted"]["worse"]) == pytest.approx(expected.p_adjusted)
+
+
+def test_clients_have_their_own_numbers(run: results.Run) -> None:
+    """Also where a sample of them is evaluated."""
+    rows = ablate.scores(outcomes(run))
+    assert sorted({*rows[rows["run"] == "others"]["client"]}) == [0, 7]

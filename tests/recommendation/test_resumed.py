@@ -1,0 +1,84 @@
+"""A second call in the folder of a recommendation: what is the same request, and what a larger budget changes."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+import fedweave as fw
+from fedweave.errors import BadInput
+from fedweave.recommendation import costs, recommend
+from fedweave.recommendation.journal import Journal
+
+DRAWS = np.random.default_rng(0)
+X = DRAWS.normal(size=(120, 4)).astype(np.float32)
+FEDERATION = fw.Federation.from_arrays(X, X.sum(1) > 0, client=[f"site {i % 4}" for i in range(120)])
+ARGUMENTS: dict[str, Any] = {
+    "methods": ["ditto"], "budget": "2h", "traffic": None, "model": None, "head": None, "rounds": 50, "seeds": 2,
+    "settings": 3, "metric": None, "train": {},
+}  # fmt: skip
+MODEL = """
+from torch import nn
+
+def mine(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], 3), nn.{layer}(), nn.Linear(3, outputs))
+"""
+
+
+def call(folder: Path, **arguments: Any) -> recommend.Call:
+    """A call that has not begun."""
+    request = recommend._checked({"federation": FEDERATION, **ARGUMENTS, **arguments})
+    return recommend.Call(FEDERATION, request, folder, False, ())
+
+
+def imported(folder: Path, layer: str) -> Callable[..., nn.Module]:
+    """A user's function, as another process imports it."""
+    folder.mkdir()
+    (folder / "mine.py").write_text(MODEL.format(layer=layer))
+    spec = importlib.util.spec_from_file_location("mine", folder / "mine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: Callable[..., nn.Module] = module.mine
+    return made
+
+
+def test_another_process_resumes_with_the_same_model_and_not_with_changed_code(tmp_path: Path) -> None:
+    first, again, changed = (imported(tmp_path / f"{i}", layer) for i, layer in enumerate(("ReLU", "ReLU", "Tanh")))
+    assert first is not again
+    Journal.of(tmp_path, call(tmp_path, model=first)._identity()).spend(1.0)
+    assert Journal.of(tmp_path, call(tmp_path, model=again)._identity()).spent == 1.0
+    assert Journal.of(tmp_path, call(tmp_path, model=again, budget="1h")._identity()).spent == 1.0
+    for arguments in ({"model": changed}, {"model": first, "rounds": 51}, {"model": first, "methods": ["fedper"]}):
+        with pytest.raises(BadInput, match="other data, methods or settings, or by other code"):
+            Journal.of(tmp_path, call(tmp_path, **arguments)._identity())
+
+
+def test_a_larger_budget_decides_anew_only_where_it_allows_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a race of fewer rounds has decided does not count then."""
+    monkeypatch.setattr(costs, "measured", lambda made, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
+
+    def decided(budget: str) -> tuple[int, int]:
+        schedule: costs.Schedule = call(tmp_path, budget=budget)._schedule(FEDERATION, journal, notes := [])
+        assert bool(notes) == (schedule.size != (50, 3))
+        return schedule.size
+
+    journal = Journal(tmp_path / "journal.json", "")
+    small = decided("5min")
+    assert small < (50, 3)
+    journal.ended(1, [], pd.DataFrame({"candidate": ["local"]}))
+    assert decided("4min") == decided("5min") == decided("301s") == small
+    assert journal.rung(1) is not None
+    assert decided("10h") == (50, 3)
+    assert journal.rung(1) is None
+    journal.ended(1, [], pd.DataFrame({"candidate": ["local"]}))
+    assert decided("20h") == decided("5min") == (50, 3)
+    assert journal.rung(1) is not None
