@@ -94,11 +94,14 @@ def chosen(
     """
     if not name.endswith((".yaml", ".yml")):
         choose(name, catalogue.studies(), "study", "fedweave list studies")
+    from fedweave.pipelines.stages.graphs import named
+
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)
-    return (
-        catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
-    )
+    if tasks or methods:
+        content = catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ()))
+    graphs = named(content)
+    return {**content, **({"graphs": graphs} if graphs else {})}
 
 
 def _packages(content: dict[str, Any]) -> dict[str, Any]:
