@@ -10,6 +10,22 @@ from fedweave.errors import BadInput
 LOOPBACK = "127.0.0.1"
 
 
+def bound_host() -> str:
+    """The address that the servers of `make ui` bind to: UI_HOST, or loopback."""
+    return os.environ.get("UI_HOST") or LOOPBACK
+
+
+def reached_host() -> str:
+    """The address at which this machine reaches them: of a server on all addresses, loopback."""
+    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(bound_host(), bound_host())
+
+
+def url(port: int) -> str:
+    """Where a browser finds a server of `make ui`."""
+    host = reached_host()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def mlflow_port() -> int:
     """The port of MLflow's UI."""
     return int(os.environ.get("MLFLOW_PORT", 5000))
@@ -18,8 +34,7 @@ def mlflow_port() -> int:
 def mlflow_address() -> str:
     """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    local = f"http://{LOOPBACK}:{mlflow_port()}"
-    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else local)).rstrip("/")
+    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else url(mlflow_port()))).rstrip("/")
 
 
 def page(experiment: str, run: str = "") -> str:

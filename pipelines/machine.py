@@ -3,9 +3,11 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,7 +23,7 @@ def watched() -> Iterator[list[dict[str, float]]]:
     """Rows of `sample`, taken by a thread while the block runs, and one at its end."""
     rows: list[dict[str, float]] = []
     over = threading.Event()
-    psutil.cpu_percent()  # the first call has nothing to compare with
+    _guarded(_cpu)  # the first call has nothing to compare with
     thread = threading.Thread(target=_watch, args=(rows, over), daemon=True)
     thread.start()
     try:
@@ -43,27 +45,46 @@ def _watch(rows: list[dict[str, float]], over: threading.Event) -> None:
 
 def sample() -> dict[str, float]:
     """The moment [s since 1970], and the load under MLflow's names for system metrics."""
-    memory, disk, net = psutil.virtual_memory(), psutil.disk_usage("."), psutil.net_io_counters()
-    return {
-        "time": time.time(),
-        "cpu_utilization_percentage": psutil.cpu_percent(),
-        "system_memory_usage_megabytes": memory.used / MIB,
-        "system_memory_usage_percentage": memory.percent,
-        "process_memory_usage_megabytes": _process(),
-        "disk_usage_percentage": disk.percent,
-        "network_receive_megabytes": net.bytes_recv / MIB,
-        "network_transmit_megabytes": net.bytes_sent / MIB,
-        **_gpus(),
-    }
+    row = {"time": time.time()}
+    for read in (_cpu, _memory, _process, _disk, _network, _gpus):
+        row |= _guarded(read)
+    return row
 
 
-def _process() -> float:
-    """Memory of this process and its children, MiB."""
+def _guarded(read: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What `read` returns, or nothing where it fails: no training may end because of its record."""
+    try:
+        return read()
+    except Exception:  # psutil's, NVIDIA's and CUDA's errors have no class in common
+        return {}
+
+
+def _cpu() -> dict[str, float]:
+    return {"cpu_utilization_percentage": psutil.cpu_percent()}
+
+
+def _memory() -> dict[str, float]:
+    memory = psutil.virtual_memory()
+    return {"system_memory_usage_megabytes": memory.used / MIB, "system_memory_usage_percentage": memory.percent}
+
+
+def _process() -> dict[str, float]:
+    """Memory of this process and its children."""
     mine, total = psutil.Process(), 0
     for process in (mine, *mine.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
-    return total / MIB
+    return {"process_memory_usage_megabytes": total / MIB}
+
+
+def _disk() -> dict[str, float]:
+    return {"disk_usage_percentage": psutil.disk_usage(".").percent}
+
+
+def _network() -> dict[str, float]:
+    net = psutil.net_io_counters()  # None on a machine without a network
+    received = {"network_receive_megabytes": net.bytes_recv / MIB}
+    return {**received, "network_transmit_megabytes": net.bytes_sent / MIB}
 
 
 def _gpus() -> dict[str, float]:
@@ -73,12 +94,23 @@ def _gpus() -> dict[str, float]:
         return {}
     metrics: dict[str, float] = {}
     for number in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(number)
-        metrics[f"gpu_{number}_memory_usage_megabytes"] = (total - free) / MIB
-        metrics[f"gpu_{number}_memory_usage_percentage"] = 100.0 * (total - free) / total
-        with suppress(ModuleNotFoundError, RuntimeError):  # without NVIDIA's Python bindings the load is not known
-            metrics[f"gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization(number))
+        metrics |= _guarded(partial(_gpu_memory, torch, number))
+        # Without NVIDIA's Python bindings, and on a part of a GPU, the load is not known.
+        metrics |= _guarded(partial(_gpu_load, torch, number))
     return metrics
+
+
+def _gpu_memory(torch: Any, number: int) -> dict[str, float]:
+    free, total = torch.cuda.mem_get_info(number)
+    used = total - free
+    return {
+        f"gpu_{number}_memory_usage_megabytes": used / MIB,
+        f"gpu_{number}_memory_usage_percentage": 100.0 * used / total,
+    }
+
+
+def _gpu_load(torch: Any, number: int) -> dict[str, float]:
+    return {f"gpu_{number}_utilization_percentage": float(torch.cuda.utilization(number))}
 
 
 def write(path: Path, rows: list[dict[str, float]]) -> None:

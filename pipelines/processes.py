@@ -72,6 +72,19 @@ class Children:
             _end(process)
 
 
+def wait_measured(process: subprocess.Popen[str]) -> tuple[int, float]:
+    """Wait for a child; returns its exit code and its peak memory in MiB.
+
+    The memory is that of its largest process, and at least what this process has, of which it began as a fork.
+    """
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except ChildProcessError:  # a handler of a signal has ended it, and waited for it
+        return process.wait(), 0.0
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss / 1024
+
+
 def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,

@@ -12,7 +12,16 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.addresses import LOOPBACK, check_store, mlflow_address, mlflow_port, page
+from fedweave.pipelines.addresses import (
+    LOOPBACK,
+    bound_host,
+    check_store,
+    mlflow_address,
+    mlflow_port,
+    page,
+    reached_host,
+    url,
+)
 from fedweave.pipelines.mlflow_records.synchronise import follow
 from fedweave.pipelines.processes import Children, stage
 
@@ -31,7 +40,7 @@ class Server(NamedTuple):
 
 def servers() -> tuple[Server, Server]:
     """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback or on the address UI_HOST."""
-    host = os.environ.get("UI_HOST", LOOPBACK)
+    host = bound_host()
     mlflow, prefect = mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     run = (sys.executable, "-m")
@@ -69,13 +78,13 @@ def main() -> None:
         outputs = [_drain(process) for process in running]
         for server, process, words in zip(both, running, outputs, strict=True):
             _await(server, process, words)
-            print(f"{server.name:8} http://{LOOPBACK}:{server.port}", flush=True)
+            print(f"{server.name:8} {url(server.port)}", flush=True)
         for study, runs in _studies():
             print(f"runs of {study}: {runs}", flush=True)
         follow(Path("results"), threading.Event())
-        if os.environ.get("UI_HOST", LOOPBACK) != LOOPBACK:
+        if bound_host() != LOOPBACK:
             print(
-                f"UI_HOST={os.environ['UI_HOST']}: everyone who reaches this machine reaches both, without a password",
+                f"UI_HOST={bound_host()}: everyone who reaches this machine reaches both, without a password",
                 flush=True,
             )
         print("Ctrl-C ends both", flush=True)
@@ -94,9 +103,11 @@ def _studies() -> Iterator[tuple[str, str]]:
 
 
 def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((LOOPBACK, port)) == 0
+    try:
+        with socket.create_connection((reached_host(), port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def _drain(process: Popen[str]) -> list[str]:

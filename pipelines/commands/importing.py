@@ -28,14 +28,15 @@ from typing import Any
 
 import fedweave as fw
 from fedweave.api.federation import Federation
+from fedweave.data import imported
 
-SHA256 = "{sha256}"  # of the file: with another one, the stages run again
+SHA256 = "{sha256}"  # of the file: another sum here makes the stages run again, another file is refused
 OPTIONS: dict[str, Any] = {options}
 
 
 def federation() -> Federation:
     """The rows of the file, given to clients and split."""
-    return Federation.from_file(Path(__file__).parent / "{file}", **OPTIONS)
+    return Federation.from_file(imported.checked(Path(__file__).parent / "{file}", SHA256), **OPTIONS)
 
 
 @fw.dataset("{name}")

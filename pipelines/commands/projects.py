@@ -13,6 +13,7 @@ from rich.console import Console
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import template
+from fedweave.pipelines.commands import signed_files
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 
@@ -20,9 +21,10 @@ LAUNCHER = "python -IS pipelines/launching/launcher.py"
 STAGE = "python -m fedweave.pipelines.launching.launcher"
 CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
 PACKAGES = "packages.yaml"  # the same on every machine, so that git may have it: DVC reads it of other commits too
+WRITTEN = "Written by `fedweave init`, which renews it as long as nobody changes it."
 LINKS = Path(".fedweave", "packages")  # to where the packages lie on this machine
 COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
-KEPT = ("README.md", ".gitignore", "studies/first.yaml", "params.yaml")  # which the user changes
+SIGNED = ("dvc.yaml", "prefect.yaml")  # which change with fedweave, unless the user has changed them; all others stay
 
 out = Console(markup=False, highlight=False)
 
@@ -96,14 +98,23 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
     if (folder / "pyproject.toml").is_file() and (folder / "src" / "fedweave").is_dir():
         raise BadInput(f"{folder}: is a checkout of fedweave, which is a project already; name another folder")
     for name, text in contents().items():
-        file = folder / name
-        if not file.exists() or name not in KEPT:
-            write_atomic(file, text)
+        _complete(folder / name, text, renewed=name in SIGNED)
     note_packages(folder)
     _dvc(folder, _git(folder))
     if not (folder / "params.yaml").exists():
         _first(folder)
     out.print(f"{folder}: a project of fedweave; next: cd {folder} && fedweave study run first", soft_wrap=True)
+
+
+def _complete(file: Path, text: str, renewed: bool) -> None:
+    """Write `file` where there is none, or where an earlier `fedweave init` wrote it and it is to be renewed."""
+    now = file.read_text(encoding="utf-8") if file.exists() else None
+    if now is None or (renewed and (signed_files.is_unchanged(now) or text.endswith(f"\n{now}"))):
+        write_atomic(file, text)
+    elif renewed and now != text:
+        out.print(
+            f"{file}: has changes of your own and stays; move it away to get that of this fedweave", soft_wrap=True
+        )
 
 
 def separate() -> bool:
@@ -147,7 +158,12 @@ def contents() -> dict[str, str]:
     stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
     lines = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
     stages = re.sub(r"vars:\n.*\n", lines, stages)
-    return {**copied, "dvc.yaml": stages, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
+    signed = {
+        name: signed_files.sign(WRITTEN, text)
+        for name, text in {**copied, "dvc.yaml": stages}.items()
+        if name in SIGNED
+    }
+    return {**copied, **signed, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
 

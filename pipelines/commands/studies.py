@@ -1,6 +1,5 @@
 """`fedweave study`: which study params.yaml holds, whole or a part of it."""
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
-from fedweave.pipelines.commands import projects
+from fedweave.pipelines.commands import projects, signed_files
 from fedweave.study import catalogue, plugins, spec
 
 NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
@@ -94,11 +93,14 @@ def chosen(
     """
     if not name.endswith((".yaml", ".yml")):
         choose(name, catalogue.studies(), "study", "fedweave list studies")
+    from fedweave.pipelines.stages.graphs import named
+
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)
-    return (
-        catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ())) if tasks or methods else content
-    )
+    if tasks or methods:
+        content = catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ()))
+    graphs = named(content)
+    return {**content, **({"graphs": graphs} if graphs else {})}
 
 
 def _packages(content: dict[str, Any]) -> dict[str, Any]:
@@ -109,12 +111,7 @@ def _packages(content: dict[str, Any]) -> dict[str, Any]:
 
 def _as_written() -> bool:
     """Whether params.yaml is, letter for letter, what was written here; the study's own file may have changed since."""
-    first, _, body = spec.PARAMS.read_text(encoding="utf-8").partition("\n")
-    return first.endswith(f"(unchanged: {_sum(body)})")
-
-
-def _sum(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()[:12]
+    return signed_files.is_unchanged(spec.PARAMS.read_text(encoding="utf-8"))
 
 
 def _from_catalogue(now: dict[str, Any]) -> bool:
@@ -139,7 +136,7 @@ def dump(content: dict[str, Any]) -> str:
             parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
     body = "\n\n".join(parts) + "\n"
     command = f"`fedweave study use {content['study']}`"
-    return f"# Written by {command}; `dvc repro` runs what stands here. (unchanged: {_sum(body)})\n{body}"
+    return signed_files.sign(f"Written by {command}; `dvc repro` runs what stands here.", body)
 
 
 def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:

@@ -25,7 +25,9 @@ from fedweave.pipelines.launching.inheritance import fixed, inherit, initial_env
 from fedweave.runs.parallel import die_with_parent
 from fedweave.study.code import PACKAGE, digest, modules
 
-STAGES = ("download", "partition", "names", "code", "sources", "tune", "train", "evaluate", "ablate", "report")
+STAGES = (
+    "download", "partition", "names", "code", "graphs", "sources", "tune", "train", "evaluate", "ablate", "report",
+)  # fmt: skip
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "fedweave.pipelines.stages.train")
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE = 120.0  # seconds without a stage after which the server ends

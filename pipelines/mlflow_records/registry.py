@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mlflow
 import numpy as np
-from mlflow.entities import Metric
+from mlflow.entities import LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
@@ -94,8 +94,14 @@ def _score(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) 
 
 
 def _model_of(store: Store, run_id: str) -> str | None:
-    models = store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'", max_results=1)
-    return str(models[0].model_id) if models else None
+    """The model that is logged for a run; one whose writing failed, or was killed, is deleted."""
+    ready = None
+    for model in store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'"):
+        if model.status == LoggedModelStatus.READY:
+            ready = str(model.model_id)
+        else:
+            store.client.delete_logged_model(model.model_id)
+    return ready
 
 
 def _point(store: Store, name: str, model: str, run_id: str, method: str, text: str) -> str:

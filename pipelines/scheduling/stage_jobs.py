@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import sys
@@ -22,7 +21,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.processes import Children
+from fedweave.pipelines.processes import Children, wait_measured
 from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
 
 REFUSED = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
@@ -136,7 +135,7 @@ class StageJob(Checkpointable):
             inputs = check(task)
         except BadInput as error:
             return replace(base, code=2, message=str(error))
-        code, message = self._command(task)
+        code, message, mib = self._command(task)
         missing = [path for path in task.outputs if not Path(path).exists()]
         if not code and missing:
             code, message = 1, f"{missing[0]} was not written; look at the log"
@@ -147,11 +146,14 @@ class StageJob(Checkpointable):
             inputs=inputs,
             outputs={} if code else {path: digest(Path(path)) for path in task.outputs},
             seconds=round(time.monotonic() - begun, 3),
-            mib=round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1),
+            mib=round(mib, 1),
         )
 
-    def _command(self, task: StageTask) -> tuple[int, str]:
-        """(exit code, line with the error); a stage that the cluster's signal ended runs again if the job lives."""
+    def _command(self, task: StageTask) -> tuple[int, str, float]:
+        """(exit code, line with the error, peak memory in MiB).
+
+        A stage that the cluster's signal ended runs again if the job lives.
+        """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         # The fork server's sockets would lie in a folder that hosts share.
         environment = {"PATH": path, "FEDWEAVE_DIRECT": "1"}
@@ -164,9 +166,10 @@ class StageJob(Checkpointable):
                 for line in process.stdout:
                     print(line, end="", flush=True)
                     last.append(line.strip())
-                code = process.wait()
+                code, mib = wait_measured(process)
             if code not in SENT:
-                return code, next((line for line in last if ERROR.search(line)), f"exit code {code}") if code else ""
+                error = next((line for line in last if ERROR.search(line)), f"exit code {code}")
+                return code, error if code else "", mib
             time.sleep(PATIENCE)
 
 

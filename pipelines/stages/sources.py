@@ -7,42 +7,66 @@ from pathlib import Path
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages import graphs
 from fedweave.runs import assembly, dependencies, graph_controls
-from fedweave.study.spec import Study
+from fedweave.study.code import modules
+from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 
 def main() -> None:
     """Write a file of digests for every data set and task, and below results/<study>/code for every run and ablation.
 
     A file that is written with the same content makes no stage run again.
+
+    Raises:
+        BadInput: params.yaml is not sound, or does not name a file that a graph is read from.
     """
     study = assembly.load()
+    graphs.check_named(read_yaml(PARAMS), str(PARAMS))
     folder = paths.code(study.name)
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))
         _write(paths.CODE / "partitions" / f"{task}.json", dependencies.of_partition(spec.partition["name"]))
-        runs = [key for key, item in study.runs.items() if item.task == task]
-        _write(
-            folder / "tasks" / f"{task}.json", {file for key in runs for file in dependencies.of_run(study.run(key))}
-        )
+        _write_runs(folder / "tasks" / f"{task}.json", study, _of_task(study, task))
     for key in study.runs:
-        run = study.run(key)
-        graphs = {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
-        _write(folder / "runs" / f"{key}.json", dependencies.of_run(run), graphs)
+        _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)])
     for name in study.ablate:
-        _write(folder / "ablations" / f"{name}.json", _ablation(study, name))
-    _write(folder / "tables.json", dependencies.of_tables())
-    _write(folder / "page.json", dependencies.of_page())
+        runs = _variants(study, name)
+        _write_runs(folder / "ablations" / f"{name}.json", study, runs, {*_dealt(runs), *dependencies.of_statistics()})
+    # Tables and the page read summaries of partitions, whose folder has those of other studies too: no dependency.
+    summary = modules([paths.PACKAGE / "data" / "summary.py"])
+    _write(folder / "tables.json", {*dependencies.of_tables(), *summary})
+    _write(folder / "page.json", {*dependencies.of_page(), *summary})
 
 
-def _ablation(study: Study, name: str) -> set[Path]:
-    """The files behind the variants of an ablation, which may have other models and partitions, and behind its
-    tests."""
+def _of_task(study: Study, task: str) -> list[Run]:
+    return [study.run(key) for key, item in study.runs.items() if item.task == task]
+
+
+def _variants(study: Study, name: str) -> list[Run]:
+    """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
-    runs = [assembly.varied(study, block["run"], {}, settings) for settings in block["variants"].values()]
-    partitions = {run.task.partition["name"] for run in runs}
-    dealt = {file for rule in partitions for file in dependencies.of_partition(rule)}
-    return {file for run in runs for file in dependencies.of_run(run)} | dealt | {*dependencies.of_statistics()}
+    return [assembly.varied(study, block["run"], {}, settings) for settings in block["variants"].values()]
+
+
+def _dealt(runs: Iterable[Run]) -> set[Path]:
+    """The files behind the partitions of `runs`, and their summaries."""
+    return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
+
+
+def _write_runs(file: Path, study: Study, runs: Iterable[Run], others: Iterable[Path] = ()) -> None:
+    """Write the digests of the code and the graphs of `runs`, and of other files."""
+    files = {*others, *(path for run in runs for path in dependencies.of_run(run))}
+    _write(file, files, {name: text for run in runs for name, text in _graph(study, run).items()})
+
+
+def _graph(study: Study, run: Run) -> dict[str, str]:
+    """What the graph of a run is read from: digests of files, or all that decides about a run of the same study."""
+    if key := graphs.replayed_run(run.options.get("graph"), study.name, study.runs):
+        other = study.run(key)
+        search = json.dumps([study.tune.budget, study.tune.spaces.get(other.method)])
+        return {f"replayed {key}": f"{other.fingerprint()} {dependencies.run_digest(other)} {search}"}
+    return {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
 
 
 def _write(file: Path, files: Iterable[Path], data: Mapping[str, str] | None = None) -> None:

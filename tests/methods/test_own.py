@@ -109,3 +109,22 @@ def test_data_sets() -> None:
     for loader, words in wrong:
         with pytest.raises(AssertionError, match=words):
             check_dataset(loader)
+
+
+@pytest.mark.parametrize("field", ["x", "y", "coarse", "recording", "owner", "note", "class_names", "group_names"])
+def test_every_field_of_a_data_set_is_compared(field: str) -> None:
+    """Also one that only the second loading fills."""
+    good = Dataset("toy", "images", np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 0, 1]), classes=2)
+    texts = field.endswith("names") or field == "note"
+    for first, second in ((0, 1), (None, 1)):
+        draws = iter([first, second])
+
+        def loader(root: Path, draws: Any = draws) -> Dataset:
+            value = next(draws)
+            changed = f"{value}" if texts else np.full_like(good.x if field == "x" else good.y, value or 0)
+            if field.endswith("names"):
+                changed = (f"a {value}", "b")
+            return good if value is None and field not in ("x", "y") else replace(good, **{field: changed})
+
+        with pytest.raises(AssertionError, match=f"toy: {field} differs when it is loaded again"):
+            check_dataset(loader)

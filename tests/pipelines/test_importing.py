@@ -58,6 +58,10 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
+    with Path("imports/orders.csv").open("a", encoding="utf-8") as copy:
+        copy.write("shop 1,0.5,a,55.0\n")
+    with pytest.raises(fw.BadInput, match=r"imports/orders\.csv: was changed after its import.*--name orders --force"):
+        download.main("orders")
     del DATASETS["orders"], PARTITIONS["orders-rows"]
 
 

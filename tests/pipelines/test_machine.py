@@ -1,9 +1,11 @@
 """The machine's load while a stage trains: taken from the system, kept short, written as a table."""
 
 import mmap
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -44,3 +46,43 @@ def test_rows_stay_few_and_span_the_whole_time(monkeypatch: pytest.MonkeyPatch) 
     assert machine.MOST // 2 <= len(rows) <= machine.MOST
     assert rows[-1]["time"] > 4800
     assert all(a["time"] < b["time"] for a, b in pairwise(rows))
+
+
+BROKEN = {
+    "psutil.cpu_percent": "cpu_utilization_percentage",
+    "psutil.virtual_memory": "system_memory_usage_megabytes",
+    "psutil.Process": "process_memory_usage_megabytes",
+    "psutil.disk_usage": "disk_usage_percentage",
+    "psutil.net_io_counters": "network_receive_megabytes",
+    "torch.cuda.mem_get_info": "gpu_0_memory_usage_megabytes",
+    "torch.cuda.utilization": "gpu_0_utilization_percentage",
+}
+
+
+class Unavailable(Exception):
+    """An error of no class that is expected, such as that of NVIDIA's Python bindings."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_reading_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises, what was trained is not lost; the other readings are there."""
+    cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, mem_get_info=lambda _: (1, 2),
+                           utilization=lambda _: 50)  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    whole = machine.sample()
+
+    def fail(*_: object) -> None:
+        raise Unavailable
+
+    where = machine.psutil if name.startswith("psutil") else cuda
+    monkeypatch.setattr(where, name.rpartition(".")[2], fail)
+    with machine.watched() as rows:
+        pass
+    lost = whole.keys() - rows[-1].keys()
+    assert BROKEN[name] in lost
+    assert len(lost) <= 2
+
+
+def test_a_machine_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.psutil, "net_io_counters", lambda: None)
+    assert "disk_usage_percentage" in machine.sample()

@@ -32,6 +32,7 @@ CHANGES = [
     {"uses": {SHELL: "src/fedweave/errors.py"}},
     {"datasets": [ABOVE, "digits-graph"]},
     {"tasks": {ABOVE: DIGITS}, "runs": {}},
+    {"graphs": {SHELL: "mine.csv"}},
     {"uses": {"../../../mine": "src/fedweave/errors.py"}},
     {"uses": {f"{SHELL}/../../../../mine": "src/fedweave/errors.py"}},
     {"datasets": ["digits", "digits-graph", SHELL]},

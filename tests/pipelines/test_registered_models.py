@@ -22,7 +22,7 @@ from mlflow import MlflowClient
 import fedweave as fw
 from fedweave import results
 from fedweave.api import packing
-from fedweave.pipelines.mlflow_records import tracking
+from fedweave.pipelines.mlflow_records import registry, tracking, writer
 from tests import trained
 from tests.mlflow_store import fresh
 from tests.servers import answers, free_port, until
@@ -55,6 +55,20 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     alone, x = packing.unpack(tmp_path), trained.dataset("images").x[:5]
     assert np.array_equal(pyfunc.predict(x, {"client": "client 2", "seed": 1}), alone.outputs(x, "client 2", 1))
     assert np.array_equal(pyfunc.predict(x, {"client": "2"}), alone.outputs(x, "client 2", 0))
+
+
+def test_a_model_that_was_not_written_to_its_end_is_none(store: str) -> None:
+    """A kill leaves it pending, an error failed: it is deleted, and a model that is ready is found beside it."""
+    place = writer.connect("toy", store)
+    run_id = place.client.create_run(place.experiment).info.run_id
+    models = [place.client.create_logged_model(place.experiment, "m", run_id) for _ in range(3)]
+    place.client.finalize_logged_model(models[1].model_id, "FAILED")
+    assert registry._model_of(place, run_id) is None
+    assert not place.client.search_logged_models([place.experiment])
+    ready = place.client.create_logged_model(place.experiment, "m", run_id)
+    place.client.finalize_logged_model(ready.model_id, "READY")
+    place.client.create_logged_model(place.experiment, "m", run_id)
+    assert registry._model_of(place, run_id) == ready.model_id
 
 
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `make ui` says while its servers start, and when one does not."""
 
+import socket
 import sys
 
 import pytest
@@ -12,14 +13,16 @@ from tests.servers import free_port
 LATE = """
 import socket, sys, time
 time.sleep(1.5)
-server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+host = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+family = socket.AF_INET6 if ":" in host else socket.AF_INET
+server = socket.create_server((host, int(sys.argv[1])), family=family)
 time.sleep(99)
 """
 
 
-def started(program: str) -> None:
+def started(program: str, *words: str) -> None:
     """Await a server that is `program`."""
-    server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port)))
+    server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
     with Children().child(server.command) as process:
         ui._await(server, process, ui._drain(process))
 
@@ -38,3 +41,14 @@ def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.Mon
     monkeypatch.setattr(ui, "PATIENCE", 0.5)
     with pytest.raises(BadInput, match=r"Late does not answer on port .* no word"):
         started("import time; time.sleep(99)")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0", "::1", "::", ""])
+def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All addresses of a machine have loopback among them; an empty one is loopback."""
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    monkeypatch.setenv("UI_HOST", host)
+    monkeypatch.setattr(ui, "PATIENCE", 30.0)
+    started(LATE, ui.bound_host())
+    assert ui.bound_host() in ui.servers()[0].command

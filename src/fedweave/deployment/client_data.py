@@ -48,15 +48,14 @@ def read(path: Path) -> ClientFile:
     try:
         content = load_tensors(path)
         version = content.pop("version")
-        loaded = ClientFile(**content)
+        if version != VERSION:
+            raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; write it again")
+        return ClientFile(**content)
     except BadInput:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         way = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
         raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {way}") from error
-    if version != VERSION:
-        raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; write it again")
-    return loaded
 
 
 def of_client(federation: Federation, position: int) -> ClientFile:

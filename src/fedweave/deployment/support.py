@@ -24,11 +24,6 @@ def obstacle(method: Method) -> str:
     return ""
 
 
-def obstacles() -> dict[str, str]:
-    """Name of a method -> why it cannot run with its declared settings; empty if it can."""
-    return {name: obstacle(cls()) for name, cls in sorted(METHODS.items())}
-
-
 def table() -> str:
     """The table of docs/federation.md."""
     rows = []

@@ -9,6 +9,8 @@ from fedweave.metrics import unit
 from fedweave.report import extras
 from fedweave.results import Study
 
+ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a share nor an error
+
 
 def changes(study: Study) -> tuple[str, ...]:
     """What tuning changed, and by how much, on validation data: of how many runs, the median, and the largest."""
@@ -30,11 +32,13 @@ def changes(study: Study) -> tuple[str, ...]:
 
 def _change(search: extras.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:
     """The change of the validation score by tuning, and its unit."""
-    change = search.value - float(search.trials["value"].iloc[0])
+    declared = float(search.trials["value"].iloc[0])
+    change = search.value - declared
     if unit(info["metric"]):
         return change, "points"
-    declared = float(search.trials["value"].iloc[0])
-    return 100 * change / declared, f"% of the {'score' if info['higher_is_better'] else 'error'}"
+    if info["higher_is_better"] or declared <= 0:
+        return change, ABSOLUTE  # a score may be 0, or negative, such as r2
+    return 100 * change / declared, "% of the error"
 
 
 def _by_how_much(kind: str, changes: Sequence[tuple[float, str]]) -> str:
@@ -42,8 +46,11 @@ def _by_how_much(kind: str, changes: Sequence[tuple[float, str]]) -> str:
     if not finite:
         return "Their validation scores cannot be compared: the declared values had no finite one."
     most, run = max(finite, key=lambda one: abs(one[0]))
-    median = _signed(_median([change for change, _ in finite]))
-    return f"Their validation scores changed by {median} {kind} in the median, most for {run} ({_signed(most)})."
+    digits = 3 if kind == ABSOLUTE else 1
+    median = _signed(_median([change for change, _ in finite]), digits)
+    return (
+        f"Their validation scores changed by {median} {kind} in the median, most for {run} ({_signed(most, digits)})."
+    )
 
 
 def _signed(value: float, digits: int = 1) -> str:

@@ -14,7 +14,8 @@ from fedweave.study.config import MOST_SEEDS, construct, read_yaml
 from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
-WORDS = ("study", "about", "uses", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate")  # of params.yaml
+# Of params.yaml; `graphs` names the files of given graphs for DVC.
+WORDS = ("study", "about", "uses", "graphs", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate")
 # A name is used as a word of a shell, a key of DVC, a file and a part of a URL. 100 bytes leave room for suffixes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is no key of DVC
@@ -223,7 +224,7 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
     Raises:
         BadInput: naming the block, the name and the characters that a name may have.
     """
-    for key in ("tasks", "runs", "methods", "ablate"):
+    for key in ("graphs", "tasks", "runs", "methods", "ablate"):
         block = raw.get(key) or {}
         if not isinstance(block, Mapping):
             raise BadInput(f"{where}: {key}: {shown(block)} is not a mapping of names to blocks")

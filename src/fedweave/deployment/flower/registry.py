@@ -92,7 +92,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def flower(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """What commands of `flwr` answer, in JSON.
+    """What commands of `flwr` answer, in JSON; those that it did not come to have failed, with its last words.
 
     Raises:
         BadInput: `flwr` could not be run.
@@ -101,9 +101,11 @@ def flower(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )
     texts = done.stdout.split("\x1e")[:-1]
-    if len(texts) != len(commands):
-        raise BadInput(f"flwr {commands[0][0]}: {' '.join((done.stderr or done.stdout).strip().splitlines()[-1:])}")
-    return [_last(text) for text in texts]
+    words = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:])
+    if not texts:
+        raise BadInput(f"flwr {commands[0][0]}: {words}")
+    lost = {"success": False, "error-message": f"flwr ended before its answer ({words}); register it again"}
+    return [*map(_last, texts), *([lost] * (len(commands) - len(texts)))]
 
 
 def _last(text: str) -> dict[str, Any]:

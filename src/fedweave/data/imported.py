@@ -1,0 +1,20 @@
+"""Files that `fedweave import` copied into a project."""
+
+import hashlib
+from pathlib import Path
+
+from fedweave.errors import BadInput
+
+
+def checked(file: Path, sha256: str) -> Path:
+    """`file`, if it still is the imported one: DVC compares the text of the plug-in, which names the sum.
+
+    Raises:
+        BadInput: it is missing, or another one.
+    """
+    if not file.is_file():
+        raise BadInput(f"{file}: is missing; restore it, or import it again: fedweave import FILE --force")
+    if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+        way = f"restore it, or import it again with its options: fedweave import {file.name} --name {file.stem} --force"
+        raise BadInput(f"{file}: was changed after its import, so that trained runs are of other rows; {way}")
+    return file

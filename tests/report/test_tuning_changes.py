@@ -1,0 +1,38 @@
+"""By how much tuning changed a score: in points, as a share of an error, and otherwise as it is."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedweave.report import extras, tuning
+
+SCORES = st.floats(-1e3, 1e3)
+
+
+def change(declared: float, tuned: float, **info: Any) -> tuple[float, str]:
+    trials = pd.DataFrame({"value": [declared, tuned]})
+    search: Any = extras.Tuning("r", None, trials, [], {}, tuned, 1, {}, {})  # type: ignore[arg-type]
+    return tuning._change(search, info)
+
+
+@given(SCORES, SCORES)
+def test_a_better_score_is_a_change_upward(declared: float, tuned: float) -> None:
+    """Also from 0, and from below 0."""
+    value, kind = change(declared, tuned, metric="r2", higher_is_better=True)
+    assert (value > 0) == (tuned > declared)
+    assert kind == "(absolute)"
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_an_error_changes_by_a_share_of_itself(declared: float, tuned: float) -> None:
+    value, kind = change(declared, tuned, metric="mse", higher_is_better=False)
+    expected = 100 * (tuned - declared) / declared if declared else tuned
+    assert value == pytest.approx(expected)
+    assert ("%" in kind) == (declared > 0)
+
+
+def test_small_changes_of_a_score_show() -> None:
+    assert "by +0.021 (absolute) in the median" in tuning._by_how_much(tuning.ABSOLUTE, [(0.021, "a")])
