@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -33,9 +32,7 @@ def test_import_is_quick_and_lazy() -> None:
         "assert not heavy, heavy; fedweave.compare; fedweave.methods.Ditto(lam=2); "
         "assert not {'matplotlib', 'torch_geometric', 'mlflow', 'optuna'} & {*sys.modules}"
     )
-    begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert time.perf_counter() - begun < 60  # a machine under load; the bound on modules is what counts
     assert {*fw.__all__} <= {*dir(fw)}
     with pytest.raises(AttributeError, match="no attribute 'compair'"):
         fw.compair  # noqa: B018

@@ -4,6 +4,7 @@ and partitions.
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedweave.results.runs import load_run
 from fedweave.runs import assembly
 from fedweave.study import schema, spec
 from fedweave.study.config import construct
+from tests.fake_results import write_run
 from tests.fuzz.campaign import attack
 from tests.fuzz.targets import TARGETS
 from tests.study.test_spec import good
@@ -150,13 +152,17 @@ def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: 
 
 @pytest.mark.parametrize("name", sorted(name for name in DATASETS if origins.CATALOGUE[name]))
 def test_junk_is_no_data_set(name: str, tmp_path: Path) -> None:
-    """Where a digest is known, nothing else is opened."""
+    """Where a digest is known, nothing else is opened; elsewhere the loader finds what is wrong."""
     for file in origins.CATALOGUE[name][0].files[:12]:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(b"junk")
     if all(file.digest != origins.ANY for file in origins.CATALOGUE[name][0].files):
         with pytest.raises(BadInput):
             require(name, tmp_path)
+    else:
+        require(name, tmp_path)
+        with pytest.raises(BadInput):
+            data.load(name, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +213,31 @@ def test_any_value_in_meta_json(prepared: Path, value: Any, key: str) -> None:
         (prepared / "set" / "meta.json").write_text(whole)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound run with all its files."""
+    folder = tmp_path_factory.mktemp("finished")
+    path = write_run(folder, "t", "FedAGHN", 0.0, {}, (0, 1), 4, 3, np.random.default_rng(0))
+    (path / "diagnostics.csv").write_text("seed,round,name,value\n0,1,a,2.0\n")
+    assert load_run(path).seeds == [0, 1]
+    return path
+
+
 @FEW
-@given(content=st.binary(max_size=100), name=st.sampled_from(["run.json", "rounds.csv", "diagnostics.csv"]))
-def test_any_bytes_in_a_finished_run(content: bytes, name: str, tmp_path: Path) -> None:
-    """Tables are made of what others wrote."""
-    for file in ("run.json", "rounds.csv", "evaluations.parquet"):
-        (tmp_path / file).write_bytes(content if file == name else b"{}")
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput):
-        load_run(tmp_path)
+@given(
+    content=st.binary(max_size=100),
+    name=st.sampled_from(["run.json", "rounds.csv", "diagnostics.csv", "evaluations.parquet"]),
+)
+def test_any_bytes_in_a_finished_run(content: bytes, name: str, finished: Path) -> None:
+    """One file of a sound run is something else: the refusal names it."""
+    whole = finished.joinpath(name).read_bytes()
+    try:
+        (finished / name).write_bytes(content)
+        with pytest.raises(BadInput, match=re.escape(name)):
+            load_run(finished)
+    finally:
+        (finished / name).write_bytes(whole)
+    assert load_run(finished).seeds == [0, 1]
 
 
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {

@@ -158,7 +158,11 @@ def test_only_declared_tensors_leave_a_node(rows, tmp_path):
     calls = hosts.calls()
     hosts.run(calls)
     declared = {name for part in hosts.spec.forms["train"] for name in part["tensors"]}
-    assert declared == {"model|fc1.weight", "model|fc1.bias"} or not any("head" in name for name in declared)
+    assert declared == {"model|fc1.weight", "model|fc1.bias"}
+    assert {name for name in hosts.spec.task.shapes() if name.startswith("fc.")}, (
+        "the model has a head, which is private"
+    )
+    assert any(reply.upload for _, _, reply in calls.sent)
     numbers = {"client", "loss", "sound", "kept"}
     for _, request, reply in calls.sent:
         allowed = declared if request.kind == "train" and request.config["train"] else set()
@@ -242,8 +246,18 @@ def test_a_result_becomes_an_app(rows, tmp_path):
 
 def test_an_app_holds_no_row(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedavg", rows))
-    text = b"".join(path.read_bytes() for path in (tmp_path / "app").rglob("*") if path.is_file())
-    assert all(f"{value:.6f}"[:8].encode() not in text for value in rows.dataset.x.ravel()[:50])
+    files = {
+        path.relative_to(tmp_path / "app").as_posix(): path for path in (tmp_path / "app").rglob("*") if path.is_file()
+    }
+    package = {f"fedweave_app/{name}" for name in ("__init__.py", "client.py", "server.py", "spec.json")}
+    assert {*files} == {"README.md", "pyproject.toml", *package}
+    content = b"".join(path.read_bytes() for path in files.values())
+    for row in rows.dataset.x:
+        assert row.tobytes() not in content
+        assert row.astype(np.float64).tobytes() not in content
+    # As text: four digits after the point are those of any longer or shorter way to write a value.
+    numbers = {f"{float(number):.3f}" for number in re.findall(rb"-?\d+\.\d{3,}(?:e-?\d+)?", content)}
+    assert not numbers & {f"{value:.3f}" for value in rows.dataset.x.ravel()}
     assert spec.text_of(hosts.spec) == spec.text_of(spec.read(tmp_path / "app" / "fedweave_app" / "spec.json"))
     changed = replace(hosts.spec, run=replace(hosts.spec.run, train=replace(hosts.spec.run.train, lr=0.2)))
     assert changed.hash != hosts.spec.hash

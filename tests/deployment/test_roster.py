@@ -1,6 +1,7 @@
 """The roster of keys: which client a node is; replies hold nothing else than what is declared; the noted messages."""
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -165,13 +166,13 @@ def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):
     assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
     public = tmp_path / "ann.pub"
     assert fingerprint(public) in capsys.readouterr().out
-    try:
-        said = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
-        assert fingerprint(public) in said
-    except FileNotFoundError:
-        assert fingerprint(public).startswith("SHA256:")
+    assert fingerprint(public).startswith("SHA256:")
     with pytest.raises(BadInput, match="no public key"):
         fingerprint(tmp_path / "ann")
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("no ssh-keygen to compare with")
+    said = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
+    assert fingerprint(public) in said
 
 
 def test_rosters_that_cannot_be_meant(tmp_path, capsys):

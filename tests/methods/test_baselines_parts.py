@@ -1,5 +1,7 @@
 """The parts of baselines against brute force: quadratic programs, clusters, picks, gates, penalties, reconstruction."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import tiny
@@ -217,13 +219,24 @@ def test_cfl_absent_members_follow_their_cluster() -> None:
         torch.testing.assert_close(members, members[:1].expand_as(members))
 
 
-def test_bisection_is_complete_linkage() -> None:
-    """The split has the smallest possible largest distance within a part, on vectors in two cones."""
-    g = torch.Generator().manual_seed(3)
-    updates = torch.cat([torch.randn(4, 6, generator=g) * 0.3 + 1, torch.randn(3, 6, generator=g) * 0.3 - 1])
+def complete_linkage(distance: torch.Tensor) -> set[frozenset[int]]:
+    """Two parts: again and again those two are joined whose farthest members are nearest to one another."""
+    parts = [frozenset([i]) for i in range(len(distance))]
+    while len(parts) > 2:
+        a, b = min(combinations(parts, 2), key=lambda pair: max(distance[i, j] for i in pair[0] for j in pair[1]))
+        parts = [part for part in parts if part not in (a, b)] + [a | b]
+    return {*parts}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bisection_is_complete_linkage(seed: int) -> None:
+    """Under the cosine distance, on updates of different lengths and without a clear border."""
+    g = torch.Generator().manual_seed(seed)
+    updates = torch.randn(6, 4, generator=g, dtype=torch.float64) * torch.rand(6, 1, generator=g, dtype=torch.float64)
     part = cfl._bisect(updates)
-    assert part[:4].unique().numel() == part[4:].unique().numel() == 1
-    assert part[0] != part[4]
+    distance = 1 - torch.cosine_similarity(updates[:, None], updates[None], dim=-1)
+    made = {frozenset(torch.where(part == side)[0].tolist()) for side in (True, False)}
+    assert made == complete_linkage(distance)
 
 
 def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:

@@ -212,17 +212,6 @@ def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.Mon
     assert stale_stages()
 
 
-def test_other_code_is_refused(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any work."""
-    with remote_stages.issue("join") as work_order:
-        monkeypatch.chdir(folders[1])
-        with (
-            pytest.raises(BadInput, match="check out the same commit"),
-            remote_stages.prepare(dataclasses.replace(work_order, code="0")),
-        ):
-            pass
-
-
 def test_what_changed_meanwhile_is_not_accepted(folders: tuple[Path, Path]) -> None:
     """Outputs of old inputs are never committed as those of new ones."""
     with remote_stages.issue("join") as work_order:

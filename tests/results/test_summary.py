@@ -24,9 +24,6 @@ from tests.fake_results import ARMS, write_run, write_study
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -3.0, "FedAMP": -4.0, "FedAGHN": 0.0}
 
 
-RNG = np.random.default_rng(4)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty clients with names, in two groups."""
@@ -42,6 +39,11 @@ def made(folder: Path) -> results.Tables:
 @pytest.fixture(scope="module")
 def page(folder: Path, made: results.Tables) -> str:
     return report.build(folder).read_text(encoding="utf-8")
+
+
+def draws() -> np.random.Generator:
+    """The same draws for every run, whichever was written before."""
+    return np.random.default_rng(4)
 
 
 def lines(folder: Path) -> dict[str, str]:
@@ -112,7 +114,7 @@ def test_more_rounds_than_others_have_are_named(tmp_path: Path) -> None:
     """A method with a first stage trains longer; equal rounds need no line."""
     folder = write_study(tmp_path / "results" / "arms", {"shoulder": ARMS}, METHODS, clients=20, rounds=8, extras=False)
     assert "Unequal budgets" not in lines(folder)
-    write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, RNG)
+    write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, draws())
     assert lines(folder)["Unequal budgets"] == "shoulder: 12 ROUNDS for SHN, 8 for all others."
 
 
@@ -120,7 +122,7 @@ def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
     """Columns of the larger group weigh more: the AUC is above chance, but every client gets the same mixture."""
     group = [0] * 9 + [1] * 3
     block = {"group": group, "group_names": ["large", "small"]}
-    run = write_run(tmp_path / "results" / "s", "t", "FedAGHN", 0.0, block, (0,), 12, 6, RNG)
+    run = write_run(tmp_path / "results" / "s", "t", "FedAGHN", 0.0, block, (0,), 12, 6, draws())
     weights = np.tile(np.where(np.array(group) == 0, 0.1, 0.01), (1, 1, 12, 1)).astype(np.float32)
     np.savez(run / "collaboration-0.npz", rounds=[1], weights=weights, layers=["all"])
     table = results.tables(results.load_study(run.parents[1])).measures.set_index("quantity")["value"]
@@ -158,7 +160,7 @@ def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
 def test_a_run_whose_best_round_is_the_last_had_not_converged(
     tmp_path: Path, best: tuple[int, ...], late: bool
 ) -> None:
-    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"select": "last"}, range(3), 8, 6, RNG)
+    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"select": "last"}, range(3), 8, 6, draws())
     table = pd.read_parquet(run / "evaluations.parquet")
     peak = table["seed"].map(dict(enumerate(best)))
     table["value"] = 50.0 - (table["round"] - peak).abs() + 0.1 * table["client"]
@@ -172,7 +174,7 @@ def test_a_run_whose_best_round_is_the_last_had_not_converged(
 
 
 def test_one_evaluated_round_says_nothing_of_convergence(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {}, (0, 1), 8, 1, RNG)
+    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {}, (0, 1), 8, 1, draws())
     assert results.tables(results.load_study(run.parents[1])).board["at_last"].item() == 0
 
 
@@ -231,10 +233,10 @@ def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
 
 
 def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"client_names": ["a", "b"]}, (0,), 8, 2, RNG)
+    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"client_names": ["a", "b"]}, (0,), 8, 2, draws())
     with pytest.raises(BadInput, match=r"run\.json: client_names: 2 entries for 8 clients; train the run again"):
         results.load_run(run)
-    plain = write_run(tmp_path / "results" / "u", "t", "FedAMP", 0.0, {}, (0,), 8, 2, RNG)
+    plain = write_run(tmp_path / "results" / "u", "t", "FedAMP", 0.0, {}, (0,), 8, 2, draws())
     assert results.load_run(plain).client_names == [f"client {i}" for i in range(8)]
     assert results.load_run(plain).group_names(np.array([0, 2])) == ["group 0", "group 1", "group 2"]
 

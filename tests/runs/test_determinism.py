@@ -28,9 +28,9 @@ from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
 ROOT = Path(__file__).resolve().parents[2]
-# float32 weights after the rounds below, relative to their scale. Another order of additions moves the last bits of a
-# sum; a server's Adam makes a step of its learning rate out of the sign of a gradient of that size.
-TOLERANCE = 1e-3
+# float32 weights after the rounds below, relative to the way that training has moved them: 1e-6 was measured. Another
+# order of additions moves the last bits of a sum.
+TOLERANCE = 3e-5
 RUNS = {
     "digits-fedaghn": "digits",
     "digits-fedavg_ft": "digits",
@@ -82,10 +82,16 @@ def digest(history: History) -> str:
     return content.hexdigest()
 
 
-def assert_near(a: History, b: History) -> None:
-    """Kept models within the tolerance of their scale."""
-    for x, y in zip(tree_leaves(a.snapshot["models"]), tree_leaves(b.snapshot["models"]), strict=True):
-        assert (x - y).abs().max() <= TOLERANCE * y.abs().max().clamp(min=1.0)
+def assert_near(a: History, b: History, key: str) -> None:
+    """Every client's kept model, within the tolerance of how far it lies from the initial one."""
+    made = prepared(key)
+    initial = start.initial_model(made.method, made.federation, 0)
+    first, second = a.snapshot["models"], b.snapshot["models"]
+    assert first.keys() == second.keys() >= initial.keys()
+    apart = sum((first[n] - second[n]).flatten(1).square().sum(1) for n in initial)
+    moved = sum((second[n] - value).flatten(1).square().sum(1) for n, value in initial.items())
+    assert len(moved) == made.federation.clients
+    assert (apart <= TOLERANCE**2 * moved).all()
 
 
 @pytest.mark.parametrize("key", RUNS)
@@ -191,23 +197,28 @@ def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pyte
     }
 
 
-@pytest.mark.parametrize("key", RUNS)
+@pytest.mark.parametrize(
+    "key",
+    ["digits-pfedhn", *(pytest.param(key, marks=pytest.mark.acceptance) for key in RUNS if key != "digits-pfedhn")],
+)
 def test_threads_stay_within_the_tolerance(key: str) -> None:
     """One against two."""
     one = reference(key)
     torch.set_num_threads(2)
-    assert_near(repetition.perform(prepared(key), 0), one)
+    assert_near(repetition.perform(prepared(key), 0), one, key)
 
 
-@pytest.mark.parametrize("key", [key for key in RUNS if key != "digits-pfedhn"])
+@pytest.mark.parametrize("key", RUNS)
 def test_executors_stay_within_the_tolerance(key: str) -> None:
     """One client after the other against all at once and in chunks, in the precision that studies run in."""
-    one = repetition.perform(prepared(key, executor="loop"), 0)
+    made = prepared(key, executor="loop")
+    one = repetition.perform(made, 0)
+    rows = (made.federation.test >= 0).sum(1).numpy()
     for chunk in (0, 3):
         other = repetition.perform(prepared(key, executor="batched", chunk=chunk), 0)
-        assert_near(other, one)
-        actual, wanted = (archive.selected(prepared(key), history) for history in (other, one))
-        assert np.abs(actual - wanted).max() <= 100 / 20  # one test row of the smallest client
+        assert_near(other, one, key)
+        actual, wanted = (archive.selected(made, history) for history in (other, one))
+        assert (np.abs(actual - wanted) / 100 * rows).sum() < 1.5  # one test row of all clients
 
 
 PROGRAM = """
