@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import study_gallery
+from fedweave.data import DATASETS
+from fedweave.errors import BadInput
+from tools import dataset_table, study_gallery
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -64,6 +66,13 @@ def test_lines_have_at_most_120_columns(page):
     assert [line for line in lines if len(line) > 120 and len(line.split("](")[0]) > 120] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_code_have_at_most_120_columns(page):
+    """Except in blocks of the language "text", which show what a command prints."""
+    blocks = [block for block in FENCE.findall(page.read_text(encoding="utf-8")) if not block.startswith("```text")]
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 120] == []
+
+
 def test_comments_of_settings_have_at_most_120_columns():
     """Except in params.yaml, which a command writes."""
     files = [file for file in [*ROOT.glob("*.y*ml"), *(ROOT / "studies").rglob("*.yaml")] if file.name != "params.yaml"]
@@ -100,6 +109,17 @@ def test_every_page_has_a_place_on_the_site():
     pages = [page.relative_to(ROOT / "docs") for page in PAGES if page.is_relative_to(ROOT / "docs")]
     places = {str(page) if len(page.parts) == 1 else f"{page.parts[0]}/" for page in pages}
     assert {place for place in places if place not in re.findall(r"[\w-]+(?:\.md|/)$", site, re.MULTILINE)} == set()
+
+
+def test_the_table_has_the_data_sets_of_today():
+    text = dataset_table.PAGE.read_text(encoding="utf-8")
+    assert dataset_table.filled(text) == text, "run: python -m tools.dataset_table"
+    assert text.count("\n| `") + text.count("\n| [`") == len(DATASETS) + 3  # the short table has three of them
+
+
+def test_a_table_needs_its_place():
+    with pytest.raises(BadInput, match="no place for the table"):
+        dataset_table.filled("# Data sets\n")
 
 
 def test_the_gallery_has_the_studies_of_today():

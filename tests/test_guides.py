@@ -11,7 +11,8 @@ import fedweave as fw
 from tools.guides import follow, guide, outputs
 
 EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
-GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md", "docs/installation.md", *EXAMPLES)
+PARTS = ("docs/add-method.md", "docs/add-model.md")
+GUIDES = ("README.md", "docs/own-data.md", *PARTS, "docs/installation.md", *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
 
@@ -126,11 +127,18 @@ def test_the_guides_have_what_is_followed() -> None:
     """Files, code and commands are found in the pages."""
     assert {*guide("docs/add-method.md").files} == {"mybench/damped.py", "my.yaml", "test_damped.py"}
     assert len(guide("docs/add-method.md").commands) == 3
+    assert {*guide("docs/add-model.md").files} == {
+        "mybench/gated.py", "test_gated.py", "mybench/blocks.py", "test_blocks.py", "my.yaml",
+    }  # fmt: skip
+    assert len(guide("docs/add-model.md").commands) == 4
     assert ["fedweave", "run", "--method", "fedavg", "--dataset", "digits", "--rounds", "3"] in guide(
         "docs/installation.md"
     ).commands
     assert "fw.fit" in guide("docs/own-data.md").script
     assert "flights.csv" in guide("README.md").script
+    compare, predict = guide("docs/guides/flights.md").commands
+    assert compare[-2:] == ["--out", "flights/"]  # in the second line of the command
+    assert predict[-3:] == ["BOS", "--output", "late.csv"]
     board = results(outputs("docs/guides/flights.md"))
     assert board["Majority class #"] == ["77.2", "0.500"]
     assert results("a 1.5\n b -2 c 3\na 4") == {"a #": ["1.5", "4"], "b # c #": ["-2", "3"]}

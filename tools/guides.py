@@ -14,8 +14,10 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<mark><!-- excerpt -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of a block that is a file
+JOINED = re.compile(r" *\\\n *")  # a line that goes on in the next one
 PROGRAMS = {"fedweave": ["-m", "fedweave.pipelines.commands.main"], "python": []}
-SERVERS = ("deploy", "worker")
+AIRPORTS = ("ATL", "BNA", "BOS", "BUF", "CLE", "CLT")
+SERVERS = ("deploy", "worker", "federate")  # a federation has a server, and needs a study that has run
 
 
 class Guide(NamedTuple):
@@ -27,7 +29,10 @@ class Guide(NamedTuple):
 
 
 def guide(page: str) -> Guide:
-    """Files with a name in their first line, the rest of the Python as one script, and commands of a line each."""
+    """Files with a name in their first line, the rest of the Python as one script, and commands.
+
+    A line of a command may end in a backslash; the next line then belongs to it.
+    """
     files, script, commands = {}, [], []
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         named = NAMED.match(block["text"])
@@ -38,14 +43,15 @@ def guide(page: str) -> Guide:
         elif block["language"] == "python":
             script.append(block["text"])
         elif not block["language"]:
-            typed = (line for line in block["text"].splitlines() if line.partition(" ")[0] in PROGRAMS)
+            lines = JOINED.sub(" ", block["text"]).splitlines()
+            typed = (line for line in lines if line.partition(" ")[0] in PROGRAMS)
             commands += [shlex.split(line, comments=True) for line in typed]
     return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words)])
 
 
 def _can_be_typed(words: list[str]) -> bool:
-    """No command that waits for a server, and none with a word in capitals, which stands for any."""
-    return words[1] not in SERVERS and not any(map(str.isupper, words))
+    """No command that waits for a server, and none with a word in capitals, which stands for any; airports do not."""
+    return words[1] not in SERVERS and not any(word.isupper() and word not in AIRPORTS for word in words)
 
 
 def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> str:
@@ -91,16 +97,21 @@ def outputs(page: str) -> str:
 
 
 def _data(folder: Path) -> None:
-    """The files that the guides read: tables with an owner, a label and a day, and recordings of people."""
+    """The files that the guides read: tables with an owner, a label and a time, and recordings of people."""
     draws = np.random.default_rng(0)
     count = 900
     owner, day = draws.integers(6, size=count), draws.integers(100, size=count)
     near = draws.normal(size=count)
     late = np.where(near + draws.normal(size=count) > 0, "late", "on time")
-    table = pd.DataFrame({"distance": near, "weather": draws.choice(["rain", "sun"], count), "late": late, "day": day})
-    for name, column in (("deliveries", "depot"), ("flights", "dest")):
-        table.assign(**{column: [f"{column} {i}" for i in owner]}).to_csv(folder / f"{name}.csv", index=False)
-    table[["distance", "weather"]].head(3).to_csv(folder / "new.csv", index=False)
+    table = pd.DataFrame({"distance": near, "weather": draws.choice(["rain", "sun"], count), "late": late})
+    table.assign(day=day, depot=[f"depot {i}" for i in owner]).to_csv(folder / "deliveries.csv", index=False)
+    flights = pd.DataFrame({"dest": np.array(AIRPORTS)[owner]})  # the form that docs/guides/flights.md makes
+    flights["time_hour"] = pd.Timestamp("2013-01-01") + pd.to_timedelta(day, "D")
+    flights = flights.assign(hour=draws.integers(5, 24, size=count), weekday=flights["time_hour"].dt.day_name())
+    flights = flights.assign(origin="JFK", carrier=draws.choice(["B6", "UA"], count), distance=near)
+    flights = flights.assign(humid=draws.random(count), precip=0.0, visib=10.0, late=late)
+    flights.to_csv(folder / "flights.csv", index=False)
+    flights.drop(columns="late").head(3).to_csv(folder / "new.csv", index=False)
     ends = draws.integers(90, size=(200, 2))
     pd.DataFrame(ends, columns=["from", "to"]).to_csv(folder / "edges.csv", index=False)
     nodes = pd.DataFrame({"paper": np.arange(90), "library": [f"library {i % 3}" for i in range(90)]})

@@ -1,0 +1,101 @@
+"""Writes the table of docs/datasets/README.md: the data sets, their tasks in studies/base.yaml, and their files.
+
+Run it after a change of a data set: `python -m tools.dataset_table`. Text outside of the table's markers is written by
+hand and stays.
+"""
+
+import re
+from collections.abc import Iterator
+from os.path import commonpath
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedweave.data import DATASETS
+from fedweave.data.sources.origins import CATALOGUE, LIMITS, Form
+from fedweave.data.sources.packaged import PACKAGED
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.study.spec import read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "datasets" / "README.md"
+TABLE = re.compile(r"(<!-- datasets -->\n).*?(<!-- end -->)", re.DOTALL)
+HEADER = (
+    "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror | MiB of a file, at most |\n"
+    "|---|---|---|---|---|--:|\n"
+)
+NAMED = 4  # most files of a form that are named one by one
+OWN = ("digits", "digits-graph")  # scikit-learn has the images, and is no optional package
+
+
+def main() -> None:
+    """Rewrite the page if its table is not that of the code.
+
+    Raises:
+        BadInput: the page has no place for the table.
+    """
+    text = PAGE.read_text(encoding="utf-8")
+    if (new := filled(text)) != text:
+        write_atomic(PAGE, new)
+
+
+def filled(text: str) -> str:
+    """The text of the page with the table of today."""
+    if len(TABLE.findall(text)) != 1:
+        raise BadInput("docs/datasets/README.md: no place for the table; write <!-- datasets --> <!-- end --> once")
+    return TABLE.sub(lambda place: place[1] + table() + place[2], text)
+
+
+def table() -> str:
+    """A row for each data set, by name."""
+    tasks = read_yaml(ROOT / "studies" / "base.yaml")["tasks"]
+    return HEADER + "".join(_line(name, tasks) for name in sorted(DATASETS))
+
+
+def _line(name: str, tasks: dict[str, Any]) -> str:
+    page = f"[`{name}`]({name}.md)" if (PAGE.parent / f"{name}.md").is_file() else f"`{name}`"
+    mirrored = ", or ".join(dict.fromkeys(_files(form) for form in CATALOGUE[name])) or "–"
+    cells = (page, _about(name), _clients(name, tasks), _sources(name), mirrored, str(LIMITS.get(name, "–")))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _about(name: str) -> str:
+    """The first sentence of the loader's docstring, as `fedweave list datasets` prints it."""
+    loader = getattr(DATASETS[name], "func", DATASETS[name])
+    text = (loader.__doc__ or "").partition("\n\n")[0].partition(" Source: ")[0]
+    return " ".join(text.replace("; `root` is not used", "").split()).rstrip(".")
+
+
+def _clients(name: str, tasks: dict[str, Any]) -> str:
+    """How many clients the task of the data set has, and the partition that makes them."""
+    blocks = [task["partition"] for task in tasks.values() if task.get("dataset") == name]
+    return "; ".join(f"{block['clients']} (`{block['name']}`)" for block in blocks if "name" in block) or "–"
+
+
+def _sources(name: str) -> str:
+    """The hosts of the official files, the package that has them, or how to ask for them."""
+    if name in PACKAGED:
+        return f"package {PACKAGED[name][0].package}"
+    if name in OWN:
+        return "package scikit-learn"
+    hosts = dict.fromkeys(urlsplit(url).hostname for form in CATALOGUE[name] for url in _addresses(form))
+    hints = dict.fromkeys(form.hint for form in CATALOGUE[name] if form.hint)
+    return "; ".join([*map(str, hosts), *hints])
+
+
+def _addresses(form: Form) -> Iterator[str]:
+    for file in form.files:
+        yield from filter(None, (file.url, file.archive and file.archive.url))
+
+
+def _files(form: Form) -> str:
+    """The files of a form, or the archives that hold them; folders where there are many."""
+    paths = list(dict.fromkeys(file.archive.path if file.archive else file.path for file in form.files))
+    if len(paths) <= NAMED:
+        return " and ".join(f"`{path}`" for path in paths)
+    return f"`{commonpath(paths)}/` ({len(paths)} files)"
+
+
+if __name__ == "__main__":
+    main()
