@@ -6,7 +6,7 @@ import numpy as np
 import tiny
 import torch
 
-from fedweave.client.augment import shifted
+from fedweave.client.augment import shift
 from fedweave.federation.schedule import viewers
 from fedweave.tensors import dropout_keys
 
@@ -27,7 +27,7 @@ def crops(image: np.ndarray) -> dict[tuple[int, int, bool], np.ndarray]:
 def test_every_image_is_one_of_its_crops_and_all_are_equally_likely() -> None:
     image = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
     places_of_crops = {crop.tobytes(): place for place, crop in crops(image).items()}
-    drawn = shifted(torch.from_numpy(image)[None], torch.zeros(5000, dtype=torch.int64), MOST, dropout_keys.key(7))
+    drawn = shift(torch.from_numpy(image)[None], torch.zeros(5000, dtype=torch.int64), MOST, dropout_keys.key(7))
     places = [places_of_crops[row.tobytes()] for row in drawn.contiguous().numpy()]
     counts = np.array([places.count(place) for place in places_of_crops.values()])
     expected = 5000 / len(places_of_crops)
@@ -37,10 +37,10 @@ def test_every_image_is_one_of_its_crops_and_all_are_equally_likely() -> None:
 
 def test_draws_hang_on_the_key_and_the_place_in_the_batch() -> None:
     images, rows = torch.randn(4, *SHAPE), torch.tensor([3, 0, 3, 1])
-    first = shifted(images, rows, MOST, dropout_keys.key(1, 2))
-    assert torch.equal(first, shifted(images, rows, MOST, dropout_keys.key(1, 2)))
-    assert torch.equal(first[:2], shifted(images, rows[:2], MOST, dropout_keys.key(1, 2)))
-    assert not torch.equal(first, shifted(images, rows, MOST, dropout_keys.key(1, 3)))
+    first = shift(images, rows, MOST, dropout_keys.key(1, 2))
+    assert torch.equal(first, shift(images, rows, MOST, dropout_keys.key(1, 2)))
+    assert torch.equal(first[:2], shift(images, rows[:2], MOST, dropout_keys.key(1, 2)))
+    assert not torch.equal(first, shift(images, rows, MOST, dropout_keys.key(1, 3)))
 
 
 def test_models_are_judged_on_images_as_they_are() -> None:

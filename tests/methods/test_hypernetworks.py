@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client import renewal
-from fedweave.client.renewal import renewed
-from fedweave.client.solvers import SGD, Adam, Grouped, Solver, owned
+from fedweave.client.renewal import renew
+from fedweave.client.solvers import SGD, Adam, Grouped, Solver, clone
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
 from fedweave.federation import sending
@@ -97,9 +97,9 @@ def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monke
     for piece in (renewal.PIECE, 64):
         monkeypatch.setattr(renewal, "PIECE", piece)
         grads = trees.tree_map(lambda v: torch.randn(v.shape, generator=g), params)
-        before = owned((params, state))
-        after = renewed(solver, params, owned(grads), state)
-        expected = solver.step_(owned(params), owned(grads), owned(state))
+        before = clone((params, state))
+        after = renew(solver, params, clone(grads), state)
+        expected = solver.step_(clone(params), clone(grads), clone(state))
         for pair in ((after, expected), ((params, state), before)):
             assert all(trees.tree_leaves(trees.tree_map(torch.equal, *pair)))
         params, state = after
@@ -158,8 +158,8 @@ def test_grouped_solvers_work_apart() -> None:
     params = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in ("b/x", "a/x", "b/y")}
     parts = {"a": ["a/x"], "b": ["b/x", "b/y"]}
     grouped = Grouped(solvers={"a": SGD(lr=0.1, momentum=0.9, clip=0.3), "b": Adam(lr=0.2, weight_decay=0.1)})
-    state, ours, inplace = grouped.init(params), params, owned(params)
-    written = owned(state)
+    state, ours, inplace = grouped.init(params), params, clone(params)
+    written = clone(state)
     alone = {
         group: (trees.only(params, names), grouped.solvers[group].init(trees.only(params, names)))
         for group, names in parts.items()
@@ -167,7 +167,7 @@ def test_grouped_solvers_work_apart() -> None:
     for _ in range(3):
         grads = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in params}
         ours, state = grouped.step(ours, grads, state)
-        inplace, written = grouped.step_(inplace, owned(grads), written)
+        inplace, written = grouped.step_(inplace, clone(grads), written)
         alone = {
             group: grouped.solvers[group].step(own, trees.only(grads, own), s) for group, (own, s) in alone.items()
         }
@@ -208,7 +208,7 @@ def test_stages(name: str, embedding: str) -> None:
     assert len(list(run(replace(method, stage1_rounds=0), federation, Settings(rounds=1, seed=2), Loop()))) == 2
     warm, start = reports[1].state.server, start_of(method, federation)
     cold, hot = method.take_over(warm, start), replace(method, warm_start=True, train_x=True).take_over(warm, start)
-    assert torch.equal(cold["fixed"]["x"], method.looked_up(warm["phi"]))
+    assert torch.equal(cold["fixed"]["x"], method.client_vectors(warm["phi"]))
     assert torch.equal(hot["phi"]["x"], cold["fixed"]["x"])
     assert all(
         torch.equal(a, b) for a, b in zip(hot["phi"]["hyper"].values(), warm["phi"]["hyper"].values(), strict=True)

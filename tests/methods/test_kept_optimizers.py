@@ -53,6 +53,12 @@ def test_local_is_one_long_training() -> None:
     assert (continued - fresh).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("name", ["scaffold", "pfedme"])
+def test_of_a_solver_around_the_optimiser_only_the_optimiser_is_kept(name: str) -> None:
+    """Sums of gradients and anchors last one round; a copy for every client would cost a model each."""
+    assert {*last(name).state.optimizers["0"]} == {"m", "v", "t"}
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "phases"),
     [

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedweave import data
 from fedweave.data import Dataset
-from fedweave.families.hypernetworks import applied
+from fedweave.families.hypernetworks import run_network
 from fedweave.federation.collaboration import (
     complete_graph,
     describe_graph,
@@ -128,7 +128,7 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
     assert report.diagnostics["Dirichlet energy"] == pytest.approx(float(dirichlet_energy(vectors, edges)), rel=1e-12)
     if kind == "rows":
         models = method.generate(report.state.server["phi"], report.state.server["fixed"], torch.arange(tiny.CLIENTS))
-        made = applied(method._network(vectors.shape[1]), report.state.server["phi"]["hyper"], vectors)
+        made = run_network(method._network(vectors.shape[1]), report.state.server["phi"]["hyper"], vectors)
         assert all(torch.equal(models[n], made[n]) for n in models)
     assert ("sheaf energy" in report.diagnostics) == (name == "shn")
 

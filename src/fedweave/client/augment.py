@@ -8,7 +8,7 @@ from fedweave.tensors import dropout_keys
 SALT = 0x5F1F7  # different from the salts of dropout
 
 
-def shifted(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
+def shift(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
     """Images [B, C, H, W] of `rows` [B], each moved by up to `most` pixels either way and mirrored half of the time.
 
     Pixels from outside are the image reflected at its edge. The offsets are functions of `key` and the place in the
@@ -22,13 +22,13 @@ def shifted(images: Tensor, rows: Tensor, most: int, key: Tensor) -> Tensor:
     # Rows first: padding behind them changes nothing
     draws = dropout_keys.uniform(dropout_keys.fold(key, SALT), (len(rows), 3))
     down, right = ((draws[:, i, None] * (2 * most + 1)).long() - most for i in (0, 1))
-    y = _reflected(torch.arange(height, device=rows.device) + down, height)
-    x = _reflected(torch.arange(width, device=rows.device) + right, width)
+    y = _reflect(torch.arange(height, device=rows.device) + down, height)
+    x = _reflect(torch.arange(width, device=rows.device) + right, width)
     x = torch.where(draws[:, 2, None] < 0.5, width - 1 - x, x)
     return images[rows[:, None, None], :, y[:, :, None], x[:, None, :]].movedim(-1, 1)
 
 
-def _reflected(places: Tensor, size: int) -> Tensor:
+def _reflect(places: Tensor, size: int) -> Tensor:
     """Places outside 0 .. size - 1 folded back, the edge itself being counted once."""
     places = places.abs()
     return size - 1 - (size - 1 - places).abs()

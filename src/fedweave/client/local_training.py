@@ -18,17 +18,18 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedweave.client.solvers import Loss, Solver, masked_mean, owned, value_and_grad
+from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
 from fedweave.tensors import compiled, trees
 from fedweave.tensors import dropout_keys as keys
 from fedweave.tensors.closures import Rebuild, capture
+from fedweave.tensors.gradients import by_name
 from fedweave.tensors.trees import Params, Tree, mapped
 
 _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
 
 
 @contextmanager
-def compiling(enabled: bool) -> Iterator[None]:
+def compilation(enabled: bool) -> Iterator[None]:
     """Whether stacked steps are compiled inside this block."""
     token = _COMPILING.set(enabled)
     try:
@@ -72,9 +73,9 @@ def descend(
     )
     step_keys = keys.fold(key, *places.reshape(-1, 2).T)
     if mapped():
-        params, state, rest, mean = _stacked(loss, params, rest, steps, solver, step_keys, state, masked)
+        params, state, rest, mean = _train_together(loss, params, rest, steps, solver, step_keys, state, masked)
     else:
-        params, state, rest, mean = _alone(loss, params, rest, steps, solver, step_keys, state)
+        params, state, rest, mean = _train_one(loss, params, rest, steps, solver, step_keys, state)
     after = {**rest, **params}
     return Fit({name: after[name] for name in model}, state, mean)
 
@@ -101,7 +102,7 @@ class _Total(Solver):
     step_ = step
 
 
-def _alone(
+def _train_one(
     loss: Loss,
     params: Params,
     rest: Params,
@@ -110,8 +111,8 @@ def _alone(
     step_keys: Tensor,
     state: Tree | None,
 ) -> tuple[Params, Tree, Params, Tensor]:
-    params = owned(params)
-    state = solver.init(params) if state is None else owned(state)
+    params = clone(params)
+    state = solver.init(params) if state is None else clone(state)
     losses = []
     for rows, key in zip(steps, step_keys, strict=True):
         value, buffers, grads = value_and_grad(_of_parameters(loss, rest, rows, key), params)
@@ -138,7 +139,7 @@ class _Job(NamedTuple):
     dims: tuple[int | None, ...] = ()
 
 
-def _stacked(
+def _train_together(
     loss: Loss,
     params: Params,
     rest: Params,
@@ -153,12 +154,12 @@ def _stacked(
     if not steps:
         return params, state, rest, torch.zeros((), device=step_keys.device)
     inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, captured.tensors))
-    outputs = _Unmapped.apply(_Job(captured.form, captured.rebuild, solver, masked, spec), *inputs)
+    outputs = _StackedTraining.apply(_Job(captured.form, captured.rebuild, solver, masked, spec), *inputs)
     return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
 
 
-class _Unmapped(torch.autograd.Function):
-    """Hands the stacked tensors of a mapped call to `_train`, outside the transform."""
+class _StackedTraining(torch.autograd.Function):
+    """Hands the stacked tensors of a mapped call to `_train_stacks`, outside the transform."""
 
     @staticmethod
     def forward(job: _Job, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -180,15 +181,15 @@ class _Unmapped(torch.autograd.Function):
             x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)
         ]
         job = job._replace(dims=tuple(None if dim is None else 0 for dim in dims[own:]))
-        outputs = tree_flatten(_train(job, *tree_unflatten(fronted, job.spec)))[0]
+        outputs = tree_flatten(_train_stacks(job, *tree_unflatten(fronted, job.spec)))[0]
         return tuple(outputs), (0,) * len(outputs)
 
 
-def _train(
+def _train_stacks(
     job: _Job, params: Params, state: Tree, rest: Params, steps: Tensor, step_keys: Tensor, captured: list[Tensor]
 ) -> tuple[Params, Tree, Params, Tensor]:
     """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the loss comes back as [P]."""
-    params, state = owned(params), owned(state)
+    params, state = clone(params), clone(state)
     active = (steps >= 0).flatten(2).any(-1)
     full = active.all(0).tolist() if job.masked else [True] * steps.shape[1]
     level, losses = job.solver.stacks(state), []
@@ -230,16 +231,17 @@ def _advance(
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         values, buffers = vmap(one, (0, 0, list(job.dims), 0, 0))(leaves, rest, captured, rows, keys)
-    gradients = torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True)
-    grads = {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(params.items(), gradients, strict=True)
-    }
+    grads = by_name(torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True), params)
     after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:
         return *job.solver.step_(params, grads, state), after, values.detach()
     new = (*vmap(job.solver.step)(params, grads, state), after)
     if job.masked:
         active = (rows >= 0).flatten(1).any(-1)
-        pick = lambda a, b: torch.where(trees.column(active, a), a, b)  # noqa: E731
-        new = trees.tree_map(pick, new, (params, state, rest))
+        new = trees.tree_map(partial(_where, active), new, (params, state, rest))
     return *new, values.detach()
+
+
+def _where(active: Tensor, after: Tensor, before: Tensor) -> Tensor:
+    """`after` [P, ...] of the clients that are `active` [P], `before` of the others."""
+    return torch.where(trees.column(active, after), after, before)

@@ -23,7 +23,7 @@ class Memory:
     """The states of one client during one round.
 
     Attributes:
-        states: phase -> state of its optimiser.
+        states: phase -> what is kept of the state of its optimiser.
         calls: how many phases without a name the round has had.
     """
 
@@ -35,7 +35,7 @@ class Memory:
         name = str(self.calls) if phase is None else phase
         self.calls += phase is None
         earlier = self.states.get(name)
-        return name, state if earlier is None else solver.resumed(earlier, params)
+        return name, state if earlier is None else solver.resume(earlier, params)
 
 
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
@@ -47,7 +47,7 @@ def current() -> Memory | None:
 
 
 @contextmanager
-def remembering(states: Mapping[str, Tree] | None) -> Iterator[Memory | None]:
+def optimizer_memory(states: Mapping[str, Tree] | None) -> Iterator[Memory | None]:
     """Local training inside this block continues from `states` and leaves its own in the memory; None: no memory."""
     memory = None if states is None else Memory(dict(states))
     token = _MEMORY.set(memory)
@@ -64,7 +64,7 @@ def put(old: Tree, ids: Tensor, new: Tree, clients: int) -> Tree:
     return {name: trees.put(state, ids, new[name]) if name in new else state for name, state in whole.items()}
 
 
-def grown(states: Tree, newcomers: int) -> Tree:
+def with_newcomers(states: Tree, newcomers: int) -> Tree:
     """The states [N, ...] with rows for `newcomers`, who have not trained."""
     return trees.tree_map(lambda t: torch.cat([t, t.new_zeros(newcomers, *t.shape[1:])]), states)
 

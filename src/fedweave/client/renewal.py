@@ -5,22 +5,22 @@ from functools import partial
 
 import torch
 
-from fedweave.client.solvers import SGD, Adam, Grouped, Solver, clip_, owned
+from fedweave.client.solvers import SGD, Adam, Grouped, Solver, clip_, clone
 from fedweave.tensors.trees import Params, Tree
 
 PIECE = 2**17  # elements; a piece of parameters, gradient and moments lies in a core's cache
 
 
-def renewed(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+def renew(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
     """What `solver.step_` gives on copies of parameters and state, bit for bit; it may write to `grads`.
 
     The copies are made in pieces, and each piece takes its step while it is in the cache. So the new tensors are
     written to memory once; a step on whole copies writes them twice and reads them twice.
     """
     if isinstance(solver, Grouped):
-        return solver.each(lambda part: partial(renewed, part), params, grads, state)
+        return solver.each(lambda part: partial(renew, part), params, grads, state)
     if not isinstance(solver, SGD | Adam) or any(value.device.type != "cpu" for value in params.values()):
-        return solver.step_(owned(params), grads, owned(state))
+        return solver.step_(clone(params), grads, clone(state))
     if solver.clip is not None:
         clip_([*grads.values()], solver.clip)
     return _by_pieces(replace(solver, clip=None), params, grads, state)

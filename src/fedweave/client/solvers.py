@@ -39,9 +39,13 @@ class Solver(ABC):
         """
         return False
 
-    def resumed(self, state: Tree, params: Params) -> Tree:
-        """A state from an earlier round as it goes on at `params`, whose values may be new; by default as it is."""
+    def keep(self, state: Tree) -> Tree:
+        """What the next round needs of a state at the end of a round; by default all."""
         return state
+
+    def resume(self, kept: Tree, params: Params) -> Tree:
+        """The state at the start of a round, from what was kept, at `params`, whose values may be new."""
+        return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class SGD(Solver):
         return {name: torch.zeros_like(value) for name, value in params.items()} if self.momentum else {}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        grads = _prepared(params, grads, self.weight_decay, self.clip)
+        grads = _prepare(params, grads, self.weight_decay, self.clip)
         if self.momentum:
             state = grads = {name: self.momentum * state[name] + g for name, g in grads.items()}
         return {name: value - self.lr * grads[name] for name, value in params.items()}, state
@@ -94,7 +98,7 @@ class Adam(Solver):
         return {"m": zeros, "v": {name: z.clone() for name, z in zeros.items()}, "t": like.new_zeros(())}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        grads = _prepared(params, grads, self.weight_decay, self.clip)
+        grads = _prepare(params, grads, self.weight_decay, self.clip)
         t = state["t"] + 1
         m = {name: self.beta1 * state["m"][name] + (1 - self.beta1) * g for name, g in grads.items()}
         v = {name: self.beta2 * state["v"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
@@ -108,7 +112,7 @@ class Adam(Solver):
         values, g = list(params.values()), [value.contiguous() for value in grads.values()]
         m, v, t = list(state["m"].values()), list(state["v"].values()), state["t"].add_(1)
         if not all(value.is_contiguous() for value in (*values, *m, *v)):
-            raise ValueError("step_ needs contiguous parameters and moments; copy them with `owned`")
+            raise ValueError("step_ needs contiguous parameters and moments; copy them with `clone`")
         _prepare_(values, g, 0.0, self.clip)
         torch._fused_adam_(
             values,
@@ -189,8 +193,11 @@ class Recorder(Solver):
         steps = next(iter(params.values())).new_zeros(())
         return {"inner": self.inner.init(params), "sum": trees.tree_map(torch.zeros_like, params), "steps": steps}
 
-    def resumed(self, state: Tree, params: Params) -> Tree:
-        return {**self.init(params), "inner": self.inner.resumed(state["inner"], params)}
+    def keep(self, state: Tree) -> Tree:
+        return self.inner.keep(state["inner"])
+
+    def resume(self, kept: Tree, params: Params) -> Tree:
+        return {**self.init(params), "inner": self.inner.resume(kept, params)}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         new, inner = self.inner.step(params, grads, state["inner"])
@@ -206,7 +213,7 @@ class Recorder(Solver):
         return self.inner.stacks(state["inner"])
 
 
-def owned(tree: Tree) -> Tree:
+def clone(tree: Tree) -> Tree:
     """A copy that `Solver.step_` may write to."""
     return trees.tree_map(lambda t: t.clone(memory_format=torch.contiguous_format), tree)
 
@@ -214,7 +221,7 @@ def owned(tree: Tree) -> Tree:
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "adam": Adam}
 
 
-def _prepared(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
+def _prepare(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
     if clip is not None:
         norm = torch.stack([g.norm() for g in grads.values()]).norm()
         scale = (clip / (norm + 1e-6)).clamp(max=1.0)
@@ -246,7 +253,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     with torch.enable_grad():
         value, aux = loss(leaves)
     value.backward()
-    return value.detach(), aux, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in leaves.items()}
+    return value.detach(), aux, gradients.by_name((leaf.grad for leaf in leaves.values()), leaves)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -257,8 +264,8 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
     """loss + (weight / 2) ‖w − anchor‖² over the parameters in `anchor`; its gradient adds weight · (w − anchor)."""
 
-    def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+    def with_penalty(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)
         return value + 0.5 * weight * sum((model[name] - a).square().sum() for name, a in anchor.items()), buffers
 
-    return penalised
+    return with_penalty

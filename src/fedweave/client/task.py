@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedweave.client.augment import shifted
+from fedweave.client.augment import shift
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
@@ -235,7 +235,7 @@ class RowClassification(Classification):
 
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
         x = data.arrays["x"]
-        return x[rows] if key is None or not self.augment else shifted(x, rows, self.augment, key)
+        return x[rows] if key is None or not self.augment else shift(x, rows, self.augment, key)
 
 
 class NodeClassification(Classification):

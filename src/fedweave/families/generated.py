@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.renewal import renewed
+from fedweave.client.renewal import renew
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import parts
 from fedweave.federation import sending
@@ -128,7 +128,7 @@ class GeneratedModels(Method):
         )
         penalty = trees.by_path(self.regularise(server["phi"], fixed))
         step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
-        phi, optimizer = renewed(self.server_solver, trees.by_path(server["phi"]), step, server["optimizer"])
+        phi, optimizer = renew(self.server_solver, trees.by_path(server["phi"]), step, server["optimizer"])
         return {
             "phi": self.constrain(trees.nested(phi)),
             "optimizer": optimizer,

@@ -45,7 +45,7 @@ def train(method: Method, state: State, who: Cohort, executor: Executor, downloa
     shared, own = (downloads or Downloads())(method, state.server, ids)
 
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
-        with optimizers.remembering(states if method.training.keep_optimizer else None) as memory:
+        with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
             done = method.client_update(shared, own, client, data)
         return done, memory.states if memory else {}
 

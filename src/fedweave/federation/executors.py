@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import vmap
 
 from fedweave.client.data import ClientData
-from fedweave.client.local_training import compiling
+from fedweave.client.local_training import compilation
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Cohort
 from fedweave.models import parameter_count
@@ -98,7 +98,7 @@ class Batched(Executor):
             data: ClientData = part.view(own, padded)
             return function(*args, data)
 
-        with compiling(self.compiled):
+        with compilation(self.compiled):
             return vmap(mapped)(slices, part.stacked())
 
 

@@ -282,7 +282,7 @@ class Method(ABC):
             phase, state = memory.recall(phase, solver, trees.only(model, names), state)
         fit = descend(loss or self.task.objective(data), model, plan, solver, data.key, names, state, data.padded)
         if memory is not None and phase is not None:
-            memory.states[phase] = fit.state
+            memory.states[phase] = solver.keep(fit.state)
         return fit
 
     def split_update(self, fit: Fit, **extra: Tree) -> Update:

@@ -94,7 +94,7 @@ def onboard(
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
     start = _start(model, enrolled, federation, seed)
     joined = _joined(method, model, enrolled, newcomers)
-    moments = optimizers.grown(state.optimizers, newcomers)
+    moments = optimizers.with_newcomers(state.optimizers, newcomers)
     return State(
         state.round,
         method.admit(state.server, enrolled.upload, newcomers, start),
@@ -121,7 +121,7 @@ def _enrol(
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
 
     def one(data: ClientData) -> Tree:
-        with optimizers.remembering({} if method.training.keep_optimizer else None) as memory:
+        with optimizers.optimizer_memory({} if method.training.keep_optimizer else None) as memory:
             enrolment = method.enrol(model, data)
         if not isinstance(enrolment, Enrolment):
             return enrolment, {}, {}

@@ -45,8 +45,11 @@ class Envelope(Solver):
             "taken": taken,
         }
 
-    def resumed(self, state: Tree, params: Params) -> Tree:
-        return {**self.init(params), "outer": state["outer"]}
+    def keep(self, state: Tree) -> Tree:
+        return self.outer.keep(state["outer"])
+
+    def resume(self, kept: Tree, params: Params) -> Tree:
+        return {**self.init(params), "outer": self.outer.resume(kept, params)}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         w, taken = state["w"], state["taken"] + 1
