@@ -221,16 +221,9 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
     tests = significance(study, table)
     quantities = measures(study, table, partitions)
     return Tables(
-        with_graphs(with_marks(board(study, table), tests), quantities),
-        table,
-        curves(study),
-        tests,
-        ranks(study, table),
-        leaky(study),
-        quantities,
-        cohorts(study, table),
-        controls(study),
-    )
+        with_graphs(with_marks(board(study, table), tests), quantities), table, curves(study), tests,
+        ranks(study, table), leaky(study), quantities, cohorts(study, table), controls(study),
+    )  # fmt: skip
 
 
 def with_graphs(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
