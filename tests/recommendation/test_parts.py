@@ -10,7 +10,7 @@ import pytest
 from benchmarks import recommend_truth as truth
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.recommendation import budget, race
+from fedweave.recommendation import answers, budget, race
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, scheduled
 from fedweave.recommendation.groups import agreement, groups, modularity, partition
@@ -124,6 +124,34 @@ def test_the_best_candidate_stands_for_its_method() -> None:
     assert race.best_of_each(running, table) == [
         Candidate("ditto", "ditto", "ditto", {"lam": 2.0}), Candidate("local", "local", "local")
     ]  # fmt: skip
+
+
+def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:
+    """A board from (verdict, score above Local, verdict against Local, bytes) of every method, and Local itself."""
+    rows = {"local": ("worse", math.nan, "", 0), **methods}
+    columns = ("verdict", "over_local", "verdict_local", "bytes")
+    return pd.DataFrame(
+        [
+            {"method": name, **dict(zip(columns, row, strict=True)), "models": 1, "seconds": 1.0}
+            for name, row in rows.items()
+        ]
+    )
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_what_is_recommended_is_no_worse_than_local_training_by_its_own_test(higher: bool) -> None:
+    """A method that is cheap, but undecided or below Local, is not taken because the leader beats Local."""
+    sign = 1 if higher else -1
+    made = board(
+        pfedgraph=("leads", 5.0 * sign, "better", 9),
+        fedavg=("undecided", 1.0 * sign, "not significantly different", 1),
+        fedavg_ft=("not significantly different", -0.5 * sign, "not significantly different", 2),
+        fedper=("not significantly different", 3.0 * sign, "worse", 3),
+        ditto=("not significantly different", 3.0 * sign, "undecided", 4),
+        fedprox=("better", 6.0 * sign, "better", 5),
+    )
+    assert answers.fit(made, "local", higher)["method"].tolist() == ["pfedgraph", "ditto", "fedprox"]
+    assert answers.cheapest(answers.fit(made, "local", higher)) == "ditto"
 
 
 def costs(second: float = 0.1) -> Costs:

@@ -60,6 +60,8 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
     for row in clients.to_dict("records"):
         assert row["score"] == pytest.approx(scores.loc[row["client"], row["method"]])
         assert row["local"] == pytest.approx(scores.loc[row["client"], "local"])
+    assert board["over_local"]["pfedgraph"] > 0
+    assert board["verdict_local"].to_dict()["local"] == ""
     assert grouped.rows["share"].tolist() == [0.25, 0.5, 1.0]
     assert {*grouped.race["rung"]} == {1, 2}
     controls = grouped.comparison.controls()

@@ -1,5 +1,6 @@
 """Runs that diverge with some seed, or for some client: they have no score, come last, and spoil nothing else."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import report, results
+from fedweave.results.repetitions import mixed, over_seeds
 from tests.fake_results import write_study
 
 BROKEN = "blobs-ditto"
@@ -47,3 +49,28 @@ def test_a_method_that_has_diverged_is_never_the_best(folder: Path, run: str, by
     spoil(folder, run, by_turns=by_turns)
     best = fw.load(folder).best()
     assert best.name == ("fedamp" if run == BROKEN else "ditto")
+
+
+def test_pre_post_cohorts_and_graphs_are_not_those_of_other_seeds(folder: Path) -> None:
+    """No number where a seed is missing from a mean; graphs of the other seeds alone."""
+    file = folder / "runs" / "blobs-fedamp" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "cohorts": {"newcomers": [0, 1]}}))
+    before = results.write(folder)
+    spoil(folder, "blobs-fedamp", seed=1)
+    after = results.write(folder)
+    assert after.board.set_index("run").loc["blobs-fedamp", ["pre", "post"]].isna().all()
+    assert before.cohorts["mean"].notna().all()
+    assert len(after.cohorts) == len(before.cohorts)
+    assert after.cohorts["mean"].isna().all()
+    final = after.measures[(after.measures["run"] == "blobs-fedamp") & (after.measures["stage"] == "final")]
+    assert {*final["seeds"]} == {2}
+    loaded = results.load_study(folder)
+    chosen = results.clients(loaded)
+    run = next(run for run in loaded.runs if run.name == "blobs-fedamp")
+    assert [graph.seed for graph, _ in results.reported_graphs(run, chosen[chosen["run"] == run.name])] == [0, 2]
+
+
+def test_tests_over_splits_with_other_numbers_of_seeds() -> None:
+    """There is no pair for each seed, so no p, as of the test over seeds alone."""
+    assert np.isnan(mixed(np.ones((3, 4)), np.zeros((2, 4))))
+    assert np.isnan(over_seeds(np.ones((3, 4)), np.zeros((2, 4))))

@@ -2,8 +2,11 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,35 @@ def test_drawings_made_together_are_those_made_one_by_one() -> None:
 
     assert plots.together(page) == page()
     assert plots.together(lambda: "no drawing") == "no drawing"
+
+
+class Deadly:
+    """What kills the process that sends it, as the kernel does when memory runs out."""
+
+    def __reduce__(self) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_is_killed_while_it_posts_keeps_no_other_waiting() -> None:
+    """Neither before the first byte of a message nor within it."""
+    received: list[int] = []
+
+    def receive(message: int) -> None:
+        received.append(message)
+        time.sleep(0.5 if message < 0 else 0)
+
+    def job(item: int) -> None:
+        if item == 0:
+            inbox.post(Deadly())
+        if item == 1:
+            inbox.post(-1)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            inbox.post([0] * 10**6)  # more than the pipe holds while the receiver sleeps
+        for _ in range(3):
+            inbox.post(item)
+
+    inbox = parallel.Inbox(receive)
+    parallel.side_by_side(job, range(5), 2, inbox=inbox)
+    assert sorted(received) == [-1, *(item for item in (2, 3, 4) for _ in range(3))]

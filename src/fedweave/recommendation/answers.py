@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,38 +58,142 @@ def answer(done: Finals, candidates: Sequence[Candidate], alone: str) -> Answers
 
     Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions in a
     fixed order. First: are the clients significantly better off so, with the collaborating method that has the best
-    validation score, than by local training? If not, every client keeps its own model. Second, if so: which
-    collaborating methods are not significantly worse than that one, corrected for their number? The cheapest of them is
-    taken: by bytes, then by the number of different models, then by seconds. As validation rows name the method that
-    all are compared with, its test score is not that of the luckiest of many.
+    validation score, than by local training? If not, every client keeps its own model. Second, if so: which method is
+    the cheapest of those that `fit` leaves? Cheaper is what sends fewer bytes, then what needs fewer different models,
+    then fewer seconds. As validation rows name the method that all are compared with, its test score is not that of the
+    luckiest of many.
     """
-    chosen, by_name = results.clients(done.study), {one.name: one for one in candidates}
-    higher = done.study.runs[0].higher_is_better
-    compared = {name: run for name, run in done.runs.items() if name in by_name and not _changed(by_name[name])}
-    values = _values(done, chosen)
-    validation = results.validation_means(compared)
-    order = results.best_first(validation, higher)
-    rival = next(name for name in order if name != alone or len(order) == 1)
-    pays = None
-    if alone in compared and rival != alone:
-        losers = per_client.losing(done.runs[rival], done.runs[alone])
-        mixed = _values(done, with_own_models(chosen, done.runs[rival].name, done.runs[alone].name, losers))
-        pays = statistics.against(mixed, [(rival, alone)], higher)[0]
-    others = [name for name in order if name not in (rival, alone)]
-    tests = {test.other: test for test in statistics.against(values, [(rival, name) for name in others], higher)}
-    tests |= {alone: pays} if pays else {}
-    board = _board(done, validation, order, rival, tests, values, by_name)
-    picked = alone if pays and pays.better != rival else cheapest(board[board["method"] != alone])
-    woven, graph, members = _structure(done, board, chosen)
+    contest = Contest(done, {one.name: one for one in candidates}, alone, results.clients(done.study))
+    board, rival, pays = contest.board(), contest.rival, contest.over_local.get(contest.rival)
+    pay = rival != alone and (pays is None or pays.better == rival)
+    picked = cheapest(fit(board, alone, contest.higher)) if pay else alone
+    woven, graph, members = _structure(done, board, contest.chosen)
     kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
     if kind == PERSONAL and picked == woven and members is not None:
         kind = GROUPS
-    empty = pd.DataFrame(columns=per_client.COLUMNS)
-    clients = per_client.table(compared, done.runs[alone], chosen) if alone in compared else empty
-    own = {name: _names_of(done.runs[name], per_client.losing(done.runs[name], done.runs[alone]))
-           for name in dict.fromkeys((picked, rival)) if alone in compared and name != alone}  # fmt: skip
-    worth = tuple(_graph_tests(values, woven, higher))
-    return Answers(kind, picked, board, clients, pays, rival, alone, graph, woven, members, worth, own)
+    worth = tuple(_graph_tests(contest.values, woven, contest.higher))
+    own = {name: _names_of(done.runs[name], losers) for name, losers in contest.own.items()}
+    return Answers(kind, picked, board, contest.clients(), pays, rival, alone, graph, woven, members, worth, own)
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """The finalists and controls, and the tests between them.
+
+    Attributes:
+        done: the last comparison.
+        candidates: by name.
+        alone: name of local training.
+        chosen: the table of `results.clients`.
+    """
+
+    done: Finals
+    candidates: Mapping[str, Candidate]
+    alone: str
+    chosen: pd.DataFrame
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher score is better."""
+        return self.done.study.runs[0].higher_is_better
+
+    @cached_property
+    def compared(self) -> dict[str, results.Run]:
+        """Name -> run, of all but the methods with a changed graph."""
+        names = [name for name, one in self.candidates.items() if not _changed(one)]
+        return {name: run for name, run in self.done.runs.items() if name in names}
+
+    @cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """Name -> test scores [S, N] on the clients that all runs have."""
+        return _values(self.done, self.chosen)
+
+    @cached_property
+    def validation(self) -> dict[str, float]:
+        """Name -> mean validation score."""
+        return results.validation_means(self.compared)
+
+    @cached_property
+    def order(self) -> list[str]:
+        """Names, best validation first."""
+        return results.best_first(self.validation, self.higher)
+
+    @property
+    def rival(self) -> str:
+        """The best collaborating method by validation; local training if there is no other."""
+        return next(name for name in self.order if name != self.alone or len(self.order) == 1)
+
+    @cached_property
+    def own(self) -> dict[str, list[int]]:
+        """Collaborating method -> clients that keep models of their own, as validation rows say."""
+        local = self.compared.get(self.alone)
+        return {} if local is None else {
+            name: per_client.losing(run, local) for name, run in self.compared.items() if run is not local
+        }  # fmt: skip
+
+    @cached_property
+    def over_local(self) -> dict[str, statistics.Comparison]:
+        """Collaborating method -> its test against local training, as it would be deployed."""
+        return {name: self._over_local(name, losers) for name, losers in self.own.items()}
+
+    def _over_local(self, name: str, losers: Sequence[int]) -> statistics.Comparison:
+        runs = self.done.runs
+        deployed = _values(self.done, with_own_models(self.chosen, runs[name].name, runs[self.alone].name, losers))
+        return statistics.against(deployed, [(name, self.alone)], self.higher)[0]
+
+    def _over_leader(self) -> dict[str, statistics.Comparison]:
+        """Method -> the test of the leader against it; of local training the one of what would be deployed."""
+        pairs = [(self.rival, name) for name in self.order if name not in (self.rival, self.alone)]
+        tests = {test.other: test for test in statistics.against(self.values, pairs, self.higher)} if pairs else {}
+        return tests | ({self.alone: self.over_local[self.rival]} if self.rival in self.over_local else {})
+
+    def clients(self) -> pd.DataFrame:
+        """One row per client and method, compared with local training."""
+        local = self.compared.get(self.alone)
+        empty = pd.DataFrame(columns=per_client.COLUMNS)
+        return empty if local is None else per_client.table(self.compared, local, self.chosen)
+
+    def board(self) -> pd.DataFrame:
+        """One row per method, with its tests against the leader and against local training, and its costs."""
+        sizes, tests = finals.memory(self.done), self._over_leader()
+        return pd.DataFrame(
+            [{**self._scores(name, tests.get(name)), **self._costs(name, sizes)} for name in self.order]
+        )
+
+    def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
+        low, high = statistics.bootstrap(self.values[name])
+        local = self.over_local.get(name)
+        return {
+            "method": name, "label": self.done.runs[name].printed_label,
+            "settings": described(_flat(self.candidates[name].settings)),
+            "validation": self.validation[name], "test": float(np.mean(self.values[name])), "low": low, "high": high,
+            "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
+            "verdict": LEADS if name == self.rival else _word(test, name),
+            "over_local": local.difference if local else np.nan, "p_local": local.p if local else np.nan,
+            "verdict_local": _word(local, name) if local else "",
+        }  # fmt: skip
+
+    def _costs(self, name: str, sizes: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+        run = self.done.runs[name]
+        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+        sent = float(totals["bytes_up"] + totals["bytes_down"])
+        return {
+            "bytes": sent, "mib": sent / results.MIB, "seconds": float(totals["seconds"]),
+            "server_mib": sizes[name][0], "client_mib": sizes[name][1],
+            "models": 1 if finals.one_model(run) else len(run.client_names),
+        }  # fmt: skip
+
+
+def fit(board: pd.DataFrame, alone: str, higher: bool) -> pd.DataFrame:
+    """The collaborating methods that may be deployed: the leader, and those that tests call as good or better.
+
+    Undecided is no reason to deploy a method, and neither is a leader that beats local training: each of them has a
+    score of its own that is not below that of local training, and no test that says so.
+    """
+    sign = 1.0 if higher else -1.0
+    as_good = board["verdict"].isin([LEADS, AS_GOOD, BETTER]) & (board["method"] != alone)
+    holds = board["over_local"].isna() | ((sign * board["over_local"] >= 0) & (board["verdict_local"] != WORSE))
+    return board[as_good & holds]
 
 
 def with_own_models(chosen: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
@@ -106,9 +211,8 @@ def _names_of(run: results.Run, clients: Sequence[int]) -> list[str]:
 
 
 def cheapest(board: pd.DataFrame) -> str:
-    """The cheapest method that is not significantly worse than the leader."""
-    fit = board[board["verdict"] != WORSE]
-    return str(fit.sort_values(["bytes", "models", "seconds"], kind="stable")["method"].iloc[0])
+    """The cheapest method of a board."""
+    return str(board.sort_values(["bytes", "models", "seconds"], kind="stable")["method"].iloc[0])
 
 
 def _changed(candidate: Candidate) -> bool:
@@ -122,36 +226,8 @@ def _values(done: Finals, chosen: pd.DataFrame) -> dict[str, np.ndarray]:
     return {name: labelled[run.label] for name, run in done.runs.items()}
 
 
-def _board(
-    done: Finals,
-    validation: Mapping[str, float],
-    order: Sequence[str],
-    leader: str,
-    tests: Mapping[str, statistics.Comparison],
-    values: Mapping[str, np.ndarray],
-    by_name: Mapping[str, Candidate],
-) -> pd.DataFrame:
-    """One row per method of `order`, with its test against the leader and its costs."""
-    sizes, rows = finals.memory(done), []
-    for name in order:
-        run, test = done.runs[name], tests.get(name)
-        low, high = statistics.bootstrap(values[name])
-        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
-        sent = float(totals["bytes_up"] + totals["bytes_down"])
-        rows.append({
-            "method": name, "label": run.printed_label, "settings": described(_flat(by_name[name].settings)),
-            "validation": validation[name], "test": float(np.mean(values[name])),
-            "low": low, "high": high, "difference": -test.difference if test else 0.0,
-            "p": test.p_adjusted if test else np.nan, "verdict": LEADS if name == leader else _word(test, name),
-            "bytes": sent, "mib": sent / results.MIB, "seconds": float(totals["seconds"]),
-            "server_mib": sizes[name][0], "client_mib": sizes[name][1],
-            "models": 1 if finals.one_model(run) else len(run.client_names),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
 def _word(test: statistics.Comparison | None, name: str) -> str:
-    """What the test against the leader says of the method `name`."""
+    """What a test says of the method `name`."""
     if test is None or not np.isfinite(test.p_adjusted):
         return WORSE  # it has no finite score
     if test.better:

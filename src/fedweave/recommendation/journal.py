@@ -75,7 +75,7 @@ class Journal:
 
     def decide(self, schedule: Schedule, estimate: float, budget: float) -> None:
         """Note the schedule, its estimated seconds, and the budget; the rungs of another schedule count no more."""
-        same = {} if schedule == self.schedule else {"rungs": {}}
+        same: dict[str, Any] = {} if schedule == self.schedule else {"rungs": {}}
         self._write(schedule=asdict(schedule), estimate=estimate, budget=budget, **same)
 
     @property

@@ -63,7 +63,9 @@ class Recommendation:
         if not (place / FACTS).is_file():
             raise BadInput(f"{place / FACTS}: not there; give the folder of a recommendation")
         facts = read(place / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), AGAIN)
-        texts = dict.fromkeys(("client", "method", "candidate", "settings", "label", "verdict", "outcome"), "str")
+        texts = dict.fromkeys(
+            ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
+        )
         tables = {
             name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, float_precision="round_trip")
             for name, columns in TABLES.items()

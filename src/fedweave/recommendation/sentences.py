@@ -29,7 +29,7 @@ def lines(answer: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope:
         Line("Deploy", deployment(answer)),
         Line("Does collaboration pay?", pays(answer, metric)),
         Line("For each client", of_clients(answer)),
-        Line("As good as the best", equals(answer)),
+        Line("As good as the best", equals(answer, metric, higher)),
         Line("Cost", cost(answer)),
         Line("Who learns from whom", structure(answer, metric)),
         Line("More rounds", more_rounds(slope, metric, higher)),
@@ -95,18 +95,34 @@ def _counts(answer: Answers, method: str) -> str:
     return f"With {_label(answer, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
 
 
-def equals(answer: Answers) -> str:
-    """The collaborating methods that are not significantly worse than the best one, and the cheapest of them."""
+def equals(answer: Answers, metric: str, higher: bool) -> str:
+    """The collaborating methods that are as good as the best one, and the cheapest that may be deployed."""
     board = answer.board[answer.board["method"] != answer.alone]
     leader = board[board["method"] == answer.rival]
     if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
         return "No collaborating method reached a finite score."
-    same = [str(name) for name in board[board["verdict"] != kinds.WORSE]["method"] if name != answer.rival]
+    same, open_ = (_labels(answer, board, verdicts) for verdicts in ((kinds.AS_GOOD, kinds.BETTER), (kinds.UNDECIDED,)))
     first = f"Of the methods that collaborate, {_label(answer, answer.rival)} is best on validation rows"
-    if not same:
+    if not same and not open_:
         return f"{first}; every other one is significantly worse on test rows."
-    text = f"{first}. Not significantly worse on test rows: {listed([_label(answer, name) for name in same])}."
-    return f"{text} The cheapest of them all is {_label(answer, kinds.cheapest(board))}."
+    parts = [f"{first}."]
+    parts += [f"Not significantly worse on test rows: {listed(same)}."] if same else []
+    parts += [f"Undecided, and so not recommended: {listed(open_)}."] if open_ else []
+    return " ".join([*parts, *_cheapest(answer, metric, higher)])
+
+
+def _cheapest(answer: Answers, metric: str, higher: bool) -> Iterable[str]:
+    """The cheapest method that may be deployed, with its own test against local training."""
+    fit = kinds.fit(answer.board, answer.alone, higher)
+    if fit.empty:
+        return
+    row = fit.set_index("method").loc[kinds.cheapest(fit)]
+    own = f": {_signed(row['over_local'], metric)}, p = {row['p_local']:.2g}" if np.isfinite(row["over_local"]) else ""
+    yield f"The cheapest of those with a score that is not below Local's is {row['label']}{own}."
+
+
+def _labels(answer: Answers, board: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
+    return [_label(answer, str(name)) for name in board[board["verdict"].isin(verdicts)]["method"]]
 
 
 def cost(answer: Answers) -> str:

@@ -86,8 +86,8 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """
     shares_by_part: dict[tuple[str, str, str], list[float]] = {}
     rounds: dict[str, list[int]] = {}
-    for seed, part in chosen.groupby("seed"):
-        graph = graphs(run, int(seed))
+    for seed, part in _reported(chosen):
+        graph = graphs(run, seed)
         if graph is None or graph.group is None:
             return
         final = _final(run, part)
@@ -113,13 +113,19 @@ def _final(run: Run, part: pd.DataFrame) -> int:
     return int(part["round"].max()) - (run.info["point"] == "post")
 
 
+def _reported(chosen: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    """(seed, its rows) of the seeds that report a round; one that has diverged reports none."""
+    return [(int(seed), part) for seed, part in chosen.groupby("seed") if part["round"].max() >= 0]
+
+
 def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
-    """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs.
+    """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs,
+    and for seeds that have diverged.
 
     Args:
         chosen: the rows of `clients` that belong to the run.
     """
-    final_graphs = [(graphs(run, int(seed)), _final(run, part)) for seed, part in chosen.groupby("seed")]
+    final_graphs = [(graphs(run, seed), _final(run, part)) for seed, part in _reported(chosen)]
     return [(graph, graph.at(final)) for graph, final in final_graphs if graph is not None]
 
 
@@ -266,12 +272,12 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for run in study.runs:
         tests = run.evaluations[run.evaluations["split"] == "test"]
-        picked = chosen[chosen["run"] == run.name][["seed", "client", "round"]].merge(
-            tests, on=["seed", "client", "round"]
-        )
+        picked = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
         for name, members in (run.info.get("cohorts") or {}).items():
-            for point, part in picked[picked["client"].isin(members)].groupby("point"):
-                score = _over_seeds(part.groupby("seed")["value"].mean().tolist())
+            for point, part in tests[tests["client"].isin(members)].groupby("point"):
+                reported = part.merge(picked, on=["seed", "client", "round"])
+                # A seed that has diverged reports no round; without it the mean would be of the lucky ones.
+                score = _over_seeds(reported.groupby("seed")["value"].mean().reindex(run.seeds).tolist())
                 labels = {
                     "metric": run.info["metric"],
                     "cohort": name,

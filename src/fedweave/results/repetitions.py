@@ -5,13 +5,15 @@ import numpy as np
 
 def mixed(first: np.ndarray, second: np.ndarray) -> float:
     """Two-sided p of the mean difference of two [S, N], where both seeds and clients are drawn at random; NaN for one
-    seed or client, 1 if none differs.
+    seed or client, or where the numbers of seeds differ; 1 if none differs.
 
     A linear mixed model with a random effect of each repetition (seed and split), of each client, and their
     interaction: the variance of the mean is (MS_seeds + MS_clients − MS_rest) / S N, its degrees of freedom are
     Satterthwaite's, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973). Where clients are
     dealt anew for every split, MS_clients is about MS_rest, and the test is one over splits.
     """
+    if np.shape(first) != np.shape(second):
+        return float("nan")
     difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     if min(difference.shape) < 2 or not np.isfinite(difference).all():
         return float("nan")

@@ -82,14 +82,9 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         order = -1.0 if run.higher_is_better else 1.0
         low, high = statistics.bootstrap(scores[run.task][run.label])
         about = {
-            "study": study.name,
-            **_score(run, table),
-            "low": low,
-            "high": high,
-            **points(run, table),
-            **progress(run),
-            **helped.get(run.name, {}),
-        }
+            "study": study.name, **_score(run, table), "low": low, "high": high,
+            **points(run, table), **progress(run), **helped.get(run.name, {}),
+        }  # fmt: skip
         rows.append({**about, **totals.to_dict(), **printed_numbers, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
@@ -103,9 +98,11 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
     """The mean over clients and seeds at both points in the reported rounds: "pre" is of models as received, "post"
-    after local training; NaN for a point that was not evaluated.
+    after local training; NaN for a point that was not evaluated, and where a seed has diverged.
     """
     rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
+    if (rounds["round"] < 0).any():
+        return dict.fromkeys(("pre", "post"), np.nan)
     tests = run.evaluations[run.evaluations["split"] == "test"]
     means = rounds.merge(tests, on=["seed", "client", "round"]).groupby("point")["value"].mean()
     return {point: float(means.get(point, np.nan)) for point in ("pre", "post")}
@@ -224,16 +221,9 @@ def tables(study: Study, partitions: Path | None = None) -> Tables:
     tests = significance(study, table)
     quantities = measures(study, table, partitions)
     return Tables(
-        with_graphs(with_marks(board(study, table), tests), quantities),
-        table,
-        curves(study),
-        tests,
-        ranks(study, table),
-        leaky(study),
-        quantities,
-        cohorts(study, table),
-        controls(study),
-    )
+        with_graphs(with_marks(board(study, table), tests), quantities), table, curves(study), tests,
+        ranks(study, table), leaky(study), quantities, cohorts(study, table), controls(study),
+    )  # fmt: skip
 
 
 def with_graphs(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -58,12 +59,26 @@ def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1)
 
 
 class Inbox:
-    """Messages of forked processes to the one that made this; None is no message."""
+    """Messages of forked processes to the one that made this; None is no message.
+
+    Every process has a pipe of its own, whose other end it alone holds: one that is killed while it writes keeps no
+    other process waiting, neither for a lock nor for the rest of a message.
+    """
 
     def __init__(self, receive: Callable[[Any], None]) -> None:
         self._receive, self._owner = receive, os.getpid()
-        self.reader, self._writer = multiprocessing.Pipe(duplex=False)
-        self._lock = multiprocessing.Lock()
+        self.readers = list[Connection]()
+        self._writer: Connection | None = None
+
+    def open(self) -> Connection:
+        """The way in for a process that is about to be forked; to be closed here once it is."""
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        self.readers.append(reader)
+        return writer
+
+    def use(self, writer: Connection) -> None:
+        """In a forked process: post to `writer` from now on."""
+        self._writer = writer
 
     def post(self, message: Any) -> None:
         """Send `message`; the owner receives its own messages at once."""
@@ -71,14 +86,24 @@ class Inbox:
             return
         if os.getpid() == self._owner:
             self._receive(message)
-            return
-        with self._lock:
+        elif self._writer is not None:
             self._writer.send(message)
 
     def empty(self) -> None:
         """Receive what has arrived."""
-        while self.reader.poll():
-            self._receive(self.reader.recv())
+        for reader in self.readers:
+            for message in _arrived(reader):
+                self._receive(message)
+        self.readers = [reader for reader in self.readers if not reader.closed]
+
+
+def _arrived(reader: Connection) -> Iterator[Any]:
+    """Messages that lie in a pipe; closes it at its end, which may be within a message."""
+    try:
+        while reader.poll():
+            yield reader.recv()
+    except (EOFError, OSError):
+        reader.close()
 
 
 def side_by_side(
@@ -100,18 +125,29 @@ def side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                start_child = context.Process  # type: ignore[attr-defined]
-                child = start_child(target=_quietly, args=(job, waiting.pop(0), os.getpid()), daemon=True)
-                with _without_interrupts():
-                    child.start()
-                running.append(child)
-            multiprocessing.connection.wait([inbox.reader, *(child.sentinel for child in running)])
+                running.append(_started(context, job, waiting.pop(0), inbox if start == "fork" else None))
+            multiprocessing.connection.wait([*inbox.readers, *(child.sentinel for child in running)])
             inbox.empty()
             running = [child for child in running if child.is_alive()]
         inbox.empty()
     finally:
         for child in running:
             child.kill()
+
+
+def _started(
+    context: Any, job: Callable[[T], object], item: T, inbox: Inbox | None
+) -> multiprocessing.process.BaseProcess:
+    """A new process that does `job` on `item`."""
+    way_in = inbox and (inbox, inbox.open())
+    child: multiprocessing.process.BaseProcess = context.Process(
+        target=_quietly, args=(job, item, os.getpid(), way_in), daemon=True
+    )
+    with _without_interrupts():
+        child.start()
+    if way_in:
+        way_in[1].close()  # the process has the other copy
+    return child
 
 
 @contextmanager
@@ -175,10 +211,12 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _PRCTL(_PR_SET_PDEATHSIG, number)
 
 
-def _quietly(job: Callable[[T], object], item: T, parent: int) -> None:
+def _quietly(job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # which ended while this process was starting
         os._exit(1)
+    if way_in:
+        way_in[0].use(way_in[1])
     try:
         job(item)
     except Exception:
