@@ -116,5 +116,5 @@ format: $(READY)  ## rewrite the code in the project's format
 clean:  ## remove results and records; data, caches and the environment stay
 	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache site
 
-distclean: clean  ## remove everything that git does not track
-	@rm -rf $(VENV) .flower .peers .ray .slurm .docs data .dvc/cache .dvc/tmp .dvc/config.local
+distclean: clean  ## also remove data, DVC's cache and the environments; dvc.lock, params.yaml and other files of yours stay
+	@rm -rf $(VENV) .flower .peers .ray .slurm .docs .fuzz sbom.json data .dvc/cache .dvc/tmp .dvc/config.local

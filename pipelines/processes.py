@@ -85,6 +85,11 @@ def wait_measured(process: subprocess.Popen[str]) -> tuple[int, float]:
     return process.returncode, usage.ru_maxrss / 1024
 
 
+def search_path() -> str:
+    """PATH with the folder of this interpreter first: the `python` of a stage is that of this environment."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,

@@ -2,14 +2,32 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
+from fedweave.study import plugins
+from fedweave.study.spec import PARAMS, read_yaml
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
+PLACE = "FEDWEAVE_PROJECT"  # variable: the folder of the project on a host where it lies elsewhere, as in prefect.yaml
 WAYS = "make it one of git (git init), or tell DVC that it has no git (dvc config core.no_scm true)"
+
+
+def used_plugins() -> Any:
+    """The plug-ins that params.yaml of this folder names, as it names them."""
+    return (read_yaml(PARAMS).get("uses") or {}) if PARAMS.is_file() else {}
+
+
+def plugin_paths() -> dict[str, str]:
+    """The plug-ins that params.yaml of this folder names: name -> path."""
+    return plugins.paths(used_plugins(), str(PARAMS))
+
+
+def load_plugins() -> None:
+    """Import the plug-ins of params.yaml."""
+    plugins.load(plugin_paths().values())
 
 
 def repository(wait: bool = False) -> "Repo":

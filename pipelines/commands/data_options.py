@@ -33,7 +33,7 @@ Embed = Annotated[bool | None, typer.Option("--embed/--one-hot", help="categorie
 Name = Annotated[str, typer.Option(help="of the data; default: that of the file")]
 
 
-def written(path: str) -> Path:
+def output_path(path: str) -> Path:
     """The path that an option names for results; an empty one would mean the current folder.
 
     Raises:

@@ -103,8 +103,8 @@ def list_(
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = rows[choose(what, rows, "fedweave list")]
     header, *body = listing.settings(what, name) if name else listed()
-    for i, name in enumerate(header):
-        table.add_column(name, style="cyan" if i == 0 else None, no_wrap=i == 0)
+    for i, title in enumerate(header):
+        table.add_column(title, style="cyan" if i == 0 else None, no_wrap=i == 0)
     for row in body:
         table.add_row(*map(str, row))
     out.print(table)

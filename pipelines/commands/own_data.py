@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose
 from fedweave.pipelines.commands import data_options as own
 from fedweave.pipelines.commands.single import pairs
 from fedweave.pipelines.commands.studies import Uses
+from fedweave.pipelines.stages import terminal
 from fedweave.study import plugins
 
 app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that are options of the commands -> how to give them.
 WORDS = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
-OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in WORDS}}
-WIDE = 160  # columns of output that is no terminal
+OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in WORDS},
+           "evaluate": "such as evaluate.every=5"}  # fmt: skip
 Out = Annotated[
-    Path, typer.Option(parser=own.written, help="folder for the results, which `fedweave predict` and fw.load read")
+    Path, typer.Option(parser=own.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
 Model = Annotated[str, typer.Option(help="of the clients, a name from `fedweave list models`")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="a setting of the training or the model, name=value: lr=0.1, model.hidden=32"),
+    typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, model.hidden=32, evaluate.every=5"),
 ]
 
 
@@ -59,13 +59,13 @@ def compare(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
         normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options = training(settings or [], metric)
+    train, options, evaluate = training(settings or [], metric)
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         done = fw.compare(
             federation, own.words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds, tune=tune,
-            out=out, resume=resume, **train,
+            out=out, resume=resume, evaluate=evaluate or None, **train,
         )  # fmt: skip
     done.save(out)
     show(done)
@@ -79,7 +79,9 @@ def predict(
     method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="of NPZ: the array of rows")] = "x",
-    output: Annotated[Path | None, typer.Option(parser=own.written, help="CSV to write; default: the terminal")] = None,
+    output: Annotated[
+        Path | None, typer.Option(parser=own.output_path, help="CSV to write; default: the terminal")
+    ] = None,
     uses: Uses = None,
 ) -> None:
     """Predict new rows with the own model of a client: one line per row, with the probability of each class.
@@ -108,7 +110,7 @@ def predict(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="of `fedweave compare`")],
-    target: Annotated[Path, typer.Argument(parser=own.written, help="a new folder")],
+    target: Annotated[Path, typer.Argument(parser=own.output_path, help="a new folder")],
     client: Annotated[str, typer.Option(help="whose model")],
     method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
@@ -149,7 +151,7 @@ def show(done: fw.Comparison) -> None:
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    screen, partitions = console(), done.study.folder / "partitions"
+    screen, partitions = terminal.console(), done.study.folder / "partitions"
     tables = results.current(done.study, partitions)
     for task, part in tables.board.groupby("task", sort=False):
         screen.print(leaderboard.fitting(screen, part, tables.controls[tables.controls["task"] == task]), "")
@@ -159,13 +161,6 @@ def show(done: fw.Comparison) -> None:
     for line in done.warnings:
         screen.print(f"warning: {line}", soft_wrap=True, highlight=False)
     screen.print(f"{done.report()} shows everything", soft_wrap=True)
-
-
-def console() -> Console:
-    """A console that is wide enough for tables where the output is no terminal."""
-    screen = Console(markup=False)
-    screen.width = screen.width if screen.is_terminal else WIDE
-    return screen
 
 
 def _check_set(values: Mapping[str, Any]) -> None:
@@ -182,10 +177,14 @@ def _check_set(values: Mapping[str, Any]) -> None:
             raise BadInput(f"--set {key}: and {name} are the same setting; give one of them")
 
 
-def training(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of the training with the metric, options of the model) of --set and --metric."""
+def training(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(settings of the training with the metric, options of the model, settings of the evaluation) of --set and
+    --metric.
+    """
     values = pairs(settings)
     _check_set(values)
-    model = {key.removeprefix("model."): value for key, value in values.items() if key.startswith("model.")}
-    train = {key.removeprefix("train."): value for key, value in values.items() if not key.startswith("model.")}
-    return {**train, **({"metric": metric} if metric else {})}, model
+    blocks: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "evaluate": {}}
+    for key, value in values.items():
+        block, _, name = key.partition(".")
+        blocks[block if name and block in blocks else "train"][name if name and block in blocks else key] = value
+    return {**blocks["train"], **({"metric": metric} if metric else {})}, blocks["model"], blocks["evaluate"]

@@ -6,10 +6,12 @@ import typer
 from rich.table import Table
 
 import fedweave as fw
+from fedweave.errors import BadInput
 from fedweave.metrics import unit
 from fedweave.pipelines.commands import data_options as own
 from fedweave.pipelines.commands import own_data
 from fedweave.pipelines.commands.studies import Uses
+from fedweave.pipelines.stages import terminal
 from fedweave.results import format_score
 from fedweave.study import plugins
 
@@ -46,7 +48,10 @@ def recommend(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
         normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options = own_data.training(settings or [], metric)
+    train, options, evaluate = own_data.training(settings or [], metric)
+    if evaluate:
+        name = next(iter(evaluate))
+        raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
     federation = fw.Federation.from_file(file, client=client, **data)
     advice = fw.recommend(
         federation, own.words(methods) or None, budget=None if budget == "none" else budget, traffic=traffic or None,
@@ -57,7 +62,7 @@ def recommend(
 
 def show(advice: fw.Recommendation) -> None:
     """The methods, the answers in sentences, and where the page is."""
-    console = own_data.console()
+    console = terminal.console()
     console.print(board(advice), "")
     for line in advice.lines:
         console.print(f"{line.topic}: {line.text}", style="bold" if line is advice.lines[0] else "", soft_wrap=True,

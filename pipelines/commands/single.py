@@ -15,7 +15,7 @@ import fedweave as fw
 from fedweave.errors import BadInput, choose, shown
 from fedweave.metrics import unit
 from fedweave.pipelines import template
-from fedweave.pipelines.commands.data_options import written
+from fedweave.pipelines.commands.data_options import output_path
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, spec
 
@@ -37,7 +37,7 @@ def run(
             help="a setting, name=value: of the method (lam=0.5), train.lr=0.1, model.hidden=32, partition.clients=5",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(parser=written, help="folder for the results")] = Path("results/single"),
+    output: Annotated[Path, typer.Option(parser=output_path, help="folder for the results")] = Path("results/single"),
     resume: Annotated[bool, typer.Option(help="take a finished run with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:

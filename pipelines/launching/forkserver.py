@@ -194,7 +194,7 @@ class Server:
             self._end(job, job.link)
 
     def _end(self, job: Job, source: socket.socket | int) -> None:
-        """Ask a stage to end, once; `seen` is what said so, and is not looked at again."""
+        """Ask a stage to end, once; `source` is what said so, and is not looked at again."""
         self.selector.unregister(source)
         if job.process not in self.killing:
             self.killing[job.process] = time.monotonic() + GRACE

@@ -16,12 +16,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
 from fedweave.errors import BadInput
+from fedweave.pipelines import project
 from fedweave.pipelines.mlflow_records import entries, registry, stamp, versions, views, writer
 from fedweave.pipelines.paths import RESULTS, STATE
 from fedweave.pipelines.processes import stage
 from fedweave.results import Study
-from fedweave.study import plugins
-from fedweave.study.spec import PARAMS, read_yaml
 
 
 class Record(NamedTuple):
@@ -47,7 +46,7 @@ def main(*studies: str) -> None:
     folders = [RESULTS / name for name in studies] or sorted(
         {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
     )
-    load_plugins()
+    project.load_plugins()  # they define methods and models that are stored too
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
@@ -59,12 +58,6 @@ def main(*studies: str) -> None:
                 f"{mlflow.get_tracking_uri()}: not logged ({reason}); repair it or move it away, then: fedweave log"
             ) from error
         print(f"MLflow has {folder.relative_to(RESULTS)}: {record}", flush=True)
-
-
-def load_plugins() -> None:
-    """Import the plug-ins of params.yaml, which define methods and models that are stored too."""
-    if PARAMS.is_file():
-        plugins.load(plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values())
 
 
 def report(folder: Path) -> None:

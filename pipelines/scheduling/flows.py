@@ -25,14 +25,14 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 from ruamel.yaml import YAML
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.scheduling import host, planning, ray_cluster, remote_stages, slurm_flow
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 from fedweave.pipelines.scheduling.gpus import visible
-from fedweave.pipelines.scheduling.pool import Lost, Place, errand, recall
+from fedweave.pipelines.scheduling.pool import Lost, Place, cancel_remote_runs, run_remotely
 from fedweave.study import catalogue
 
 SERVER = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
@@ -102,7 +102,7 @@ def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> Sta
 @task(task_run_name="{stage} elsewhere", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_was_lost)
 def send_stage(stage: str, retries: int = 0) -> None:
     """Let a worker run one stage, and commit what it made. A stage whose worker was lost is sent again."""
-    errand(stage, retries, host.current().children.pause)
+    run_remotely(stage, retries, host.current().children.pause)
 
 
 @task(
@@ -121,7 +121,7 @@ def pack_stage(stage: str, share: float = 0.0, retries: int = 0) -> None:
         rounds.read(line)
 
     try:
-        ray_cluster.errand(stage, share, retries, host.current().children.pause, show)
+        ray_cluster.run_remotely(stage, share, retries, host.current().children.pause, show)
     except (host.StageError, BadInput) as error:
         refused = isinstance(error, BadInput) or error.code in (2, 3)
         raise (Refused if refused else RuntimeError)(str(error)) from error
@@ -180,7 +180,7 @@ def _bring(
         except BaseException:
             host.current().children.end()
             if where == "workers":
-                recall()
+                cancel_remote_runs()
             raise
 
 
@@ -224,7 +224,7 @@ def reproduce(
     away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
     stages = stale_stages(targets or ())
     if where == "workers":
-        recall(RECALL)  # what a flow that was killed left with them
+        cancel_remote_runs(RECALL)  # what a flow that was killed left with them
     with ray_cluster.connected(parallel, devices) if where == "ray" and stages else nullcontext():
         failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
     finished = str(_params()["study"])
@@ -262,18 +262,26 @@ def _server_runs() -> bool:
         return False
 
 
+def _share(text: str) -> float:
+    """A part of a GPU."""
+    if not 0 < (share := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no part of a GPU; give one above 0 and at most 1, such as 0.25")
+    return share
+
+
 def main() -> None:
     """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
     parser = argparse.ArgumentParser(description="Reproduce a study, scheduled by Prefect.")
-    parser.add_argument("--study", default="", help="default: the one that params.yaml holds")
+    parser.add_argument("--study", default="", help="a name or a .yaml file; default: the one that params.yaml holds")
     parser.add_argument("--targets", nargs="*", help="only these stages and what they depend on, such as tune")
     parser.add_argument("--where", choices=get_args(Place), default="here", help="where training runs")
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
     parser.add_argument("--retries", type=int, default=1)
     parser.add_argument("--gpus", nargs="*", help="CUDA devices, one per training stage; default: all")
+    parser.add_argument("--share", type=_share, default=1.0, help="with ray, the part of a GPU that a stage takes")
     options = vars(parser.parse_args())
     try:
-        options["study"] = options["study"] and choose(options["study"], catalogue.studies(), "--study")
+        _ = options["study"] and catalogue.place(options["study"])
     except BadInput as error:
         parser.error(str(error))
     server = {PREFECT_API_URL: SERVER} if PREFECT_API_URL.value() is None and _server_runs() else {}

@@ -25,7 +25,7 @@ class Lost(RuntimeError):
     """A stage whose worker ended without a word."""
 
 
-def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
+def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> None:
     """Let a worker of the pool run `stage`, and commit what it made; `wait` may end the waiting by raising.
 
     Raises:
@@ -48,7 +48,7 @@ def errand(stage: str, retries: int, wait: Callable[[float], None]) -> None:
         remote_stages.accept(work_order, _made(run))
 
 
-def recall(patience: float = 0.0) -> None:
+def cancel_remote_runs(patience: float = 0.0) -> None:
     """Cancel every stage that this folder's flows sent out and that still runs; wait at most `patience` seconds for its
     end.
 

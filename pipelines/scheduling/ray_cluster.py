@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
+from fedweave.pipelines.project import PLACE
 from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.runs.parallel import cores
 
-FOLDER = "FEDWEAVE_PROJECT"  # on a host where the project lies elsewhere than on the writer's
 SECONDS = 10  # for an answer at RAY_ADDRESS
 POLL = 0.5  # seconds between two looks at a stage
 Entries = list[dict[str, str]]
@@ -63,7 +63,9 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def errand(stage: str, gpus: float, retries: int, wait: Callable[[float], None], show: Callable[[str], None]) -> None:
+def run_remotely(
+    stage: str, gpus: float, retries: int, wait: Callable[[float], None], show: Callable[[str], None]
+) -> None:
     """Let a host of Ray's cluster run `stage`, and commit what it made.
 
     Args:
@@ -117,7 +119,7 @@ def perform(work_order: remote_stages.WorkOrder, folder: str) -> Iterator[str | 
     Raises:
         StageError: it failed.
     """
-    os.chdir(os.environ.get(FOLDER, folder))
+    os.chdir(os.environ.get(PLACE, folder))
     children = host.enter(()).children
     with remote_stages.prepare(work_order) as command:
         with children.child(command) as process:

@@ -25,7 +25,7 @@ from fedweave.errors import BadInput, choose, shown
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths, project
 from fedweave.study import plugins
-from fedweave.study.config import load_yaml, read_yaml
+from fedweave.study.config import load_yaml
 from fedweave.study.spec import PARAMS, check_names
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class WorkOrder:
         if not isinstance(params, dict):
             raise BadInput("work order: params: is not a mapping; let the flow issue it")
         check_names(params, "work order: params")  # they become words of commands and parts of paths
-        if (uses := params.get("uses") or {}) != _uses():
+        if (uses := params.get("uses") or {}) != project.used_plugins():
             raise BadInput(f"work order: params: uses: {shown(uses)} is not what {PARAMS} has here; use the same study")
 
 
@@ -162,11 +162,11 @@ def outputs_of(stage: Any) -> list[Path]:
     Raises:
         BadInput: one is outside of the project.
     """
-    paths = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
-    for path in paths:
+    written = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
+    for path in written:
         if path.is_absolute() or path.parts[:1] == ("..",) or path == Path():
             raise BadInput(f"dvc.yaml: {stage.addressing}: {str(path)!r} is outside of the project; write below it")
-    return paths
+    return written
 
 
 def remove(path: Path) -> None:
@@ -189,7 +189,7 @@ def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
 
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
-    uses = plugins.paths(_uses(), str(PARAMS)).values()
+    uses = project.plugin_paths().values()
     packages = plugins.installed().values()
     places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
     files = {"dvc.yaml": Path("dvc.yaml")}
@@ -200,11 +200,6 @@ def code_digest() -> str:
     for name, file in sorted(files.items()):
         content.update(name.encode() + file.read_bytes() if file.is_file() else b"")
     return content.hexdigest()[:16]
-
-
-def _uses() -> Any:
-    """The plug-ins that params.yaml of this folder names; a work order brings no others, because they are code."""
-    return (read_yaml(PARAMS).get("uses") or {}) if PARAMS.is_file() else {}
 
 
 @contextmanager
@@ -263,16 +258,16 @@ def _push(repo: "Repo", outs: Sequence["Output"]) -> None:
 
 
 def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expected: Sequence["Output"]) -> None:
-    """Fetch `entries` from the DVC remote, each of which must be one of the outputs `known`.
+    """Fetch `entries` from the DVC remote, each of which must be one of the outputs `expected`.
 
     Raises:
         BadInput: one is another path, or has no MD5 sum.
     """
     from dvc.output import loadd_from
 
-    paths = {str(out.def_path) for out in expected}
+    allowed = {str(out.def_path) for out in expected}
     for entry in entries:
-        if entry.get("path") not in paths or not MD5.fullmatch(str(entry.get("md5"))):
+        if entry.get("path") not in allowed or not MD5.fullmatch(str(entry.get("md5"))):
             raise BadInput(
                 f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; "
                 "run the flow again"

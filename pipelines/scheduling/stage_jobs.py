@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.processes import Children, wait_measured
+from fedweave.pipelines.processes import Children, search_path, wait_measured
 from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
 
 REFUSED = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
@@ -154,9 +153,8 @@ class StageJob(Checkpointable):
 
         A stage that the cluster's signal ended runs again if the job lives.
         """
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         # The fork server's sockets would lie in a folder that hosts share.
-        environment = {"PATH": path, "FEDWEAVE_DIRECT": "1"}
+        environment = {"PATH": search_path(), "FEDWEAVE_DIRECT": "1"}
         while True:
             for output in task.outputs:
                 remove(Path(output))

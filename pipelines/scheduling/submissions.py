@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
+from fedweave.pipelines.processes import search_path
 from fedweave.pipelines.scheduling import planning, resources, slurm, stage_tasks
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.study.config import read_yaml
@@ -165,10 +166,9 @@ def check_open(study: str) -> None:
 def _reproduce(names: Sequence[str]) -> None:
     """Run stages here, by DVC, without what they depend on and is current."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", *names]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         command,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": search_path()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

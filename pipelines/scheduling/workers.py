@@ -12,12 +12,13 @@ from urllib.request import urlopen
 import typer
 
 from fedweave.errors import BadInput
+from fedweave.pipelines.processes import search_path
+from fedweave.pipelines.project import PLACE
 from fedweave.pipelines.scheduling import gpus, notifications
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-FOLDER = "FEDWEAVE_PROJECT"  # the variable in prefect.yaml that says where a run works
 POOL, WRITER, STAGES = "gpu-pool", "writer", "stages"
 HEARTBEAT = 30  # seconds between two signs of life of a run
 LOST = "no sign of life for {} seconds: its worker was lost"
@@ -42,7 +43,7 @@ def deploy(
     if webhook:
         notifications.check(webhook)
     os.environ["PREFECT_API_URL"] = _server()
-    os.environ.pop(FOLDER, None)  # it stays a variable in the deployments
+    os.environ.pop(PLACE, None)  # it stays a variable in the deployments
     register(slots)
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -98,12 +99,10 @@ def worker(
     command += ["--name", name or f"{socket.gethostname()}-{role}"]
     command += [word for queue in queues for word in ("--work-queue", queue)]
     command += ["--with-healthcheck"] if health_port else []
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    # A stage's `python` is the one of this environment.
     own = {
         "PREFECT_API_URL": _server(),
-        FOLDER: str(Path.cwd()),
-        "PATH": path,
+        PLACE: str(Path.cwd()),
+        "PATH": search_path(),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
     }
     health = (

@@ -3,17 +3,16 @@
 from pathlib import Path
 
 from fedweave.files import write_table
-from fedweave.pipelines import paths
+from fedweave.pipelines import paths, project
 from fedweave.pipelines.processes import stage
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, text
-from fedweave.study.spec import PARAMS, read_yaml
 
 
 def main() -> None:
     """Write data/code/packages/<name>.csv of each: file, digest. Its command has no name, which a shell would read."""
     packages = {package: str(place) for package, place in plugins.installed().items()}
-    uses = {plugins.OWN: str(PACKAGE), **packages, **plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS))}
+    uses = {plugins.OWN: str(PACKAGE), **packages, **project.plugin_paths()}
     for name, path in uses.items():
         place = Path(path).resolve()
         files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))

@@ -1,24 +1,17 @@
 """Stage `download`: the files of a data set, and its arrays in one form for all."""
 
 from fedweave import data
-from fedweave.pipelines import paths
+from fedweave.pipelines import paths, project
 from fedweave.pipelines.processes import stage
-from fedweave.study import plugins
-from fedweave.study.spec import PARAMS, read_yaml
 
 
 def main(name: str) -> None:
     """Bring the files of data set `name` and write data/features/<name>."""
-    load_plugins()
+    project.load_plugins()  # the data set may be one of theirs
     data.download(name, paths.RAW, progress=Lines().show)
     dataset = data.load(name, paths.RAW)
     data.save_dataset(paths.FEATURES / name, dataset)
     print(f"{name}: {dataset.kind}, features {' x '.join(map(str, dataset.x.shape))} {dataset.note}".rstrip())
-
-
-def load_plugins() -> None:
-    """Import what params.yaml uses: the data set may be one of theirs."""
-    plugins.load(plugins.paths(read_yaml(PARAMS).get("uses") or {}, str(PARAMS)).values())
 
 
 class Lines:

@@ -10,6 +10,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages import terminal
 from fedweave.pipelines.stages.train import tuned_values
 from fedweave.report import method_views
 from fedweave.report.summary import Line, summary
@@ -38,7 +39,6 @@ LEAST = (
     "post",
     "pre",
 )
-WIDE = 160  # columns of output that is no terminal
 LEGEND = (
     "mean over clients, std over seeds, at the round that validation data select; "
     "interval: bootstrap over seeds and clients",
@@ -63,8 +63,7 @@ def main(study: str = "") -> None:
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
-    console, loaded = Console(markup=False), results.load_study(folder)
-    console.width = console.width if console.is_terminal else WIDE
+    console, loaded = terminal.console(), results.load_study(folder)
     tables = results.current(loaded, paths.PARTITIONS)
     if changed := stale(loaded):
         about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
@@ -79,9 +78,7 @@ def main(study: str = "") -> None:
 
 def show(study: results.Study) -> None:
     """Print the leaderboard and the summary of `study` as it is, such as by another metric."""
-    console = Console(markup=False)
-    console.width = console.width if console.is_terminal else WIDE
-    _print(console, study, results.tables(study, paths.PARTITIONS))
+    _print(terminal.console(), study, results.tables(study, paths.PARTITIONS))
 
 
 def _print(console: Console, loaded: results.Study, tables: results.Tables) -> None:
@@ -100,7 +97,7 @@ def _print(console: Console, loaded: results.Study, tables: results.Tables) -> N
 
 def fitting(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
     """The leaderboard of one task with as many columns as the terminal has room for."""
-    unlimited = console.options.update(width=10 * WIDE)  # else the measure is never more than the terminal has
+    unlimited = console.options.update(width=10 * terminal.WIDE)  # else the measure is never more than the terminal has
     tables = (board(part, LEAST[:count], rules) for count in range(len(LEAST) + 1))
     fit = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
     return next(fit, board(part, LEAST, rules))

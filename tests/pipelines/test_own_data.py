@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.pipelines.commands import own_data
+from fedweave.pipelines.commands import own_data, recommend
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
 
@@ -115,6 +115,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--set model: is no setting of the training; use --model": {"settings": ["model=3"]},
     "--set model.name: is no setting of the training; use --model": {"settings": ["model.name=gru"]},
     "--set federation: is no setting of the training; use the argument FILE": {"settings": ["federation=3"]},
+    "--set evaluate: is no setting of the training; use such as evaluate.every=5": {"settings": ["evaluate=3"]},
     "--set train.lr: and lr are the same setting": {"settings": ["lr=1", "train.lr=2"]},
     "words.txt is no text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
     "is no file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
@@ -137,3 +138,21 @@ def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "none").exists()
     with pytest.raises(fw.BadInput, match="client: 'JFK' is unknown"):
         own_data.predict(folder / "out", folder / "flights.csv", client="JFK", method="ditto")
+
+
+def test_set_reaches_its_block() -> None:
+    """Settings of the training have no prefix, or their own."""
+    words = ["lr=0.1", "train.epochs=2", "model.hidden=32", "evaluate.every=5", "evaluate.select=last"]
+    train, model, evaluate = own_data.training(words, "f1")
+    assert train == {"lr": 0.1, "epochs": 2, "metric": "f1"}
+    assert (model, evaluate) == ({"hidden": 32}, {"every": 5, "select": "last"})
+
+
+def test_evaluation_of_a_comparison(folder: Path, tmp_path: Path) -> None:
+    """Every second round is evaluated; a race takes no such setting."""
+    settings = {**SETTINGS, "methods": "local", "settings": ["evaluate.every=2"], "seeds": 1, "rounds": 4}
+    own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
+    assert {*fw.load(tmp_path / "out")["local"].history["round"]} == {2, 4}
+    with pytest.raises(fw.BadInput, match=r"--set evaluate\.every: a race sets its evaluation itself"):
+        recommend.recommend(folder / "flights.csv", client="dest", label="late", out=tmp_path / "no",
+                            settings=["evaluate.every=2"])  # fmt: skip

@@ -144,7 +144,7 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
         run_deployment("stage/stage", parameters={"work_order": work_order}, timeout=0, tags=tags)
         for tags in ([pool.tag()], ["writer:x"])
     )
-    pool.recall(30)
+    pool.cancel_remote_runs(30)
     assert ask("read_flow_run", mine.id).state.is_cancelled()
     assert ask("read_flow_run", others.id).state.is_scheduled()
     ask("set_flow_run_state", others.id, Cancelled(), force=True)

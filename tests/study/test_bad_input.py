@@ -272,7 +272,28 @@ def test_a_flow_of_an_unknown_study_starts_no_server(
     with pytest.raises(SystemExit) as ended:
         flows.main()
     assert ended.value.code == 2
-    assert "--study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
+    assert "study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--study", "studies/quick.yaml"), ("--where", "ray", "--share", "0.25")])
+def test_a_flow_takes_what_its_command_names(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study by its file, as `make repro` does; a part of a GPU."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["flows", *words])
+    given: dict[str, object] = {}
+    monkeypatch.setattr(flows, "reproduce", lambda **options: given.update(options))
+    flows.main()
+    assert given[words[-2].strip("-")] == (0.25 if words[-1] == "0.25" else words[-1])
+
+
+@pytest.mark.parametrize("share", ["0", "-1", "1.5", "nan"])
+def test_a_share_that_is_no_part_of_a_gpu(
+    share: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flows", f"--share={share}"])
+    with pytest.raises(SystemExit):
+        flows.main()
+    assert f"{share} is no part of a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])

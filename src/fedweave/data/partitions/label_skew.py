@@ -149,7 +149,7 @@ def draw_counts(sizes: np.ndarray, shares: np.ndarray, rng: np.random.Generator)
 
 
 def _first_exhausted(draws: np.ndarray, left: np.ndarray) -> int:
-    """How many of the draws `seen` can be kept until some class is used up."""
+    """How many of the `draws` can be kept until some class is used up."""
     used = np.zeros_like(left)
     for position, c in enumerate(draws):
         used[c] += 1
