@@ -164,9 +164,7 @@ class Project:
         folder.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             if (source / part).is_dir():
-                shutil.copytree(
-                    source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-                )
+                shutil.copytree(source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("*.pyc.*"))
             else:
                 shutil.copy(source / part, folder / part)
         # Imports come from the copy, commands from the environment that runs the tests.

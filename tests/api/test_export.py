@@ -60,6 +60,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[fw.MethodResult, Pa
     return result, result.export(tmp_path_factory.mktemp("exports") / "site", "site 1")
 
 
+@pytest.mark.acceptance
 def test_a_process_without_fedweave(table: tuple[fw.MethodResult, Path]) -> None:
     """The lines of the README, on raw rows from a file."""
     result, folder = table

@@ -214,6 +214,7 @@ def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
     assert programs[0] == programs[1] != []
 
 
+@pytest.mark.acceptance
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
 def test_compiled_steps_change_rounding_alone() -> None:
     """Ragged clients under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""

@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,47 @@ def blobs(root):
 '''
 
 
+# The stage in a process of the project, which imports its code once and forks for every line that it reads.
+STAGE = """
+import os, sys, traceback
+from fedweave.pipelines.stages import sources
+from fedweave.study.code import PACKAGE, digest, modules
+digest(modules(PACKAGE.rglob("*.py")))
+for _ in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            sources.main()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(project: Project) -> Iterator[Callable[[], None]]:
+    """Run the stage `sources` on the files as they are now."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STAGE],
+        cwd=project.folder,
+        env={**os.environ, **project.env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+
+        def run() -> None:
+            assert running.stdin
+            assert running.stdout
+            running.stdin.write("\n")
+            running.stdin.flush()
+            assert running.stdout.readline() == "0\n"
+
+        yield run
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The small study with a plug-in's method and data set beside its own."""
@@ -67,14 +109,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     content["runs"]["digits-mine"] = {"task": "digits", "method": "mine"}
     content["runs"]["blobs-fedavg"] = {"task": "blobs", "method": "fedavg"}
     (made.folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    made.python("fedweave.pipelines.stages.sources")
     return made
 
 
-@cache
-def original(folder: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def original(project: Project, stage: Callable[[], None]) -> dict[str, str]:
     """Digests of the project as it was made."""
-    return digests(folder)
+    stage()
+    return digests(project.folder)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -83,15 +125,23 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(place)): file.read_text() for place in places for file in place.rglob("*.json")}
 
 
-def changed(project: Project, edits: dict[str, tuple[str, str]]) -> set[str]:
+Edits = dict[str, tuple[str, str]]
+
+
+@pytest.fixture
+def changed(project: Project, original: dict[str, str], stage: Callable[[], None]) -> Callable[[Edits], set[str]]:
     """Names of the files of digests that are others when in each file one text is replaced by another."""
-    before = original(project.folder)
+    return partial(names_of_changed, project, original, stage)
+
+
+def names_of_changed(project: Project, before: dict[str, str], stage: Callable[[], None], edits: Edits) -> set[str]:
+    """As `changed`."""
     texts = {project.folder / name: (project.folder / name).read_text() for name in edits}
     for (path, text), (old, new) in zip(texts.items(), edits.values(), strict=True):
         assert old in text
         path.write_text(text.replace(old, new))
     try:
-        project.python("fedweave.pipelines.stages.sources")
+        stage()
         after = digests(project.folder)
     finally:
         for path, text in texts.items():
@@ -100,12 +150,12 @@ def changed(project: Project, edits: dict[str, tuple[str, str]]) -> set[str]:
     return {name for name in before if before[name] != after[name]}
 
 
-def test_an_activation_in_a_plug_in_retrains_its_runs_only(project: Project) -> None:
+def test_an_activation_in_a_plug_in_retrains_its_runs_only(changed: Callable[[Edits], set[str]]) -> None:
     """The method imports it from another file of its folder."""
-    assert changed(project, {"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
+    assert changed({"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
 
 
-def test_words_for_people_retrain_nothing(project: Project) -> None:
+def test_words_for_people_retrain_nothing(changed: Callable[[Edits], set[str]]) -> None:
     """Messages of errors, docstrings, comments and blank lines are no code."""
     edits = {
         "mybench/mine.py": ("a message", "reworded"),
@@ -114,10 +164,10 @@ def test_words_for_people_retrain_nothing(project: Project) -> None:
         "src/fedweave/errors.py": ("The exceptions a user", "Exceptions that a user"),
         "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
     }
-    assert changed(project, edits) == set()
+    assert changed(edits) == set()
 
 
-def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> None:
+def test_data_sets_partitions_and_methods_have_their_own(changed: Callable[[Edits], set[str]]) -> None:
     """A loader belongs to no run, and neither does a partition rule: their arrays do. Ditto belongs to Ditto's runs."""
     edits = {
         "mybench/blobs.py": ("default_rng(0)", "default_rng(1)"),
@@ -128,18 +178,18 @@ def test_data_sets_partitions_and_methods_have_their_own(project: Project) -> No
         {"datasets/blobs.json", "partitions/digits-graph.json"},
         {"runs/digits-ditto.json", "ablations/pull.json"},
     )
-    assert changed(project, edits) == {*dealt, *ditto, "tasks/digits.json"}
+    assert changed(edits) == {*dealt, *ditto, "tasks/digits.json"}
 
 
-def test_a_model_is_of_its_runs_only(project: Project) -> None:
+def test_a_model_is_of_its_runs_only(changed: Callable[[Edits], set[str]]) -> None:
     """The network of the digits, and not the one of their graph."""
-    changes = changed(project, {"src/fedweave/models/cnn.py": ("relu", "tanh")})
+    changes = changed({"src/fedweave/models/cnn.py": ("relu", "tanh")})
     assert {name for name in changes if name.startswith("runs/")} == {
         "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
     }  # fmt: skip
 
 
-def test_everything_that_trains_is_a_dependency(project: Project) -> None:
+def test_everything_that_trains_is_a_dependency(project: Project, original: dict[str, str]) -> None:
     """What a process has imported when it has trained, without the entries of tables that the run has no use for."""
     code = (
         "import sys, json; sys.argv = ['x', 'digits-ditto']; from fedweave.pipelines.stages import train;"
@@ -151,7 +201,6 @@ def test_everything_that_trains_is_a_dependency(project: Project) -> None:
     imported = {
         str(Path(file).relative_to(package)) for file in json.loads(done.stdout) if Path(file).is_relative_to(package)
     }
-    original(project.folder)
     listed = {*json.loads((project.folder / "results" / "small" / "code" / "runs" / "digits-ditto.json").read_text())}
     entries = ("methods/", "models/", "families/", "server_networks/", "data/", "readers/", "_torchvision")
     rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}
