@@ -142,13 +142,15 @@ def root(name: str) -> str:
 
 @dataclass(frozen=True)
 class Among:
-    """The group "head" for the parameters `head`, "body" for all others."""
+    """The group `inside` for the parameters `names`, `outside` for all others."""
 
-    head: tuple[str, ...]
+    names: tuple[str, ...]
+    inside: str
+    outside: str
 
     def __call__(self, name: str) -> str:
         """The group of the parameter `name`."""
-        return "head" if name in self.head else "body"
+        return self.inside if name in self.names else self.outside
 
 
 @dataclass(frozen=True, kw_only=True)

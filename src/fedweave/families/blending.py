@@ -61,7 +61,7 @@ class Blending(GlobalModel):
         return self._blend(shared, client, data)[0]
 
     def _blend(self, shared: Params, client: ClientState, data: ClientData) -> tuple[Params, Params, Tensor]:
-        """(model to start from, W, whether W has had its first long lesson)."""
+        """(model to start from, W, whether W has been trained until it settled)."""
         own, weights = client["model"], client["weights"]
         if data.round == 0:
             return {**own, **shared}, weights, client["started"]
@@ -76,7 +76,7 @@ class Blending(GlobalModel):
         def gradient(weights: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Tree, Params]:
             return value_and_grad(lambda p: objective({**own, **shared, **p}, rows, key), mixed(weights))
 
-        def lesson(weights: Params, epoch: int) -> tuple[Params, Tensor]:
+        def one_epoch(weights: Params, epoch: int) -> tuple[Params, Tensor]:
             last = next(iter(gap.values())).new_zeros(())
             for b, rows in enumerate(batches):
                 value, _, grads = gradient(weights, rows, dropout_keys.fold(data.key, 1, epoch, b))
@@ -84,12 +84,12 @@ class Blending(GlobalModel):
                 weights, last = _where((rows >= 0).any(), (step, value), (weights, last))
             return weights, last
 
-        learnt = self._learn(weights, client["started"], lesson)
+        trained = self._trained_weights(weights, client["started"], one_epoch)
         moved = torch.stack([(g != 0).any() for g in gap.values()]).any()
-        return {**own, **shared, **mixed(learnt)}, learnt, client["started"] | moved
+        return {**own, **shared, **mixed(trained)}, trained, client["started"] | moved
 
-    def _learn(
-        self, weights: Params, started: Tensor, lesson: Callable[[Params, int], tuple[Params, Tensor]]
+    def _trained_weights(
+        self, weights: Params, started: Tensor, one_epoch: Callable[[Params, int], tuple[Params, Tensor]]
     ) -> Params:
         losses: list[Tensor] = []
         going = torch.ones_like(started)
@@ -100,7 +100,7 @@ class Blending(GlobalModel):
                 going = going & (torch.stack(losses[-RECORD:]).std(correction=0) >= self.threshold)
             if not mapped() and not going:
                 break
-            new, loss = lesson(weights, epoch)
+            new, loss = one_epoch(weights, epoch)
             weights = _where(going, new, weights)
             losses.append(loss)
         return weights

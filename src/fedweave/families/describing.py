@@ -1,7 +1,7 @@
 """Clients described by their own rows: an embedding network, and a hypernetwork on its output (PeFLL)."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Literal
 
 import torch
@@ -46,7 +46,10 @@ class Describing(Method):
         targets = outputs if "classes" in self.task.capabilities else 1
         if self.reads == "targets":
             return initialised(lambda: nn.Linear(targets, size), start.seed, dtype)
-        top = lambda: nn.ModuleList([nn.Linear(width + targets, self.embed_width), nn.Linear(self.embed_width, size)])  # noqa: E731
+
+        def top() -> nn.Module:
+            return nn.ModuleList([nn.Linear(width + targets, self.embed_width), nn.Linear(self.embed_width, size)])
+
         lower = {f"{BODY}{name}": value for name, value in trees.only(start.model, self._body).items()}
         return {**lower, **initialised(top, start.seed, dtype)}
 
@@ -80,7 +83,7 @@ class Describing(Method):
 
     def fresh(self, size: int, start: Start) -> Params:
         """Parameters of a new hypernetwork on vectors of length `size`."""
-        build = lambda: TargetHypernetwork(size, self._shapes, width=self.width, hidden=self.hidden)  # noqa: E731
+        build = partial(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
         return initialised(build, start.seed + 1, next(iter(start.model.values())).dtype)
 
     def hypernetwork(self, size: int) -> nn.Module:

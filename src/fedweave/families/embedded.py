@@ -89,7 +89,7 @@ class EmbeddedClient(Method):
     def _grouped(self) -> Grouped:
         """The client's optimiser, in which the classifier has a state of its own."""
         solvers = {"head": self.solver, "body": self.solver}
-        return Grouped(solvers=solvers, group=Among(tuple(self.task.head)))
+        return Grouped(solvers=solvers, group=Among(tuple(self.task.head), "head", "body"))
 
     @property
     def enrolment_epochs(self) -> int:

@@ -1,9 +1,8 @@
 """Methods whose server generates every client's model from parameters φ."""
 
-import functools
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -82,7 +81,7 @@ class GeneratedModels(Method):
         if len(some) == 1:
             return self.gradient(server, ids, uploads)
         made = [self.gradient(server, ids[part], trees.take(uploads, part)) for part in some]
-        total = functools.reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in made))
+        total = reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in made))
         return total, trees.concat([start for _, start in made])
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:

@@ -23,7 +23,7 @@ from fedweave.families.servers import network_solver
 from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
-from fedweave.server_networks import TargetHypernetwork, through_heads
+from fedweave.server_networks import GCNEncoder, TargetHypernetwork, through_heads
 from fedweave.settings import (
     Between,
     Choices,
@@ -222,9 +222,9 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     own_graphs = GRAPHS
 
-    @abstractmethod
     def encoder(self, size: int) -> nn.Module:
-        """A network (x [N, size], edges [2, E], key) -> codes [N, size]."""
+        """A network (x [N, size], edges [2, E], key) -> codes [N, size]; by default graph convolutions."""
+        return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
 
     def extra_parameters(self, size: int, start: Start) -> Tree:
         """Learnable parameters in addition to encoder and hypernetwork; by default none."""

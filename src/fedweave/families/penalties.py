@@ -10,12 +10,13 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Loss, proximal
-from fedweave.families.base import SplitClient
+from fedweave.families.base import ClientModels, SplitClient
+from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import LogSpace, Weight
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Params
+from fedweave.tensors.trees import Params, Tree
 
-BLUNT = 1e-4  # distances below this count as rounding
+SMOOTH = 1e-4  # below this, a distance may be rounding alone, and a parabola takes its place
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels of `discrepancy`, as in the code of FedCP
 
 
@@ -30,16 +31,39 @@ class ProximalClient(SplitClient):
         return self.descend(model, data, loss=proximal(self.task.objective(data), anchor, self.mu))
 
 
+class AttractedClient(ClientModels):
+    """A client that goes on from its own model, with (λ / 2α_K) ‖w − u‖² added to the loss; u: its mixture.
+
+    Nothing is added in a client's first round, where u is undefined, nor with `detached`.
+    """
+
+    alpha: float
+    lam: float
+    detached: bool
+
+    def join(self, model: Params) -> ClientState:
+        return model
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
+        model = self.personalize(shared, own, client, data)
+        fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
+        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
+
+    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return {**client, **own["mixture"]}
+
+
 def length(tensors: Iterable[Tensor]) -> Tensor:
     """√Σ‖·‖² over all entries of `tensors`; its gradient at 0 is 0."""
     return torch.stack([t.norm() for t in tensors]).norm()
 
 
 def distance(tensors: Iterable[Tensor]) -> Tensor:
-    """`length`, continued as a parabola below `BLUNT`: a difference of rounding only must not have a direction."""
+    """`length`, but a parabola below `SMOOTH`, whose gradient falls to 0: rounding alone must not pull anywhere."""
     gaps = list(tensors)
     exact = length(gaps)
-    return torch.where(exact > BLUNT, exact, sum(g.square().sum() for g in gaps) / (2 * BLUNT) + BLUNT / 2)
+    return torch.where(exact > SMOOTH, exact, sum(g.square().sum() for g in gaps) / (2 * SMOOTH) + SMOOTH / 2)
 
 
 def tied(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from fedweave.tensors import trees
+from fedweave.tensors.trees import Params
+
 
 def best_sources(scores: Tensor, free: Tensor, draws: Tensor, explores: Tensor) -> tuple[Tensor, Tensor]:
     """Sources [P, M] of every client, best slots first, and which of them can be used [P, M].
@@ -24,3 +27,8 @@ def best_sources(scores: Tensor, free: Tensor, draws: Tensor, explores: Tensor) 
         chosen.append(pick)
         free = free.scatter(1, pick, False)
     return torch.cat(chosen, 1), torch.cat(live, 1)
+
+
+def taken(models: Params, picks: Tensor) -> Params:
+    """Rows `picks` [P, M] of `models` [N, ...], with one index: tables in files then read no other rows."""
+    return trees.tree_map(lambda t: t[picks.flatten()].unflatten(0, picks.shape), models)

@@ -26,11 +26,11 @@ Gradient = Literal["client_grad", "delta", "simulated", "spsa"]
 class ValidatedMixtures(LearnedMixtures):
     """Mixtures that learn from held-out losses (pFedGAT); one step a round on the *sum* of the clients' losses.
 
-    `gat_grad` says what is uploaded in addition to the model. "client_grad": the loss and its gradient, which give the
-    exact gradient of φ. "simulated": the same number, counted as the one scalar that is possible only in a single
-    process. "delta": nothing, the gradient is read off local training as (θ̄ − θ) / (lr · steps), where momentum lets a
-    step count for more (`_plain_steps`). "spsa": scalars only,
-    the losses at the models of φ ± c u, from which simultaneous perturbation estimates it (Spall, 1992).
+    `gat_grad` says what is uploaded in addition to the model, and so where the gradient of φ comes from:
+    client_grad: the loss and its gradient, which give the exact one.
+    simulated: the same, counted as the one scalar that is possible only in a single process.
+    delta: nothing; it is (θ̄ − θ) / (lr · steps), where momentum lets a step count for more (`_plain_steps`).
+    spsa: the losses at the models of φ ± c u, by simultaneous perturbation (Spall, 1992).
     State: fixed gains {"key": of this round's probes}.
     """
 

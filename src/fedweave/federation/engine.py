@@ -39,6 +39,15 @@ class Trained(NamedTuple):
     optimizers: Tree
 
 
+class Arrived(NamedTuple):
+    """What has left clients [P, ...] and stayed with them [P, ...], what the server accepts [K, ...], and whose."""
+
+    sent: Tree
+    private: Tree
+    uploads: Tree
+    rows: Tensor
+
+
 def train(method: Method, state: State, who: Cohort, executor: Executor, downloads: Downloads | None = None) -> Trained:
     """The cohort's local round, starting from `state`."""
     ids = who.positions.to(who.federation.ids.device)
@@ -77,32 +86,48 @@ def one_round(
     federation = federation.pooled if method.pools else federation
     positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
     who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    shared, own, updates, memory = train(method, state, who, executor, downloads)
-
-    def base() -> Tree:
-        return reference(method, updates.upload, shared, own, lambda: initial_model(method, federation, settings.seed))
-
-    path, ids = settings.upload_path, positions.to(federation.ids.device)
-    sent = released(updates.upload, base, who, settings.seed, path.privacy, method.public)
-    trained = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
-    uploads, rows = deliver(sent, (updates.loss, trained), base, who, settings.seed, path.robust, method.robust_part)
-    senders, whole = trees.take(ids, rows), len(rows) == len(ids)
-    server = state.server
-    if len(rows) and not (settings.freeze and state.round >= settings.join_round):
-        server = _aggregated(method, server, (ids, own), senders, uploads, federation.sizes[senders])
-    clients = trees.put(state.clients, senders, trained if whole else trees.take(trained, rows))
-    memory = memory if whole else trees.take(memory, rows)
-    memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
-    after = State(state.round + 1, server, clients, memory)
-    loss = float(trees.take(updates.loss, rows).mean())
-    dropped = () if whole else tuple(sorted({*federation.ids[ids].tolist()} - {*federation.ids[senders].tolist()}))
-    traffic = method.traffic(shared, own, sent, len(positions))
+    trained = train(method, state, who, executor, downloads)
+    updates = trained.updates
+    arrived = _arrived(method, trained, who, settings)
+    after = _next_state(method, state, trained, arrived, who, settings)
+    loss = float(trees.take(updates.loss, arrived.rows).mean())
+    ids, whole = federation.ids.cpu()[positions], len(arrived.rows) == len(positions)
+    dropped = () if whole else tuple(sorted({*ids.tolist()} - {*ids[arrived.rows].tolist()}))
+    traffic = method.traffic(trained.shared, trained.own, arrived.sent, len(positions))
     report = Report(after.round, *traffic, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
     if not shadow:
         return after, report, updates.model
     if method.pools:
         return after, report, trees.broadcast(trees.at(updates.model, 0), evaluated)
     return after, report, _with_absent(method, state, who, settings, executor, updates.model)
+
+
+def _arrived(method: Method, trained: Trained, who: Cohort, settings: Settings) -> Arrived:
+    """What became of the uploads of a local round on their way to the server."""
+    shared, own, updates, _ = trained
+    seed, path = settings.seed, settings.upload_path
+
+    def base() -> Tree:
+        return reference(method, updates.upload, shared, own, lambda: initial_model(method, who.federation, seed))
+
+    sent = released(updates.upload, base, who, seed, path.privacy, method.public)
+    private = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
+    uploads, rows = deliver(sent, (updates.loss, private), base, who, seed, path.robust, method.robust_part)
+    return Arrived(sent, private, uploads, rows)
+
+
+def _next_state(
+    method: Method, state: State, trained: Trained, arrived: Arrived, who: Cohort, settings: Settings
+) -> State:
+    """The state after a round: of clients whose upload was not accepted, as before."""
+    federation, rows = who.federation, arrived.rows
+    ids = who.positions.to(federation.ids.device)
+    senders, server, new = trees.take(ids, rows), state.server, (arrived.private, trained.optimizers)
+    if len(rows) and not (settings.freeze and state.round >= settings.join_round):
+        server = _aggregated(method, server, (ids, trained.own), senders, arrived.uploads, federation.sizes[senders])
+    private, memory = new if len(rows) == len(ids) else trees.take(new, rows)
+    memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
+    return State(state.round + 1, server, trees.put(state.clients, senders, private), memory)
 
 
 def _aggregated(

@@ -54,8 +54,7 @@ class Enrolment(NamedTuple):
 
     Attributes:
         upload: what is sent to the server.
-        client: entries of the client's private state, in place of those of `Method.join`; optimisers that clients keep
-            go on too.
+        client: entries of its private state, in place of those of `Method.join`; optimisers that it keeps go on too.
     """
 
     upload: Tree
@@ -156,8 +155,6 @@ class Method(ABC):
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         """The model a client would deploy now: any tree that `predict` understands."""
 
-    # Neutral defaults.
-
     def at(self, seed: int, round: int) -> Self:
         """The method in one round of one repetition; only what a control of its graph does depends on them."""
         return self if self.control is None else replace(self, control=self.control.at(seed, round))
@@ -245,10 +242,7 @@ class Method(ABC):
         return None
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
-        """Scalars (0-d) that describe the server's progress, by name; they are logged next to the scores.
-
-        By default none.
-        """
+        """Scalars (0-d) that describe the server's progress, by name, logged next to the scores; by default none."""
         return {}
 
     @property
@@ -276,8 +270,7 @@ class Method(ABC):
         """Train `names` (default: every parameter) of `model` on the client's plan with the method's solver.
 
         Args:
-            loss: default is the task's objective on `data`.
-            epochs: which epochs of the plan; default are the first `training.epochs`.
+            loss, epochs: by default the task's objective on `data`, and the first `training.epochs` of the plan.
             solver, state: another optimiser, and its state to continue from.
             phase: which of the client's optimisers trains, if they are kept; by default the first call of a round has
                 the first one, the second call the second one. A kept state comes before `state`.

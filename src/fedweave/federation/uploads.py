@@ -51,14 +51,11 @@ def deliver_enrolment(
     enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
 ) -> Tree:
     """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `deliver`."""
-    where, ids = _senders(who)
-    if upload_path.privacy:
-        content = trees.without(enrolled, public) if public else enrolled
-        zeros = trees.tree_map(torch.zeros_like, content)
-        hidden = upload_path.privacy.protect(content, zeros, ids, seed, who.round)
-        enrolled = {**enrolled, **hidden} if public else hidden
+    sent = released(
+        enrolled, lambda: trees.tree_map(torch.zeros_like, enrolled), who, seed, upload_path.privacy, public
+    )
     attack = who.federation.attack
-    return enrolled if attack is None else attack.corrupt(enrolled, where, ids, seed, who.round)
+    return sent if attack is None else attack.corrupt(sent, *_senders(who), seed, who.round)
 
 
 def released(
@@ -77,8 +74,9 @@ def released(
     """
     if privacy is None:
         return upload
-    hidden = privacy.protect(trees.without(upload, public), base(), _senders(who)[1], seed, who.round)
-    return {name: hidden.get(name, part) for name, part in upload.items()}
+    content = trees.without(upload, public) if public else upload
+    hidden = privacy.protect(content, base(), _senders(who)[1], seed, who.round)
+    return {**upload, **hidden} if public else hidden
 
 
 def deliver(

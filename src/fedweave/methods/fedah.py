@@ -11,6 +11,7 @@ from typing import Annotated
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.families.blending import Blending
+from fedweave.families.heads import body
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
 from fedweave.tensors.trees import Params
@@ -34,6 +35,5 @@ class FedAH(Blending):
         return self.head_epochs + self.training.epochs
 
     def fit(self, model: Params, data: ClientData) -> Fit:
-        body = tuple(name for name in self.task.params if name not in self.task.head)
         headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
-        return self.descend(headed.model, data, body, epochs=slice(self.head_epochs, self.epochs))
+        return self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs))

@@ -16,20 +16,18 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import proximal
-from fedweave.families import ClientModels
+from fedweave.families.penalties import AttractedClient
 from fedweave.families.weaving import usable
 from fedweave.federation.collaboration import squared_distances
-from fedweave.federation.protocol import ClientState, Server, Update
+from fedweave.federation.protocol import ClientState, Server
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Weight
-from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 
 @method("fedamp")
 @dataclass(frozen=True, kw_only=True)
-class FedAMP(ClientModels):
+class FedAMP(AttractedClient):
     """Attentive message passing between clients' models."""
 
     alpha: Annotated[Positive, LogSpace(1, 1000), "α_K, step size of the server's gradient step"] = 100.0
@@ -51,16 +49,5 @@ class FedAMP(ClientModels):
         xi[rows, ids] = 1.0 - xi.sum(1)
         return xi.expand(len(self.task.layers), -1, -1)
 
-    def join(self, model: Params) -> ClientState:
-        return model
-
-    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
-        fit = self.descend(client, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
-        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
-
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client
-
-    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**client, **own["mixture"]}

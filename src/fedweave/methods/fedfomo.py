@@ -5,9 +5,8 @@ trained models of row i but its own, each slot at random with probability ε (de
 its validation rows, w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged
 if all are 0; then it trains and uploads θ_i, and P_ij gains w_j. M·P go down, P + M scalars come up.
 
-Deviation: the local validation set is the task's validation split; NVlabs/FedFomo carves 20 % off the training rows.
-`raw_affinity` adds the scores before clipping and normalisation to P, as TsingZ0/PFLlib does.
-A control of the graph replaces the shares of P, and training starts from the server's mixture by them.
+Deviation: validation rows are the task's; NVlabs/FedFomo carves 20 % off the training rows. `raw_affinity` adds the
+scores before clipping and normalisation to P, as TsingZ0/PFLlib does. A control of the graph replaces the shares of P.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.sampling import best_sources
+from fedweave.families.sampling import best_sources, taken
 from fedweave.families.weaving import Weaving, everybody, usable
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.graph_controls import LARGEST
@@ -45,9 +44,8 @@ class FedFomo(Weaving):
         return "by which clients weigh the models of others; use local, which is FedFomo without them"
 
     def init(self, start: Start) -> Server:
-        models = trees.table(trees.only(start.model, self.task.params), start.clients)
         return {
-            "models": models,
+            "models": trees.table(trees.only(start.model, self.task.params), start.clients),
             "affinity": torch.eye(start.clients, dtype=self.task.dtype),
             "ids": start.ids.clone(),
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -60,9 +58,7 @@ class FedFomo(Weaving):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         picks, live = self.picks(server, ids)
-        rows = picks.flatten()  # as tables in files are read by one index
-        models = trees.tree_map(lambda t: t[rows].unflatten(0, picks.shape), server["models"])
-        own = {"models": models, "live": live}
+        own = {"models": taken(server["models"], picks), "live": live}
         if self.control is None:
             return {}, own
         return {}, {**own, "mixture": self.woven(self.collaboration(server)[:, ids], server["models"])}
@@ -118,7 +114,7 @@ class FedFomo(Weaving):
 
     def _mixed(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
         if "mixture" in own:
-            return {**client, **own["mixture"]}
+            return {**client, **own["mixture"]}  # under a control of the graph
         # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
         mixed = trees.mixed(own["models"], weights)
         return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}

@@ -98,7 +98,10 @@ class FedGTA(ClientModels):
 
     def _moments(self, labels: Tensor, real: Tensor) -> Tensor:
         """Moments [orders · C, or twice as many] of labels [V, C] over the nodes that are `real` [V]."""
-        mean = lambda values: (values * real[:, None]).sum(0) / real.sum()  # noqa: E731
+
+        def mean(values: Tensor) -> Tensor:
+            return (values * real[:, None]).sum(0) / real.sum()
+
         orders = range(1, self.orders + 1)
         raw, central = ([mean(x**p) for p in orders] for x in (labels, labels - mean(labels)))
         selection = {"raw": raw, "central": central, "hybrid": [*raw, *central]}[self.moments]

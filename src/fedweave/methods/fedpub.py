@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import SGD, Adam, Grouped, Loss
+from fedweave.client.solvers import SGD, Adam, Among, Grouped, Loss
 from fedweave.families import ClientModels
 from fedweave.families.embedded import random_blocks
+from fedweave.families.weaving import usable
 from fedweave.federation.collaboration import cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -69,8 +70,8 @@ class FedPub(ClientModels):
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         # A client without an embedding is equally similar to all clients.
-        has_embedding = server["seen"] | ~server["seen"].any()
-        similarity = (self.tau * cosines(server["fixed"]["embeddings"])[ids]).masked_fill(~has_embedding, -torch.inf)
+        similarity = self.tau * cosines(server["fixed"]["embeddings"])[ids]
+        similarity = similarity.masked_fill(~usable(server["seen"]), -torch.inf)
         return similarity.softmax(-1).expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
@@ -86,7 +87,7 @@ class FedPub(ClientModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
-        solver = Grouped(solvers=rules, group=_group)
+        solver = Grouped(solvers=rules, group=Among(tuple(client["masks"]), "mask", ""))
         start = {**own["mixture"], **client["buffers"], **client["masks"]}
         fit = self.descend(start, data, names, loss=loss, solver=solver)
         after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
@@ -117,8 +118,3 @@ class FedPub(ClientModels):
             return value + self.lam1 * sparse + pull * near, buffers
 
         return loss
-
-
-def _group(name: str) -> str:
-    """ "mask" for masks, "" for parameters of the model."""
-    return "mask" if name.startswith("mask/") else ""

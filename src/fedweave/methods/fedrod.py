@@ -10,6 +10,7 @@ H(z), y) with z and G(z) held fixed, on the same batches. The prediction is G(z)
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
@@ -60,9 +61,9 @@ class FedRoD(GlobalModel):
         return {"model": {**shared, **client["local"]}, "private": client["private"]}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
-        return self.task.predict(model["model"], data, rows) + self.task.predict(
-            {**model["model"], **model["private"]}, data, rows
-        )
+        z = self.task.features(model["model"], data, rows)
+        with torch.no_grad():
+            return classify(self.task, model["model"], z) + classify(self.task, model["private"], z)
 
     def _losses(self, data: ClientData) -> RowLosses:
         prior = one_hot(self.task, data, data.train).sum(0).clamp(min=1e-12).log()

@@ -14,8 +14,8 @@ nothing.
 Deviations from xkLi-Allen/OpenFGL:
 1. Generated neighbours are joined in both directions in the paper; here they only receive, so that their presence alone
    changes no prediction (`inert`).
-2. The generator mends the whole subgraph; in the paper it still sees the impaired one. 3. The bank is drawn once per
-   client.
+2. The generator mends the whole subgraph; in the paper it still sees the impaired one.
+3. The bank is drawn once per client.
 """
 
 from dataclasses import dataclass
@@ -92,12 +92,8 @@ class FedSage(Mending):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         mean = trees.weighted_mean(uploads["model"], torch.ones_like(weights)) if uploads else server["classifier"]
-        return {
-            **server,
-            "classifier": mean,
-            "seen": server["seen"].index_fill(0, ids, True),
-            "round": server["round"] + 1,
-        }
+        seen = server["seen"].index_fill(0, ids, True)
+        return {**server, "classifier": mean, "seen": seen, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         mine = self._mine(trees.without(shared, ["generator"]), own, client, data)

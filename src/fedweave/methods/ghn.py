@@ -10,11 +10,8 @@ without residual connections, so that depth over-smooths as in the paper.
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.registry import method
-from fedweave.server_networks import GCNEncoder
 
 
 @method("ghn")
@@ -24,6 +21,3 @@ class GHN(GraphHypernetwork):
 
     label = "GHN"
     point = "pre"
-
-    def encoder(self, size: int) -> nn.Module:
-        return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import proximal
-from fedweave.families import ClientModels
+from fedweave.families.penalties import AttractedClient
 from fedweave.families.weaving import usable
 from fedweave.federation.collaboration import model_cosines
-from fedweave.federation.protocol import ClientState, Server, Start, Update
+from fedweave.federation.protocol import ClientState, Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Share, Weight
 from fedweave.tensors import trees
@@ -31,7 +30,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("heurfedamp")
 @dataclass(frozen=True, kw_only=True)
-class HeurFedAMP(ClientModels):
+class HeurFedAMP(AttractedClient):
     """Message passing between clients' models by cosine similarity."""
 
     omega: Annotated[Share, LogSpace(0.02, 0.8), "ω, weight of a client's own model; 1 is local training"] = 0.05
@@ -57,17 +56,5 @@ class HeurFedAMP(ClientModels):
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
 
-    def join(self, model: Params) -> ClientState:
-        return model
-
-    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
-        model = {**client, **own["mixture"]} if self.begin_at == "mixture" else client
-        fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
-        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
-
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**client, **own["mixture"]} if self.begin_at == "mixture" else client
-
-    def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**client, **own["mixture"]}
+        return self.mixture_model(shared, own, client, data) if self.begin_at == "mixture" else client

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.protocol import Start, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks import GCNEncoder
 from fedweave.settings import Choices, NotSearched, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
@@ -41,9 +40,6 @@ class Panacea(GraphHypernetwork):
 
     label = "Panacea"
     point = "pre"
-
-    def encoder(self, size: int) -> nn.Module:
-        return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
 
     def extra_parameters(self, size: int, start: Start) -> Tree:
         return {

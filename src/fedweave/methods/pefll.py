@@ -90,7 +90,9 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
         return {**trees.at(models, 0), **client}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        through = lambda hyper: self.models(hyper, uploads["embedding"], server["fixed"]["scale"])  # noqa: E731
+        def through(hyper: Params) -> Params:
+            return self.models(hyper, uploads["embedding"], server["fixed"]["scale"])
+
         against = trees.tree_map(lambda value: -value / len(ids), uploads["update"])
         hyper, start = pull_back(through, server["phi"]["hyper"], lambda start: against)
         # In the order of φ, in which an optimiser goes through it.

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.families import ClientModels
 from fedweave.families.penalties import aligned
+from fedweave.families.weaving import usable
 from fedweave.federation.collaboration import model_cosines, simplex
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -50,7 +51,7 @@ class PFedGraph(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         d = -model_cosines(server["models"], server["fixed"]["initial"], ids)
         d = torch.where(d < -0.9, -1.0, d)
-        has_model = server["seen"] | ~server["seen"].any()
+        has_model = usable(server["seen"])
         shares = server["fixed"]["sizes"] * has_model
         target = shares / shares.sum() - d / (2.0 * self.alpha)
         return simplex(target.masked_fill(~has_model, -torch.inf)).expand(len(self.task.layers), -1, -1)

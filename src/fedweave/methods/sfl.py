@@ -96,7 +96,8 @@ class SFL(ClientModels):
         """S [N, N], sparse."""
         target = F.normalize(torch.cdist(thetas, thetas))
         seeds = [int(dropout_keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
-        first, second = (vectors(seed, fixed["ids"].cpu(), self.node_size, thetas.cpu()) for seed in seeds[:2])
+        ids, like = fixed["ids"].cpu(), thetas.new_empty(0, device="cpu")
+        first, second = (vectors(seed, ids, self.node_size, like) for seed in seeds[:2])
         build = partial(AntisymmetricGraph, first, second, saturation=self.saturation)
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
         params = trees.tree_map(lambda t: t.to(thetas), initialised(build, seeds[2], thetas.dtype))

@@ -92,19 +92,19 @@ class Attack:
         """The uploads [P, ...] as they arrive; those of "malformed" one by one, for no tensor holds them all.
 
         Args:
-            known: gives what the clients were sent of what they upload [P, ...].
+            sent_down: gives what the clients were sent of what they upload [P, ...].
         """
         is_attacker = self.attackers[positions]
         if self.kind == "malformed":
             return [
-                _malformed(trees.at(upload, i)) if forgeries else trees.at(upload, i)
-                for i, forgeries in enumerate(is_attacker.tolist())
+                _malformed(trees.at(upload, i)) if attacks else trees.at(upload, i)
+                for i, attacks in enumerate(is_attacker.tolist())
             ]
         if self.kind in (*ON_EMBEDDINGS, "label_flip") or not is_attacker.any() or not trees.tree_leaves(upload):
             return self.corrupt(upload, positions, ids, seed, round)
         forgeries = self._forgeries(upload, sent_down, ids, seed, round)
         return trees.tree_map(
-            lambda lie, honest: torch.where(trees.column(is_attacker, honest), lie, honest), forgeries, upload
+            lambda forged, honest: torch.where(trees.column(is_attacker, honest), forged, honest), forgeries, upload
         )
 
     def _forgeries(self, upload: Tree, sent_down: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
