@@ -54,7 +54,7 @@ def take(study: str) -> None:
         source = paths.RESULTS / study / name
         if not source.is_file():
             raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
-        rows = pd.read_csv(source, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(OUTCOMES, str))
+        rows = pd.read_csv(source, dtype=dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN)
         target = FOLDER / f"{study}{ending}"
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
@@ -79,7 +79,7 @@ def board(study: str, task: str) -> str:
 def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
         raise BadInput(f"{source}: not there; take it with: python -m fedweave.pipelines.commands.boards STUDY")
-    rows = read_table(source, ("dataset", "setting", "mean"), AGAIN)
+    rows = read_table(source, ("dataset", "setting", "mean"), AGAIN, **results.AS_WRITTEN)
     rows = rows.assign(**{key: rows[key].fillna("") for key in OUTCOMES if key in rows})
     named = rows["task"] if "task" in rows else rows["dataset"]
     if task not in named.to_numpy():

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from benchmarks import recommend_truth as truth
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.recommendation import answers, budget, race
+from fedweave.recommendation import answers, budget, page, race, result
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, scheduled
-from fedweave.recommendation.groups import agreement, groups, modularity, partition
+from fedweave.recommendation.groups import groups, modularity, partition
 from fedweave.recommendation.per_client import paired
 from tests.fake_results import write_study
 
@@ -187,7 +188,7 @@ def test_planted_groups_are_found(sizes: list[int], between: float) -> None:
     graphs = [weights * (1 + 0.05 * DRAWS.normal(size=weights.shape)) for _ in range(3)]
     members = groups(graphs)
     assert members is not None
-    assert agreement(members, group) == 1.0
+    assert adjusted_rand_score(group, members) == 1.0
 
 
 def test_no_groups_are_invented() -> None:
@@ -226,3 +227,21 @@ def test_the_guide_has_the_rates_of_the_file() -> None:
 def test_a_client_without_any_spread() -> None:
     assert paired(0.0, 0.0) == (0.0, 0.0, 0.0, 1.0)
     assert paired(3.0, 0.0) == (3.0, 3.0, 3.0, 0.0)
+
+
+def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
+    """Also those that look like numbers, or like a missing value; a damaged file is said to be one."""
+    names = ["001", "NA", "None", "1e3"]
+    graph = pd.DataFrame(DRAWS.uniform(size=(4, 4)), index=names, columns=names)
+    file = tmp_path / "graph.csv"
+    file.write_text(graph.to_csv(lineterminator="\n"))
+    pd.testing.assert_frame_equal(result._graph(file), graph, check_exact=True)
+    for text in (file.read_text()[:-9], "", ",a,b\na,1,2\n", ",a,b\na,1,2\nb,1,x\n"):
+        file.write_text(text)
+        with pytest.raises(BadInput, match=r"graph\.csv: damaged"):
+            result._graph(file)
+
+
+def test_a_candidate_that_diverged_is_shown_without_numbers() -> None:
+    row = {"settings": "", "validation": math.nan, "seconds": math.nan, "mib": math.nan, "outcome": race.DIVERGED}
+    assert "nan" not in " ".join(map(str, page._candidate(row, "accuracy").values()))

@@ -1,11 +1,15 @@
 """Families of tests, marks, and measures of graphs, each against a count or a known answer."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedweave import results
 from fedweave.federation import graph_quality
 from fedweave.results import marks, statistics
+from tests.fake_results import write_study
 
 
 @pytest.fixture
@@ -122,3 +126,12 @@ def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     assert graph_quality.row_variation(planted) > 0.9
     assert graph_quality.row_variation(7 * planted) == pytest.approx(graph_quality.row_variation(planted))
     assert np.isnan(graph_quality.row_variation(np.eye(10)))
+
+
+def test_a_method_may_be_called_like_a_missing_value(tmp_path: Path) -> None:
+    """The tables that were written are read as they were."""
+    folder = write_study(tmp_path / "toy", methods={"NA": 0.0, "None": 1.0, "Local": 2.0}, extras=False)
+    made = results.write(folder)
+    again = results.current(results.load_study(folder))
+    assert [*again.board["method"]] == [*made.board["method"]]
+    assert {*again.significance["other"]} == {*made.significance["other"]}

@@ -201,17 +201,18 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
 
 def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """The partition block of a task whose rows are given: the data stand in it as a hash."""
-    content = hashlib.sha256()
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     relation = [] if partition.relation is None else [partition.relation]
-    for array in (
-        dataset.x,
-        dataset.labels if dataset.targets is None else dataset.targets,
-        *rows,
-        *(partition.edges or ()),
-        *relation,
-    ):
+    targets = dataset.labels if dataset.targets is None else dataset.targets
+    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation])
+    return {"name": "given", "clients": partition.clients, "seed": 0, "content": content}
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of the types, shapes and values of arrays."""
+    hashed = hashlib.sha256()
+    for array in arrays:
         values = np.ascontiguousarray(array)
-        content.update(str((values.dtype, values.shape)).encode())
-        content.update(values.data if values.size else b"")
-    return {"name": "given", "clients": partition.clients, "seed": 0, "content": content.hexdigest()[:16]}
+        hashed.update(str((values.dtype, values.shape)).encode())
+        hashed.update(values.data if values.size else b"")
+    return hashed.hexdigest()[:16]

@@ -27,7 +27,8 @@ class Test:
         method, other: their names.
         difference: mean of `method` minus mean of `other`.
         low, high: 95 % interval of it, over seeds and clients.
-        p: of Wilcoxon's signed-rank test over clients, each averaged over its seeds.
+        p: of Wilcoxon's signed-rank test over clients, each averaged over its seeds; with several splits, of a mixed
+            model over splits and clients.
         p_seeds: of the paired t test over seeds; NaN for one seed.
         better: the name of the better one, if p is below 0.05 and the interval leaves out zero; else empty.
         clients, seeds: how many.

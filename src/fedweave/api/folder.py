@@ -1,6 +1,5 @@
 """What a folder of results says about the data behind its runs: clients, classes, and how new rows become inputs."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import data
+from fedweave.api.arrays import digest
 from fedweave.api.federation import Federation
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
@@ -143,11 +143,6 @@ def columns(about: Mapping[str, Any]) -> Preprocessing | None:
 
 def content(dataset: Dataset, partition: Partition) -> str:
     """A hash of all features, labels and rows."""
-    hashed = hashlib.sha256()
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     optional = (array for array in (dataset.y, dataset.targets, dataset.time, dataset.edges) if array is not None)
-    for array in (dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())):
-        values = np.ascontiguousarray(array)
-        hashed.update(str((values.dtype, values.shape)).encode())
-        hashed.update(values.data if values.size else b"")
-    return hashed.hexdigest()[:16]
+    return digest([dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())])

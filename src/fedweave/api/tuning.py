@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +54,24 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
         parallel.side_by_side(perform, waiting, workers, inbox=inbox)
     best: dict[str, dict[str, Any]] = {}
     for key in study.runs:
-        record: dict[str, Any] = {"run": key, "best": {}}
-        place = folder / "tuned" / study.runs[key].task
+        record = None
         if key in keys:
             perform(key)  # what the processes have left, if one of them died
             with contextlib.redirect_stdout(io.StringIO()):
                 record = record_of(search.find(study, key, inputs, root(key)))
-            write_atomic(place / "trials" / f"{key}.json", json.dumps(record, indent=2) + "\n")
-        else:
-            (place / "trials" / f"{key}.json").unlink(missing_ok=True)  # of an earlier call that had a space
-        best[key] = record["best"]
-        write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best[key]}, indent=2) + "\n")
+        best[key] = record["best"] if record else {}
+        _write(folder / "tuned" / study.runs[key].task, key, best[key], record)
     return best
+
+
+def _write(place: Path, key: str, best: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
+    """Write what was found for a run, and the record of its search if there was one."""
+    trials = place / "trials" / f"{key}.json"
+    if record is None:
+        trials.unlink(missing_ok=True)  # of an earlier call that had a space
+    else:
+        write_atomic(trials, json.dumps(record, indent=2) + "\n")
+    write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best}, indent=2) + "\n")
 
 
 def _optuna(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:

@@ -7,7 +7,8 @@ import pandas as pd
 
 from fedweave.api.federation import Federation
 from fedweave.metrics import unit
-from fedweave.results import RULE, by_task, format_score, sampled, statistics, without_score
+from fedweave.results import RULE, by_task, format_score, sampled, statistics, unfinished, without_score
+from fedweave.results.selection import progress
 from fedweave.results.verdicts import listed
 
 if TYPE_CHECKING:
@@ -20,17 +21,10 @@ def findings(done: "Comparison", federation: Federation) -> list[str]:
 
 
 def _unfinished(done: "Comparison") -> list[str]:
-    """Methods whose validation was best in the last round of most repetitions."""
-    names = []
-    for name in done.methods:
-        run = done[name].run
-        if run.info["select"] == "last" or run.trained_rounds < 2:
-            continue
-        last = run.evaluations["round"].max()
-        rounds = done[name].chosen().groupby("seed")["round"].max()
-        late = int((rounds == last).sum())
-        if 2 * late > len(rounds):
-            names.append(f"{name} ({late} of {len(rounds)} seeds)")
+    """Methods that have not converged, by the rule of the report."""
+    rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in done.runs.items()]
+    late = unfinished(pd.DataFrame(rows)).to_dict("records")
+    names = [f"{row['name']} ({row['at_last']} of {row['seeds']} seeds)" for row in late]
     if not names:
         return []
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]

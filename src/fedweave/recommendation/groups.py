@@ -66,10 +66,3 @@ def modularity(affinity: np.ndarray, group: np.ndarray) -> float:
     strength = affinity.sum(1)
     expected = np.outer(strength, strength) / total
     return float(((affinity - expected) * (group[:, None] == group)).sum() / total)
-
-
-def agreement(labels: np.ndarray, truth: np.ndarray) -> float:
-    """Adjusted Rand index of two groupings [N]: 1 where they are the same, 0 on average by chance."""
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(truth, labels))

@@ -100,7 +100,7 @@ def _method(row: dict[str, Any], metric: str) -> dict[str, Any]:
         "difference": "" if row["verdict"] == "leads" else _signed(row["difference"], metric),
         "p": EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}",
         "models": "one" if row["models"] == 1 else f"{row['models']}",
-        **{name: f"{row[name]:.3g}" for name in ("mib", "seconds", "server_mib", "client_mib")},
+        **{name: _short(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
     }  # fmt: skip
 
 
@@ -160,8 +160,12 @@ def _curve(advice: Recommendation, study: results.Study, metric: str) -> str:
 def _candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return {
         **row, "settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric),
-        "seconds": f"{row['seconds']:.3g}", "mib": f"{row['mib']:.3g}",
+        "seconds": _short(row["seconds"]), "mib": _short(row["mib"]),
     }  # fmt: skip
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else EMPTY
 
 
 def _signed(value: float, metric: str) -> str:

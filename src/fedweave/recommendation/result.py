@@ -14,6 +14,7 @@ from fedweave.errors import BadInput
 from fedweave.files import read, read_table, write_atomic
 from fedweave.recommendation.answers import Answers
 from fedweave.recommendation.sentences import Line
+from fedweave.results import AS_WRITTEN
 
 if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
@@ -67,15 +68,12 @@ class Recommendation:
             ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
         )
         tables = {
-            name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, float_precision="round_trip")
+            name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, **AS_WRITTEN)
             for name, columns in TABLES.items()
         }
         tables = {name: table.fillna({k: "" for k in texts if k in table}) for name, table in tables.items()}
         file = place / "graph.csv"
-        graph = pd.read_csv(file, index_col=0, float_precision="round_trip") if file.is_file() else None
-        if graph is not None:
-            graph.index = graph.index.map(str)
-        return cls(folder, facts, **tables, graph=graph, temporary=temporary)
+        return cls(folder, facts, **tables, graph=_graph(file) if file.is_file() else None, temporary=temporary)
 
     @property
     def answer(self) -> str:
@@ -173,6 +171,19 @@ def write(
         "own": {**answer.own}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip
     write_atomic(place / FACTS, json.dumps(about, indent=1, default=_plain) + "\n")
+
+
+def _graph(file: Path) -> pd.DataFrame:
+    """The weights between clients; their names stay texts, also those that look like numbers.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    table = read_table(file, (), AGAIN, converters={0: str}, **AS_WRITTEN)
+    graph = table.set_index(table.columns[0]).rename_axis(None)
+    if [*graph.index] != [*graph.columns] or not all(kind.kind in "fiu" for kind in graph.dtypes):
+        raise BadInput(f"{file}: damaged (no weights between the same clients); {AGAIN}")
+    return graph
 
 
 def _members(answer: Answers) -> list[list[str]]:

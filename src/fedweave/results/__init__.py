@@ -2,7 +2,7 @@
 
 from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.cached_tables import current
-from fedweave.results.formats import EMPTY, format_score, interval
+from fedweave.results.formats import AS_WRITTEN, EMPTY, format_score, interval
 from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
 from fedweave.results.rescoring import rescored
@@ -34,6 +34,7 @@ from fedweave.results.tables import (
 )
 
 __all__ = [
+    "AS_WRITTEN",
     "AUC",
     "COLUMNS",
     "EMPTY",

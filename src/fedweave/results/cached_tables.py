@@ -6,6 +6,7 @@ import pandas as pd
 
 from fedweave.errors import BadInput
 from fedweave.files import read_table
+from fedweave.results.formats import AS_WRITTEN
 from fedweave.results.marks import CONTROLS, column
 from fedweave.results.runs import Study
 from fedweave.results.tables import COLUMNS, FILES, Tables, tables
@@ -44,7 +45,7 @@ def current(study: Study, partitions: Path | None = None) -> Tables:
 
 def _read(file: Path) -> pd.DataFrame:
     needed = ("control",) if file.stem == FILES["controls"] else ("method",)
-    table = read_table(file, needed, AGAIN, float_precision="round_trip", dtype=dict.fromkeys(TEXT, "str"))
+    table = read_table(file, needed, AGAIN, dtype=dict.fromkeys(TEXT, "str"), **AS_WRITTEN)
     return table.fillna({name: "" for name in TEXT if name in table})
 
 

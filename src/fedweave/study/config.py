@@ -28,7 +28,7 @@ MOST_BYTES = 16 * 2**20  # of a YAML file
 
 
 def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
-    """An instance of dataclass `cls` from the mapping `block`; `given` fields are set by the caller and not by users.
+    """An instance of dataclass `cls` from the mapping `block`; `fixed` fields are set by the caller, not by users.
 
     The fields' types and bounds are those that `fedweave.settings.describe` reads.
 
