@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
+import time
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 from fedweave.study.code import PACKAGE, Root, digest, modules
+from fedweave.study.memory import unchanged
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
@@ -199,6 +201,23 @@ def test_a_digest_is_of_the_code(tmp_path: Path) -> None:
     assert digest([first]) == digest([second])
     second.write_text("def f(a, b=2):\n    return a + b\n")
     assert digest([first]) != digest([second])
+
+
+def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> None:
+    """With the same files as without; after the block a change shows."""
+    for name, text in {"a": "import b\n", "b": "", "c": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    ask = partial(modules, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
+    before = ask()
+    with unchanged():
+        assert ask() == before
+        begun = time.process_time()
+        assert ask() == before
+        again = time.process_time() - begun
+    begun = time.process_time()
+    (tmp_path / "a.py").write_text("import c\n")
+    assert {*ask()} - {*before} == {tmp_path / "c.py"}
+    assert again < 0.5 * (time.process_time() - begun)
 
 
 def test_the_pipeline_names_the_digests() -> None:
