@@ -10,6 +10,7 @@ from fedweave.pipelines.processes import stage
 from fedweave.pipelines.stages import graphs
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study.code import modules
+from fedweave.study.memory import unchanged
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 
@@ -23,6 +24,11 @@ def main() -> None:
     """
     study = assembly.load()
     graphs.check_named(read_yaml(PARAMS), str(PARAMS))
+    with unchanged():
+        _write_all(study)
+
+
+def _write_all(study: Study) -> None:
     folder = paths.code(study.name)
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))

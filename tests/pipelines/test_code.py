@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from fedweave.study.code import PACKAGE, Root, digest, modules
+from fedweave.study.memory import unchanged
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
@@ -269,6 +270,19 @@ def test_only_what_an_error_says_is_a_message(body: str, same: bool, tmp_path: P
         file.write_text(f"class A:\n    {body}\n    def f(self):\n        return self.rule('{word}')\n")
         digests.append(digest([file]))
     assert (digests[0] == digests[1]) == same
+
+
+def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> None:
+    """With the same files as without; after the block a change shows."""
+    for name, text in {"a": "import b\n", "b": "", "c": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    ask = partial(modules, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
+    before = ask()
+    with unchanged():
+        assert ask() == before
+        assert ask() == before
+    (tmp_path / "a.py").write_text("import c\n")
+    assert {*ask()} - {*before} == {tmp_path / "c.py"}
 
 
 def test_the_pipeline_names_the_digests() -> None:

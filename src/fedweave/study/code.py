@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.study.memory import remembered
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
 
@@ -68,7 +69,7 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
-            waiting += _imported(file, places)
+            waiting += remembered(_imported, file, places)
     return tuple(sorted(seen))
 
 
@@ -112,13 +113,14 @@ def _read(file: Path, _changed: int, _size: int) -> Text:
         return Text(hashlib.sha256(content).hexdigest()[:16], (), {}, frozenset())
     tree = ast.parse(content)
     exports: dict[str, Reference] = {}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]  # once: walking takes most of the time
+    for node in nodes:
         exports |= dict(_bindings(node, file)) if isinstance(node, ast.Import | ast.ImportFrom) else {}
     uses = [use for node in _nodes(tree) for use in _uses(node, exports, file)]
     words: list[str] = []
-    _plain(tree, _refusals(tree), words)
+    _plain(tree, _refusals(nodes), words)
     code = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(tree)))
+    return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(nodes)))
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -188,9 +190,9 @@ def _chain(node: ast.AST) -> tuple[str, ...]:
     return (*above, node.attr) if above and isinstance(node, ast.Attribute) else ()
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
-    """Names that the top of a module makes."""
-    for node in ast.walk(tree):
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that a module makes."""
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -247,13 +249,13 @@ def _located(module: str, places: Sequence[Root]) -> Path | None:
     return None
 
 
-def _refusals(tree: ast.Module) -> frozenset[str]:
+def _refusals(nodes: Iterable[ast.AST]) -> frozenset[str]:
     """Functions of the file that do nothing but raise an exception with the text that is their last argument.
 
     A method that subclasses fill in raises too, but its argument is no message.
     """
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             body = [part for part in node.body if not _is_text(part)]
             last = body[0] if len(body) == 1 else None
