@@ -40,6 +40,13 @@ model.predict_proba(pd.read_csv("new.csv")).to_csv("out.csv", index=False)
 own = {name for name in sys.modules if name.split(".")[0] == "fedweave"} - {"fedweave", "fedweave._torchvision"}
 assert not own, own
 """
+START = DRAWS.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Whichever tests ran before."""
+    DRAWS.bit_generator.state = START
 
 
 def alone(folder: Path) -> ModuleType:

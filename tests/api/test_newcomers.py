@@ -27,6 +27,13 @@ OLD, NEW = (
 )
 NAMES: dict[str, Any] = {"client": "who", "label": "late"}
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.2}
+START = DRAWS.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Whichever tests ran before."""
+    DRAWS.bit_generator.state = START
 
 
 @pytest.fixture(scope="module")

@@ -121,11 +121,12 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
     assert outcome.count > len(TARGETS[name].corpus())
 
 
-def test_small_patches_of_a_pickle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [5_000, pytest.param(30_000, marks=pytest.mark.acceptance)])
+def test_small_patches_of_a_pickle(count: int, tmp_path: Path) -> None:
     """Up to four bytes of an array's state: where numpy is given such states, some of these end the process."""
-    outcome = attack("pickle-patches", seed=1, seconds=120, count=30_000)
+    outcome = attack("pickle-patches", seed=1, seconds=120, count=count)
     assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
-    assert outcome.count == 30_000
+    assert outcome.count == count
 
 
 @pytest.mark.parametrize(

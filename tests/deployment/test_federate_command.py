@@ -1,7 +1,6 @@
 """`fedweave federate`: what it writes, what it says, and what it refuses before any work."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.commands import federate
 from fedweave.pipelines.commands.main import app
 from fedweave.pipelines.commands.studies import dump
+from fedweave.study import plugins
 from tests.servers import DIGITS
 
 PARAMS = {
@@ -130,18 +130,30 @@ class Mine(FedAvg):
 """
 
 
-def test_a_method_of_a_file_is_refused(project, tmp_path):
-    """No other host has the file; the command runs in a process of its own, which alone imports it."""
+@pytest.fixture
+def own_tables():
+    """The tables and modules as they were before a test that imports a plug-in."""
+    from fedweave.federation.registry import METHODS
+
+    tables, path = (METHODS, plugins._loaded), [*sys.path]
+    before = [dict(table) for table in tables]
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)
+    sys.modules.pop("mine_plugin", None)
+    sys.path[:] = path
+
+
+def test_a_method_of_a_file_is_refused(said, project, tmp_path, monkeypatch, own_tables):
+    """No other host has the file."""
     (project / "mine_plugin.py").write_text(PLUGIN)
     params = {**PARAMS, "runs": {"digits-mine": {"task": "digits", "method": "mine"}}, "methods": {"mine": {}}}
     (tmp_path / "params.yaml").write_text(dump(params))
     (tmp_path / "data").symlink_to(project / "data")
-    words = ["federate", "export", "digits-mine", "--to", "x", "--uses", str(project / "mine_plugin.py")]
-    command = [sys.executable, "-c", "from fedweave.pipelines.commands.main import main; main()", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode
-    assert "method mine is in the plug-in mine_plugin, which no host has" in done.stderr
-    assert "Traceback" not in done.stderr
+    words = ["export", "digits-mine", "--to", "x", "--uses", str(project / "mine_plugin.py")]
+    monkeypatch.chdir(tmp_path)
+    assert "method mine is in the plug-in mine_plugin, which no host has" in said(*words)
     assert not (tmp_path / "x").exists()
 
 

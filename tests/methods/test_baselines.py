@@ -136,7 +136,7 @@ def test_executors_agree_off_the_defaults() -> None:
         method, federation, some = (
             made(name, kind, **settings),
             tiny.TASKS[kind][1](),
-            Settings(rounds=3, participation=0.6, seed=SEED),
+            Settings(rounds=2, participation=0.6, seed=SEED),
         )
         states = [list(run(method, federation, some, executor))[-1].state for executor in (Loop(), Batched(2))]
         for a, b in zip(*(trees.tree_leaves(tuple(state)) for state in states), strict=True):

@@ -302,7 +302,8 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     """And none is cut short; nor lost where a kill left only `queued` of them in the journal."""
     content = yaml.safe_load(Path("params.yaml").read_text())
     choices = {"mu": {"choices": [0.1, 0.25, 1.0]}, "train.lr": {"choices": [0.01, 0.05]}}
-    content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}}
+    content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
+    content["tasks"]["toy"]["train"]["epochs"] = 1
     Path("params.yaml").write_text(yaml.safe_dump(content))
     for point in search.first(assembly.load(), RUN)[:queued]:
         search.find(assembly.load(), RUN).opened.enqueue_trial(point)

@@ -14,6 +14,13 @@ from fedweave.tensors import dropout_keys
 
 RNG = np.random.default_rng(0)
 ROUNDS = np.array([2, 4, 6, 8, 10])
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Whichever tests ran before."""
+    RNG.bit_generator.state = START
 
 
 def client(**arrays: np.ndarray) -> ClientData:
