@@ -110,10 +110,13 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
 
 
 def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp_path: Path) -> None:
-    """A method that is no longer compared goes; a copy that fails leaves the earlier one as it was."""
+    """A method that is no longer compared goes, files of the user stay; a copy that fails changes nothing."""
     place = compared.save(tmp_path / "saved")
     (place / "runs" / "data-gone").mkdir()
     (place / "runs" / "data-gone" / "run.json").touch()
+    (place / "report-f1.html").touch()
+    (place / "notes.md").write_text("mine")
+    (place / "own").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "copytree", failing)
         with pytest.raises(OSError, match="full"):
@@ -121,6 +124,9 @@ def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp
     assert (place / "runs" / "data-gone").is_dir()
     compared.save(place)
     assert fw.load(place).methods == compared.methods
+    assert not (place / "report-f1.html").exists()
+    assert (place / "notes.md").read_text() == "mine"
+    assert (place / "own").is_dir()
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
     with pytest.raises(fw.BadInput, match="holds the results that are to be copied"):
         fw.load(place).save(tmp_path)

@@ -17,9 +17,15 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 from fedweave.files import read, write_atomic
+from fedweave.results.tables import FILES
 from fedweave.runs import serving
 
 ABOUT = "federation.json"
+# What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
+RESULTS = (
+    "runs", "partitions", "tuned", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave",
+    "report*.html", "leaderboard.txt", *(f"{name}.csv" for name in FILES.values()),
+)  # fmt: skip
 
 
 def place(folder: Path, task: str) -> Path:
@@ -77,7 +83,20 @@ def copy(source: Path, target: Path, part: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as aside:
         shutil.copytree(source, Path(aside, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(aside).name))
+        _copy_others(place, Path(aside, "new"))
         _swap(Path(aside, "new"), place, Path(aside, "old"))
+
+
+def _copy_others(place: Path, new: Path) -> None:
+    """Copy files and folders of the user, which lie beside earlier results, to `new`."""
+    others = place.iterdir() if place.exists() else ()
+    for path in others:
+        if (new / path.name).exists() or any(path.match(pattern) for pattern in RESULTS):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, new / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
 
 
 def _swap(new: Path, place: Path, old: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.memory import remembered
+from fedweave.study.memory import answer
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
 
@@ -69,7 +69,7 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
-            waiting += remembered(_imported, file, places)
+            waiting += answer(_imported, file, places)
     return tuple(sorted(seen))
 
 
@@ -250,18 +250,15 @@ def _located(module: str, places: Sequence[Root]) -> Path | None:
 
 
 def _refusals(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    """Functions of the file that do nothing but raise an exception with the text that is their last argument.
-
-    A method that subclasses fill in raises too, but its argument is no message.
-    """
+    """Functions that only raise an exception with the text of their last argument, and no NotImplementedError."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.FunctionDef):
             body = [part for part in node.body if not _is_text(part)]
             last = body[0] if len(body) == 1 else None
             inner = last.body[0] if isinstance(last, ast.If) and len(last.body) == 1 and not last.orelse else last
-            nodes = ast.walk(inner) if isinstance(inner, ast.Raise) else ()
-            said = {part.id for part in nodes if isinstance(part, ast.Name)}
+            parts = ast.walk(inner) if isinstance(inner, ast.Raise) else ()
+            said = {part.id for part in parts if isinstance(part, ast.Name)}
             if {arg.arg for arg in node.args.args[-1:]} & said and "NotImplementedError" not in said:
                 names.add(node.name)
     return frozenset(names)

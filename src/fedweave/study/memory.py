@@ -1,4 +1,4 @@
-"""Answers about files that are remembered for as long as no file changes."""
+"""Answers about files that stay in memory for as long as no file changes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def unchanged() -> Iterator[None]:
         _ANSWERS.reset(token)
 
 
-def remembered(question: Callable[..., Iterable[Path]], *words: object) -> Iterable[Path]:
+def answer(question: Callable[..., Iterable[Path]], *words: object) -> Iterable[Path]:
     """What `question` answers to `words`, inside of such a block without asking twice."""
     answers = _ANSWERS.get()
     if answers is None:
