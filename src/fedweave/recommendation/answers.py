@@ -187,8 +187,8 @@ class Contest:
 def fit(board: pd.DataFrame, alone: str, higher: bool) -> pd.DataFrame:
     """The collaborating methods that may be deployed: the leader, and those that tests call as good or better.
 
-    Undecided is no reason to deploy a method, and neither is a leader that beats local training: each of them has a
-    score of its own that is not below that of local training, and no test that says so.
+    A method whose test against the leader is undecided is left out. Each of the others has a score of its own that is
+    not below that of local training, and no test says that it is worse.
     """
     sign = 1.0 if higher else -1.0
     as_good = board["verdict"].isin([LEADS, AS_GOOD, BETTER]) & (board["method"] != alone)
