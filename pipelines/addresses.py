@@ -1,5 +1,6 @@
 """Where MLflow is: its store, its UI, and the pages in it."""
 
+import ipaddress
 import os
 import sqlite3
 from contextlib import closing
@@ -17,7 +18,14 @@ def bound_host() -> str:
 
 def reached_host() -> str:
     """The address at which this machine reaches them: of a server on all addresses, loopback."""
-    return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(bound_host(), bound_host())
+    host = bound_host()
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return host
+    if not address.is_unspecified:
+        return host
+    return LOOPBACK if address.version == 4 else "::1"
 
 
 def url(port: int) -> str:
