@@ -49,6 +49,7 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     monkeypatch.setenv("UI_HOST", host)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     monkeypatch.setattr(ui, "PATIENCE", 30.0)
     started(LATE, ui.bound_host())
     assert ui.bound_host() in ui.servers()[0].command
