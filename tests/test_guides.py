@@ -57,14 +57,17 @@ def assert_as_printed(printed: str, page: str) -> None:
 
 
 def tolerance(words: str, place: int, number: str) -> float:
-    """What a number of a page may differ by: counts nothing, points half of one, AUC and shares 0.01."""
+    """What a number of a page may differ by: counts nothing, AUC and shares 0.01, points what processors differ in.
+
+    Another type of processor rounds differently, so that validation rows may select another round: for Local on the
+    nine libraries, whose worst tenth is one client, 1.2 and 2.0 points were seen (Zen 4 and Zen 3).
+    """
     decimals = len(number.partition(".")[2])
     if "p = #" in words:  # difference, 95, low, high, p, clients
         return [0.5, 0.0, 0.5, 0.5, 0.05 - float(number), 0.0][place]
     if not decimals:
         return 0.0
-    # The worst tenth is two clients or one, so that a row more or less is a point.
-    return 0.01 if decimals > 1 else 0.5 if place == 0 else 1.5
+    return 0.01 if decimals > 1 else 1.5 if place == 0 else 2.5
 
 
 def results(text: str) -> dict[str, list[str]]:
@@ -80,7 +83,7 @@ Federation 'shoulder': 20 clients, 4677 rows of 50 x 6 values, 7 classes
    method  mean  worst10
 pfedgraph  71.0     53.7
 fedavg_ft  70.3     55.6
-   fedavg  67.2     47.9
+   fedavg  69.2     47.9
     local  61.7     46.3
 pfedgraph - local: +9.27 (95 % interval +5.337 to +13.19), p = 0.00042 over 20 clients: significantly better
 same arm 0.099, other arm 0.000
@@ -90,14 +93,17 @@ same arm 0.099, other arm 0.000
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("pfedgraph  71.0", "pfedgraph  70.4"),
-        ("fedavg  67.2     47.9", "fedavg  67.2     46.3"),
+        ("pfedgraph  71.0", "pfedgraph  69.4"),
+        ("fedavg  69.2     47.9", "fedavg  69.2     45.3"),
         ("20 clients, 4677", "20 clients, 4678"),
         ("p = 0.00042", "p = 0.051"),
         ("arm 0.099", "arm 0.087"),
         ("    local  61.7     46.3\n", ""),
         ("significantly better", "not significantly better"),
-        ("71.0     53.7\nfedavg_ft  70.3", "70.55     53.7\nfedavg_ft  70.6"),
+        (
+            "71.0     53.7\nfedavg_ft  70.3     55.6\n   fedavg  69.2",
+            "69.9     53.7\nfedavg_ft  70.3     55.6\n   fedavg  70.0",
+        ),
     ],
 )
 def test_other_results_than_those_of_a_page_are_seen(old: str, new: str) -> None:
