@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from fedweave.client.solvers import SGD, Adam, Solver
@@ -106,6 +107,18 @@ def method(name: str, task: Task, kind: str, **overrides: object) -> Method:
     training = TRAINING.get(kind, Training(batch_size=4, epochs=2))
     settings = {"solver": solver, "training": training, **ARGUMENTS.get(name, {}), **overrides}
     return METHODS[name](task=task, **settings)
+
+
+# One method of each family, for sweeps whose subject is the engine and not the method.
+FAMILIES = {
+    "central", "ditto", "fedaghn", "fedamp", "fedavg_ft", "fedper", "fedproto", "fedpub", "fedsheafhn", "ifca",
+    "knn_per", "pfedgat", "pfedhn", "pfedla", "scaffold", "sfl", "shn",
+}  # fmt: skip
+
+
+def sweep(name: str) -> list[pytest.MarkDecorator]:
+    """The marks of a method in a sweep of which `make test` runs one method of each family, `make acceptance` all."""
+    return [] if name in FAMILIES else [pytest.mark.acceptance]
 
 
 def suits(name: str, task: Task) -> bool:

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import fbeta_score, get_scorer, make_scorer, matthews_corrcoef, roc_auc_score
-from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 import fedweave as fw
 from fedweave import report, results
@@ -191,6 +190,8 @@ def test_forecasts_have_the_last_value_and_the_mean() -> None:
 
 
 def test_functions_and_scorers(plain: fw.Comparison) -> None:
+    from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy  # seconds
+
     def correlation(targets: np.ndarray, outputs: np.ndarray) -> float:
         return float(matthews_corrcoef(targets, outputs.argmax(1)))
 

@@ -23,7 +23,10 @@ KINDS = ("rows", "series", "images")
 FITS = {name: [kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]())] for name in METHODS}
 # Convolutions in bfloat16 are slow where the processor has no instructions for them: one method of each family.
 IMAGES = ("fedavg", "fedrep", "fedaghn", "pfedgat", "shn")
-CASES = [(name, kinds[0]) for name, kinds in FITS.items() if kinds] + [(name, "images") for name in IMAGES]
+CASES = [
+    *(pytest.param(name, kinds[0], marks=tiny.sweep(name)) for name, kinds in FITS.items() if kinds),
+    *((name, "images") for name in IMAGES),
+]
 
 
 def leaves(name: str, task: Task, kind: str, executor: Loop | Batched) -> list[torch.Tensor]:

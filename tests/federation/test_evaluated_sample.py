@@ -14,13 +14,12 @@ from fedweave.methods import METHODS
 from fedweave.tensors import dropout_keys, trees
 from fedweave.testing.contract import CLOSE, SOME, assert_close
 
-FAMILIES = {"fedavg_ft", "fedper", "central", "fedamp", "fedaghn", "pfedhn", "pfedla", "knn_per"}  # one method of each
 KINDS = ("rows", "nodes", "images", "series")
 METHODS_ON = [
     (name, next(kind for kind in KINDS if kind in tiny.TASKS and tiny.suits(name, tiny.TASKS[kind][0]())))
     for name in METHODS
 ]
-MARKED = [pytest.param(*pair, marks=[] if pair[0] in FAMILIES else [pytest.mark.acceptance]) for pair in METHODS_ON]
+MARKED = [pytest.param(*pair, marks=tiny.sweep(pair[0])) for pair in METHODS_ON]
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)

@@ -53,7 +53,9 @@ def same(a: Tree, b: Tree) -> bool:
     return all(torch.equal(x, y) if isinstance(x, Tensor) else x == y for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].pools])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=tiny.sweep(name)) for name in METHODS if not METHODS[name].pools]
+)
 @pytest.mark.parametrize("kind", ["nan", "malformed"])
 def test_a_broken_upload_is_as_if_it_had_never_come(name: str, kind: str) -> None:
     """The server learns from the others alone, the sender keeps its private state, and the round names it."""

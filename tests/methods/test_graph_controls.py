@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from scipy.stats import spearmanr
 
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
@@ -263,3 +264,16 @@ def test_quality_of_graphs() -> None:
     row = np.array([0.5, 0.4, 0.3, 0.2])
     by_hand = graph_quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
     assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))
+
+
+def test_similarity_correlation_is_spearmans() -> None:
+    """SciPy's, averaged over rows, ties included; rows without any difference are left out."""
+    g = np.random.default_rng(1)
+    weights, divergence = g.integers(0, 4, (9, 9)) / 4, g.integers(0, 3, (9, 9)) / 3
+    weights[4] = 0.25
+    rows = [
+        spearmanr(np.delete(w, i), -np.delete(d, i)).statistic
+        for i, (w, d) in enumerate(zip(weights, divergence, strict=True))
+        if i != 4
+    ]
+    assert graph_quality.similarity_correlation(weights, divergence) == pytest.approx(np.mean(rows), rel=1e-12)

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedweave.pipelines.scheduling.flows import reproduce
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("projects"), pytest.mark.timeout(900)]
@@ -198,6 +197,8 @@ def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
 
 def test_deployments_name_flows_of_the_package(own: Own) -> None:
     """There is no folder pipelines/ in a project of one's own."""
+    from fedweave.pipelines.scheduling.flows import reproduce
+
     deployments = yaml.safe_load((own.folder / "prefect.yaml").read_text())["deployments"]
     module = reproduce.fn.__module__
     assert {entry["entrypoint"] for entry in deployments} == {f"{module}.reproduce", f"{module}.perform"}

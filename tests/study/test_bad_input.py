@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from fedweave import data
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main, single, studies
-from fedweave.pipelines.scheduling import flows
 from fedweave.runs import assembly, repetition, tasks
 from fedweave.study import catalogue, config, spec
 from tests.study.test_spec import altered, good
@@ -262,8 +262,16 @@ def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -
     line(caught, [meant])
 
 
+@pytest.fixture
+def flows() -> ModuleType:
+    """The module of the flows, which imports Prefect: seconds that only its tests spend."""
+    from fedweave.pipelines.scheduling import flows
+
+    return flows
+
+
 def test_a_flow_of_an_unknown_study_starts_no_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flows: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line, and exit code 2."""
     monkeypatch.chdir(ROOT)
@@ -276,7 +284,9 @@ def test_a_flow_of_an_unknown_study_starts_no_server(
 
 
 @pytest.mark.parametrize("words", [("--study", "studies/quick.yaml"), ("--where", "ray", "--share", "0.25")])
-def test_a_flow_takes_what_its_command_names(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_takes_what_its_command_names(
+    flows: ModuleType, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A study by its file, as `make repro` does; a part of a GPU."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["flows", *words])
@@ -288,7 +298,7 @@ def test_a_flow_takes_what_its_command_names(words: tuple[str, ...], monkeypatch
 
 @pytest.mark.parametrize("share", ["0", "-1", "1.5", "nan"])
 def test_a_share_that_is_no_part_of_a_gpu(
-    share: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flows: ModuleType, share: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["flows", f"--share={share}"])
     with pytest.raises(SystemExit):

@@ -1,6 +1,8 @@
 """The catalogue covers what the papers print, and a study may take over others."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,12 +34,18 @@ FIGURES = {
     ],
     "fedsheafhn": ["fig2", "fig3", "fig4", "fig5"],
 }
-STUDIES = {name: catalogue.expand(name, ROOT / "studies") for name in catalogue.studies(ROOT / "studies")}
+NAMES = [*catalogue.studies(ROOT / "studies")]
+
+
+@cache
+def expanded(name: str) -> dict[str, Any]:
+    """A study as params.yaml has it; not to be changed."""
+    return catalogue.expand(name, ROOT / "studies")
 
 
 def columns(name: str) -> list[published.Reference]:
     """The printed columns that a study's tasks name."""
-    tasks = STUDIES[name]["tasks"].values()
+    tasks = expanded(name)["tasks"].values()
     return [
         published.reference(task["published"], task["dataset"], task["setting"])
         for task in tasks
@@ -48,7 +56,7 @@ def columns(name: str) -> list[published.Reference]:
 def test_every_figure_is_a_study() -> None:
     """One file per figure that has numbers behind it."""
     assert [
-        f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in STUDIES
+        f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in NAMES
     ] == []
 
 
@@ -58,7 +66,7 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
     their own.
     """
     covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
-               for name in STUDIES for r in columns(name) if r.paper == paper}  # fmt: skip
+               for name in NAMES for r in columns(name) if r.paper == paper}  # fmt: skip
     printed = {
         (r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
         for r in published.rows(paper)
@@ -68,7 +76,7 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
 
 def test_the_default_study_can_decide() -> None:
     """Twenty clients with rows of their own in every task, searches of six trials or more, and both controls."""
-    study = STUDIES["quick"]
+    study = expanded("quick")
     assert all(task["partition"]["clients"] >= 20 for task in study["tasks"].values())
     assert not any("overlap" in task["partition"]["name"] for task in study["tasks"].values())
     assert study["tune"]["trials"] >= 6
@@ -78,7 +86,7 @@ def test_the_default_study_can_decide() -> None:
 
 def test_tables_are_named_as_printed() -> None:
     """A study called after a table lies beside that table, unless it is reduced."""
-    for name in STUDIES:
+    for name in NAMES:
         paper, _, table = name.rpartition("/")
         if table.startswith(("table", "app_table")) and not table.endswith("-reduced"):
             wanted = {
@@ -91,13 +99,14 @@ def test_tables_are_named_as_printed() -> None:
 
 def test_reduced_studies_claim_no_full_budget() -> None:
     """What is reduced is never printed beside a paper's number."""
-    assert [name for name in STUDIES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
+    assert [name for name in NAMES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
 
 
 def test_local_training_and_fine_tuning_are_in_every_study() -> None:
     """On every task, with their own settings; a study without them compares nothing that they could have."""
-    without = {name for name in STUDIES if "without_controls" in catalogue.overlay(name, ROOT / "studies")}
-    for name, study in STUDIES.items():
+    without = {name for name in NAMES if "without_controls" in catalogue.overlay(name, ROOT / "studies")}
+    for name in NAMES:
+        study = expanded(name)
         runs = {key: item["method"] for key, item in study["runs"].items()}
         tasks = study["tasks"].items()
         if name in without:  # counts and histograms, or an attack on what controls do not send
@@ -157,7 +166,7 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     """
     from fedweave.pipelines.commands import studies
 
-    whole = STUDIES["fedsheafhn/table1"]
+    whole = expanded("fedsheafhn/table1")
     part = studies.chosen("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
     assert [*part["runs"]] == ["cora-disjoint10-local", "cora-disjoint10-fedpub-detached"]
     assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (
@@ -200,7 +209,7 @@ def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[st
 
     studies.show("pfedgat/recipe")
     (tmp_path / "params.yaml").write_text(capsys.readouterr().out)
-    assert spec.read_yaml(tmp_path / "params.yaml") == STUDIES["pfedgat/recipe"]
+    assert spec.read_yaml(tmp_path / "params.yaml") == expanded("pfedgat/recipe")
 
 
 def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
@@ -250,8 +259,8 @@ def test_figures_draw_from_the_runs_of_their_tables() -> None:
         "shn/fig11": ("shn/table2", "shn/table3", "shn/table4"),
         "fedsheafhn/fig3": ("fedsheafhn/table2",),
     }.items():
-        prints = {spec.parse(STUDIES[t], t).run(key).fingerprint() for t in tables for key in STUDIES[t]["runs"]}
-        study = spec.parse(STUDIES[figure], figure)
+        prints = {spec.parse(expanded(t), t).run(key).fingerprint() for t in tables for key in expanded(t)["runs"]}
+        study = spec.parse(expanded(figure), figure)
         assert {study.run(key).fingerprint() for key in study.runs} <= prints
 
 
@@ -330,11 +339,11 @@ def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
         catalogue.place(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
     """As the class has it, unless the study says otherwise; and it says nothing that is so anyway."""
     own = catalogue.overlay(name, ROOT / "studies").get("methods", {})
-    for method, block in STUDIES[name]["methods"].items():
+    for method, block in expanded(name)["methods"].items():
         defaults = {setting.name: setting.default for setting in METHODS[method].settings()}
         assert block == {**defaults, **own.get(method, {})}
         assert block.keys() - {"train", "evaluate"} == defaults.keys()
@@ -345,7 +354,7 @@ def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
 def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
     """Kept moments, plain means, split, seed, decay and dropout of the public code reach every run of the task."""
     expected = {"fedpub": (1e-6, 0.5, 1, 1234, 0.2), "fedsheafhn": (5e-4, 0.3, 5, 123, 0.4)}[name]
-    study = spec.parse(STUDIES["fedsheafhn/protocols"], name)
+    study = spec.parse(expanded("fedsheafhn/protocols"), name)
     for method in ("local", "fedper", "fedpub", "fedsheafhn"):
         run = study.run(f"photo-{name}-{method}")
         train, task = run.train, run.task

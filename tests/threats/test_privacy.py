@@ -76,7 +76,7 @@ def test_noise_has_its_law_and_updates_their_bound() -> None:
 QUIET = Settings(rounds=4, upload_path=PRIVATE)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=tiny.sweep(name)) for name in METHODS])
 def test_every_method_takes_it(name: str) -> None:
     """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))

@@ -9,7 +9,7 @@ stacks.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -126,9 +126,10 @@ def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Calla
     return lambda params: loss({**params, **rest}, rows, key)
 
 
-class _Job(NamedTuple):
+@dataclass(frozen=True)
+class _Job:
     """Settings of stacked training, without its tensors: `dims` gives the client axis of each captured tensor (0 or
-    None).
+    None). No tuple, because PyTorch would traverse it several times in every round.
     """
 
     form: Any
@@ -180,7 +181,7 @@ class _StackedTraining(torch.autograd.Function):
         fronted[:own] = [
             x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)
         ]
-        job = job._replace(dims=tuple(None if dim is None else 0 for dim in dims[own:]))
+        job = replace(job, dims=tuple(None if dim is None else 0 for dim in dims[own:]))
         outputs = tree_flatten(_train_stacks(job, *tree_unflatten(fronted, job.spec)))[0]
         return tuple(outputs), (0,) * len(outputs)
 
