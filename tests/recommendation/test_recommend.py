@@ -15,7 +15,7 @@ from fedweave.recommendation.blind import blind, thinned
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 # One seed of each case, with a smaller race than in the benchmark.
-SMALL: dict[str, Any] = {**truth.ARGUMENTS, "methods": ["pfedgraph"], "rounds": 12, "seeds": 2, "settings": 1}
+SMALL: dict[str, Any] = {**truth.ARGUMENTS, "methods": ["pfedgraph"], "rounds": 8, "seeds": 2, "settings": 1}
 
 
 def recommended(case: str, folder: Path, **arguments: Any) -> fw.Recommendation:

@@ -197,7 +197,10 @@ def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     "key",
-    ["digits-pfedhn", *(pytest.param(key, marks=pytest.mark.acceptance) for key in RUNS if key != "digits-pfedhn")],
+    [
+        "graph-fedsheafhn",
+        *(pytest.param(key, marks=pytest.mark.acceptance) for key in RUNS if key != "graph-fedsheafhn"),
+    ],
 )
 def test_threads_stay_within_the_tolerance(key: str) -> None:
     """One against two."""
