@@ -100,7 +100,7 @@ def _ranks(rows: np.ndarray) -> np.ndarray:
     """The rank of each entry in its row, from 1 on, ties averaged; importing scipy.stats for this costs a second."""
     ordered = np.sort(rows, axis=1)
     ends = [[np.searchsorted(o, row, side) for o, row in zip(ordered, rows, strict=True)] for side in ("left", "right")]
-    return (np.array(ends[0]) + np.array(ends[1]) + 1) / 2
+    return (np.sum(ends, axis=0) + 1) / 2
 
 
 def row_variation(weights: np.ndarray) -> float:

@@ -11,7 +11,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
-from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,18 +70,12 @@ def look_for(name: object, table: Mapping[str, object]) -> None:
 def installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     packages = {}
-    for name in _entries(tuple(sys.path)):
+    for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
         spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
             packages[name] = origin.parent if origin.name == "__init__.py" else origin
     return packages
-
-
-@cache  # reading what all packages declare takes 40 ms
-def _entries(path: tuple[str, ...]) -> list[str]:
-    """The modules that packages on `path`, which is `sys.path`, declare as plug-ins."""
-    return sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)})
 
 
 def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
