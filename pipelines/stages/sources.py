@@ -1,8 +1,12 @@
-"""Stage `sources`: digests of the code behind every other stage, so that each has one dependency for its code."""
+"""Stage `sources`: digests of the code behind every other stage, so that each has one dependency for its code, and
+the settings of every search.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
@@ -33,7 +37,7 @@ def _write_all(study: Study) -> None:
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))
         _write(paths.CODE / "partitions" / f"{task}.json", dependencies.of_partition(spec.partition["name"]))
-        _write_runs(folder / "tasks" / f"{task}.json", study, _of_task(study, task))
+        _write_runs(folder / "tasks" / f"{task}.json", study, _of_task(study, task), settings=_search(study, task))
     for key in study.runs:
         _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)])
     for name in study.ablate:
@@ -49,6 +53,17 @@ def _of_task(study: Study, task: str) -> list[Run]:
     return [study.run(key) for key, item in study.runs.items() if item.task == task]
 
 
+def _search(study: Study, task: str) -> dict[str, Any]:
+    """The settings that decide the searches of `task`, apart from those of the task itself."""
+    items = {key: item for key, item in study.runs.items() if item.task == task}
+    methods = sorted({item.method for item in items.values()})
+    return {
+        "runs": {key: asdict(item) for key, item in items.items()},
+        "methods": {name: study.methods.get(name) for name in methods},
+        "tune": {**study.tune.budget, "spaces": {name: study.tune.spaces.get(name) for name in methods}},
+    }
+
+
 def _variants(study: Study, name: str) -> list[Run]:
     """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
@@ -60,10 +75,17 @@ def _dealt(runs: Iterable[Run]) -> set[Path]:
     return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
 
 
-def _write_runs(file: Path, study: Study, runs: Iterable[Run], others: Iterable[Path] = ()) -> None:
-    """Write the digests of the code and the graphs of `runs`, and of other files."""
+def _write_runs(
+    file: Path,
+    study: Study,
+    runs: Iterable[Run],
+    others: Iterable[Path] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the digests of the code and the graphs of `runs` and of other files, and `settings`."""
     files = {*others, *(path for run in runs for path in dependencies.of_run(run))}
-    _write(file, files, {name: text for run in runs for name, text in _graph(study, run).items()})
+    graph = {name: text for run in runs for name, text in _graph(study, run).items()}
+    _write(file, files, {**graph, **(settings or {})})
 
 
 def _graph(study: Study, run: Run) -> dict[str, str]:
@@ -75,7 +97,7 @@ def _graph(study: Study, run: Run) -> dict[str, str]:
     return {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
 
 
-def _write(file: Path, files: Iterable[Path], data: Mapping[str, str] | None = None) -> None:
+def _write(file: Path, files: Iterable[Path], data: Mapping[str, Any] | None = None) -> None:
     write_atomic(file, json.dumps({**dependencies.listed(files), **(data or {})}, indent=1) + "\n")
 
 

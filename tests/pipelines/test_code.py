@@ -182,6 +182,16 @@ def test_data_sets_partitions_and_methods_have_their_own(changed: Callable[[Edit
     assert changed(edits) == {*dealt, *ditto, "tasks/digits.json"}
 
 
+def test_a_search_depends_on_the_settings_of_its_own_runs(changed: Callable[[Edits], set[str]]) -> None:
+    """The number of processes changes no trial."""
+    assert changed({"params.yaml": ("trials: 2", "trials: 3")}) == {
+        "tasks/blobs.json", "tasks/digits.json", "tasks/digits-graph.json",
+    }  # fmt: skip
+    for setting in (("high: 2.0", "high: 3.0"), ("personal_epochs: 1", "personal_epochs: 2")):
+        assert changed({"params.yaml": setting}) == {"tasks/digits.json"}
+    assert changed({"params.yaml": ("workers: 2", "workers: 1")}) == set()
+
+
 def test_a_model_is_of_its_runs_only(changed: Callable[[Edits], set[str]]) -> None:
     """The network of the digits, and not the one of their graph."""
     changes = changed({"src/fedweave/models/cnn.py": ("relu", "tanh")})

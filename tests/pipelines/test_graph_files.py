@@ -55,7 +55,7 @@ def test_dvc_knows_the_files_of_graphs(content: dict[str, Any]) -> None:
     assert {"m.csv", RUN} <= files
     sources_deps = {parent.name for parent in repo.index.graph.successors(stages["sources"])}
     assert {name for name in stages if name.startswith("graphs@")} <= sources_deps
-    assert any("methods" in getattr(dep, "params", ()) for dep in stages["sources"].deps)
+    assert "params.yaml" in {dep.def_path for dep in stages["sources"].deps}
     repo.close()
 
 

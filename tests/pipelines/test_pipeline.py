@@ -169,7 +169,7 @@ def test_bad_input_stops_before_work(project: Project) -> None:
     (line,) = (line for line in printed.splitlines() if line.startswith("error: "))
     assert "lamm" in line
     assert "Traceback" not in printed
-    assert re.findall(r"Running stage '([^']+)'", printed) == ["names", "tune@digits"]
+    assert re.findall(r"Running stage '([^']+)'", printed) == ["names", "sources"]
     after = yaml.safe_load((project.folder / "dvc.lock").read_text())["stages"]
     assert {name for name in after.keys() | lock.keys() if after.get(name) != lock.get(name)} == {"names"}
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from torch.func import vmap
 
@@ -51,6 +53,13 @@ def test_a_batch_of_keys_draws_what_each_key_draws(shape: tuple[int, ...]) -> No
     )
     assert torch.equal(together, apart)
     assert not torch.equal(apart[0], apart[1])
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4))
+def test_integers_and_tensors_give_the_same_key(ints: list[int]) -> None:
+    tensors = dropout_keys.fold(torch.zeros((), dtype=torch.int64), *map(torch.tensor, ints))
+    assert torch.equal(dropout_keys.key(*ints), tensors)
+    assert torch.equal(dropout_keys.fold(dropout_keys.key(ints[0]), *ints[1:]), tensors)
 
 
 def test_evaluation_drops_nothing() -> None:

@@ -10,6 +10,7 @@ from torch.func import vmap
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
 from fedweave.tensors import dropout_keys, gradients
+from fedweave.tensors.seeding import seeded
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # of a batch
@@ -166,8 +167,7 @@ class _Probe:
         return outputs.square().sum(), outputs, buffers
 
     def _seeded(self, seed: int) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return self._run(self.first, self.key)
 
     def _fresh(self) -> Params:

@@ -19,6 +19,7 @@ from fedweave.client.solvers import Loss, masked_mean
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
+from fedweave.tensors.seeding import seeded
 from fedweave.tensors.trees import Params, mapped
 
 CHUNK = 2048  # rows evaluated at once
@@ -98,8 +99,7 @@ class Task(ABC):
 
     def init(self, seed: int) -> Params:
         """A freshly initialised model, a function of `seed`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             module = self.build().to(self.dtype)
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 

@@ -23,6 +23,7 @@ from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
 from fedweave.tensors.closures import VOLATILE
+from fedweave.tensors.seeding import seeded
 from fedweave.tensors.trees import Params, Tree
 
 Server = Tree
@@ -293,7 +294,6 @@ class Method(ABC):
 
 def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:
     """Parameters of a freshly built server-side module, a function of `seed`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = build().to(dtype)
     return {name: value.detach().clone() for name, value in module.named_parameters()}

@@ -17,6 +17,7 @@ from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
 from fedweave.models.source import source_of
+from fedweave.tensors.seeding import seeded
 
 
 class _HeadInput(Exception):
@@ -150,8 +151,7 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
         BadInput: it makes no module, the module fails on an input, or a layer of it cannot be adapted.
     """
     make, name = _maker(model, shape, outputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         module = _make(make, name)
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")

@@ -1,0 +1,19 @@
+"""PyTorch's global generators, seeded for a while: modules draw their initial parameters from them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draws inside are a function of `seed`; afterwards the CPU's generator is where it was.
+
+    Without an accelerator only the CPU's generator is seeded: `torch.manual_seed` would note the seed, and the whole
+    call stack, for each type of device that is not there, which takes several milliseconds.
+    """
+    with torch.random.fork_rng(devices=[]):
+        seed_all = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+        seed_all(seed)
+        yield

@@ -1,0 +1,19 @@
+"""Initial parameters are a function of their seed and leave the caller's own draws alone."""
+
+import torch
+
+from fedweave.tensors.seeding import seeded
+
+
+def test_draws_are_those_of_the_seed_and_the_callers_go_on() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(7)
+    first, rest = torch.rand(2), torch.rand(2)
+    torch.manual_seed(7)
+    before = torch.rand(2)
+    with seeded(3):
+        drawn = torch.rand(4)
+    assert torch.equal(before, first)
+    assert torch.equal(drawn, expected)
+    assert torch.equal(torch.rand(2), rest)
