@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NAMED = 60  # most clients whose names fit next to the rows
 LETTER = 0.54  # mean width of a letter by the size of its font
+BOLD = 1.3  # width of a bold letter in the widest of the usual fonts, by that mean
 GROUP_FONT = 10.0
 
 
@@ -34,7 +35,7 @@ def graph(
     labels = [str(names[i]) for i in order] if len(weights) <= NAMED else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
     figure, axis = _square(
-        cell * len(weights), _longest(labels) * font, _longest([name for *_, name in spans]) * GROUP_FONT
+        cell * len(weights), _longest(labels) * font, BOLD * _longest([name for *_, name in spans]) * GROUP_FONT
     )
     _draw(axis, ordered)
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)

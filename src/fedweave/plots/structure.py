@@ -144,9 +144,13 @@ def atlas(
     axis.plot(*np.concatenate([ends, gaps]).transpose(2, 1, 0).reshape(2, -1), color=MUTED, linewidth=0.5, alpha=0.5)
     colours = [SERIES[5]] * len(places) if group is None else [SERIES[int(g) % 6] for g in group]
     axis.scatter(*places.T, c=colours, s=34, linewidth=0, zorder=3)
+    low, high = places[:, 0].min(), places[:, 0].max()
     for client, place in enumerate(places):
         name = names[client] if len(names) == len(places) else str(client)
-        axis.annotate(name, place, (4, 3), textcoords="offset points", fontsize=8, color=MUTED)
+        shift, side = (
+            ((-4, 3), "right") if place[0] > high - 0.15 * (high - low) else ((4, 3), "left")
+        )  # no name is cut
+        axis.annotate(name, place, shift, textcoords="offset points", ha=side, fontsize=8, color=MUTED)
     axis.margins(x=0.12, y=0.07)
     if group is not None and 1 < len(group_names) <= len(SERIES):
         for number, name in enumerate(group_names):
