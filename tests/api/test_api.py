@@ -155,6 +155,21 @@ def test_resume(compared: fw.Comparison) -> None:
         fw.compare(people(seed=1), ["local"], **settings)
 
 
+def test_another_graph_in_the_same_file_is_trained_again(tmp_path: Path) -> None:
+    """And the same one is not."""
+    file, calls = tmp_path / "graph.npy", list[fw.Progress]()
+    settings = {"rounds": 2, "seeds": 1, "lr": 0.1, "out": tmp_path / "out", "callbacks": [calls.append], **QUIET}
+    methods = {"given": fw.methods.PFedGraph(graph=f"given:{file}")}
+    tables = []
+    for graph, trained in ((np.eye(6), True), (np.eye(6), False), (np.ones((6, 6)), True)):
+        calls.clear()
+        np.save(file, graph)
+        tables.append(fw.compare(people(), methods, central=False, **settings).table)
+        assert bool(calls) == trained
+    pd.testing.assert_frame_equal(tables[0], tables[1])
+    assert not tables[0]["value"].equals(tables[2]["value"])
+
+
 def test_callbacks_see_every_evaluated_round() -> None:
     """In this process, whoever trained, with validation values of every client and without test values."""
     calls: list[fw.Progress] = []

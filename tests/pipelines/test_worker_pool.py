@@ -17,7 +17,7 @@ import toy_project
 from servers import ROOT, Project, alive, answers, free_port, process, until
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import notifications, pool, remote_stages, workers
+from fedweave.pipelines.scheduling import notifications, remote_stages, workers
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
@@ -137,6 +137,8 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
     """Of this folder's stages those that have not ended, and nobody else's."""
     from prefect.deployments import run_deployment
     from prefect.states import Cancelled
+
+    from fedweave.pipelines.scheduling import pool
 
     monkeypatch.chdir(tmp_path)
     work_order = dataclasses.asdict(remote_stages.WorkOrder("train@x", (), "", "", "", "0" * 32))

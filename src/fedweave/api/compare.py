@@ -233,7 +233,8 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
     bench = repetition.prepare(run, *chosen.inputs)
     short = run.key.removeprefix(f"{run.name}-")
     bar.begin(short, (bench.rounds - run.train.rounds) * len(run.seeds))
-    checkpoints = folder / ".fedweave" / chosen.code(run.key) / "checkpoints"
+    code = chosen.code(run.key)  # before training: a file of a graph may change meanwhile
+    checkpoints = folder / ".fedweave" / code / "checkpoints"
     place, report = folder / "runs" / run.key, reporter(short, bench)
 
     def note(seed: int, progress: Report) -> Any:
@@ -243,7 +244,7 @@ def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
 
     histories = repetition.perform_all(bench, checkpoints, note, bar.receive, most_threads=1)
     (place / "run.json").unlink(missing_ok=True)
-    write_atomic(place / "code.json", json.dumps({"code": chosen.code(run.key)}) + "\n")
+    write_atomic(place / "code.json", json.dumps({"code": code}) + "\n")
     archive.write(place, bench, histories, others=newcomers.stored(checkpoints, run))
     checkpoint_files.forget(checkpoints, run)
 

@@ -23,7 +23,7 @@ from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
-from fedweave.runs import assembly, dependencies
+from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.runs.inputs import Inputs
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
@@ -53,7 +53,8 @@ class Plan:
     title: str
 
     def code(self, key: str) -> str:
-        """A hash of the code that the run `key` depends on: ours by its imports, and the user's own.
+        """A hash of the code that the run `key` depends on, ours by its imports and the user's own, and of the file of
+        its graph.
 
         A process computes it once for a method, a model and a metric: it goes on with the code that it has imported.
         """
@@ -63,7 +64,10 @@ class Plan:
         entry = (run.method, model, metric, *map(id, parts), *plugins.loaded())
         if entry not in _CODES:
             _CODES[entry] = (_code(run), parts)
-        return _CODES[entry][0]
+        if not graph_controls.given_files(run):
+            return _CODES[entry][0]
+        both = _CODES[entry][0] + dependencies.inputs_digest(run, None)
+        return hashlib.sha256(both.encode()).hexdigest()[:12]
 
 
 # What was asked for -> (hash, the objects of the key, so that no other object gets their ids).
