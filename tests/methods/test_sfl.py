@@ -11,7 +11,9 @@ from fedweave.tensors import trees
 def test_antisymmetric_graph() -> None:
     """At most one direction per pair, no loops, and k entries per row."""
     g = torch.Generator().manual_seed(0)
-    network = AntisymmetricGraph(*(torch.randn(8, 6, generator=g) for _ in range(2)))
+    network = AntisymmetricGraph(8, 6)
+    for vectors in (network.first, network.second):
+        torch.nn.init.normal_(vectors, generator=g)
     weights = network().detach()
     assert not (weights * weights.T).any()
     assert (weights > 0).any()

@@ -114,7 +114,7 @@ def test_a_single_stage_begins_from_vectors_as_drawn(name: str) -> None:
 def test_deep_sheaves_weigh_their_edges() -> None:
     """From 16 layers on, unless a study says never."""
     weighted = {
-        (depth, start): any("gate" in name for name, _ in method.encoder(3).named_parameters())
+        (depth, start): any("gate" in name for name, _ in method.encoder(3)().named_parameters())
         for depth in (2, 16)
         for start in (0, 16)
         for method in [tiny.method("shn", tiny.rows_task(), "rows", depth=depth, weights_from=start)]

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedweave import data
 from fedweave.data import Dataset
-from fedweave.families.hypernetworks import run_network
 from fedweave.federation.collaboration import (
     complete_graph,
     describe_graph,
@@ -129,7 +128,7 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
     assert report.diagnostics["Dirichlet energy"] == pytest.approx(float(dirichlet_energy(vectors, edges)), rel=1e-12)
     if kind == "rows":
         models = method.generate(report.state.server["phi"], report.state.server["fixed"], torch.arange(tiny.CLIENTS))
-        made = run_network(method._network(vectors.shape[1]), report.state.server["phi"]["hyper"], vectors)
+        made = method.hypernetwork(vectors.shape[1]).run(report.state.server["phi"]["hyper"], vectors)
         assert all(torch.equal(models[n], made[n]) for n in models)
     assert ("sheaf energy" in report.diagnostics) == (name == "shn")
 
@@ -153,7 +152,7 @@ def test_sheaf_energy_is_that_of_the_last_layer() -> None:
     method = tiny.method("shn", task, "rows")
     *_, report = run(method, federation, Settings(rounds=2, seed=2), Loop())
     fixed, phi = report.state.server["fixed"], report.state.server["phi"]
-    encoder = method.encoder(fixed["x"].shape[1]).double()
+    encoder = method.encoder(fixed["x"].shape[1])().double()
     encoder.load_state_dict(phi["encoder"])
     *_, (sheaf, features) = encoder.steps(fixed["x"], fixed["edges"])
     assert report.diagnostics["sheaf energy"] == pytest.approx(float(sheaf.energy(features).detach()), rel=1e-12)

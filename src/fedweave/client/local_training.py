@@ -226,12 +226,17 @@ def _advance(
 ) -> tuple[Params, Tree, Params, Tensor]:
     """One step of all clients; with `inplace`, nobody pauses and the solver may write to the stacks."""
 
-    def one(params: Params, rest: Params, captured: list[Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
-        return job.rebuild(captured)({**params, **rest}, rows, key)
+    own = [tensor for tensor, dim in zip(captured, job.dims, strict=True) if dim is not None]
+
+    def one(params: Params, rest: Params, own: list[Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        mine = iter(own)
+        tensors = [tensor if dim is None else next(mine) for tensor, dim in zip(captured, job.dims, strict=True)]
+        return job.rebuild(tensors)({**params, **rest}, rows, key)
 
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
-        values, buffers = vmap(one, (0, 0, list(job.dims), 0, 0))(leaves, rest, captured, rows, keys)
+        # One axis for all arguments: PyTorch traverses every argument that has an axis of its own.
+        values, buffers = vmap(one)(leaves, rest, own, rows, keys)
     grads = by_name(torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True), params)
     after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:

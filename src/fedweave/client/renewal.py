@@ -1,9 +1,11 @@
 """Steps of an optimiser to new memory, for states that others may still hold: a server's take up to a gigabyte."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from fedweave.client.solvers import SGD, Adam, Grouped, Solver, clip_, clone
 from fedweave.tensors.trees import Params, Tree
@@ -29,15 +31,32 @@ def renew(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[P
 def _by_pieces(solver: SGD | Adam, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
     old = [params, *_moments(solver, state)]
     new = [{name: torch.empty_like(v, memory_format=torch.contiguous_format) for name, v in t.items()} for t in old]
-    for name, gradient in grads.items():
-        rows = [gradient, *(table[name] for table in (*new, *old))]
-        for g, *pieces in zip(*(row.reshape(-1).split(PIECE) for row in rows), strict=True):
-            values, *moments = targets = pieces[: len(new)]
-            for target, source in zip(targets, pieces[len(new) :], strict=True):
-                target.copy_(source)
-            before = _state(solver, [{name: m} for m in moments], state, 0)
-            solver.step_({name: values}, {name: g}, before)
+    gradients, *tables = (_pieces(table, grads) for table in (grads, *new, *old))
+    for part in _parts([len(piece) for _, piece in gradients]):
+        gradient, *rows = (dict(table[part]) for table in (gradients, *tables))
+        values, *moments = targets = rows[: len(new)]
+        for target, source in zip(targets, rows[len(new) :], strict=True):
+            torch._foreach_copy_([*target.values()], [*source.values()])
+        solver.step_(values, gradient, _state(solver, moments, state, 0))
     return new[0], _state(solver, new[1:], state, 1)
+
+
+def _pieces(table: Params, names: Iterable[str]) -> list[tuple[str, Tensor]]:
+    """The tensors `names` of a table, flat and in pieces, each with a name of its own."""
+    cut = ((name, table[name].reshape(-1).split(PIECE)) for name in names)
+    return [(f"{name} {place}", piece) for name, pieces in cut for place, piece in enumerate(pieces)]
+
+
+def _parts(sizes: Sequence[int]) -> Iterator[slice]:
+    """Consecutive pieces that have `PIECE` elements together at most: a step of many small tensors costs one call."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if total + size > PIECE and place > first:
+            yield slice(first, place)
+            first, total = place, 0
+        total += size
+    if sizes:
+        yield slice(first, len(sizes))
 
 
 def _moments(solver: SGD | Adam, state: Tree) -> list[Params]:

@@ -1,7 +1,6 @@
 """Clients described by their own rows: an embedding network, and a hypernetwork on its output (PeFLL)."""
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Annotated, Literal
 
 import torch
@@ -9,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
-from fedweave.client.functional import invoke
 from fedweave.client.task import CHUNK
 from fedweave.families.heads import body, head_shape, one_hot
 from fedweave.federation.protocol import Method, Start, initialised
-from fedweave.server_networks import TargetHypernetwork
+from fedweave.server_networks import Architecture, TargetHypernetwork, architecture
 from fedweave.settings import Count, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
@@ -83,31 +81,21 @@ class Describing(Method):
 
     def fresh(self, size: int, start: Start) -> Params:
         """Parameters of a new hypernetwork on vectors of length `size`."""
-        build = partial(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
-        return initialised(build, start.seed + 1, next(iter(start.model.values())).dtype)
+        return initialised(self.hypernetwork(size), start.seed + 1, next(iter(start.model.values())).dtype)
 
-    def hypernetwork(self, size: int) -> nn.Module:
-        """The hypernetwork on vectors of length `size`, without parameters.
-
-        It is made once, before clients are mapped: no module may be initialised inside a mapped function.
-        """
-        return _network(size, tuple(self._shapes.items()), self.width, self.hidden)
+    def hypernetwork(self, size: int) -> Architecture:
+        """The hypernetwork on vectors of length `size`."""
+        return architecture(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
 
     def models(self, hyper: Params, vectors: Tensor, scale: Tensor) -> Params:
         """Models [P, ...] from vectors [P, D]; `scale` is (m, s), or zeros for those of every vector."""
         mean, deviation = torch.where(scale.any(), scale[:, None], moments(vectors.detach()))
         z = (vectors - mean[:, None]) / deviation.clamp(min=1e-6)[:, None]
-        return invoke(self.hypernetwork(vectors.shape[1]), hyper, "forward", z)
+        return self.hypernetwork(vectors.shape[1]).run(hyper, z)
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return trees.without(self.task.shapes(), self.local_names)
-
-
-@lru_cache(maxsize=16)
-def _network(size: int, shapes: tuple[tuple[str, tuple[int, ...]], ...], width: int, hidden: int) -> nn.Module:
-    with torch.device("meta"):
-        return TargetHypernetwork(size, dict(shapes), width=width, hidden=hidden)
 
 
 def moments(vectors: Tensor) -> Tensor:

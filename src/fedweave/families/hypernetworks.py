@@ -1,20 +1,19 @@
 """Families whose server is one hypernetwork on a vector per client.
 
-Networks are plain modules with external state: `fedweave.federation.protocol.initialised` makes their parameters,
-`run_network` runs them.
+Networks are plain modules with external state: `fedweave.federation.protocol.initialised` makes the parameters of an
+`Architecture`, `Architecture.run` takes them.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.client.functional import invoke
 from fedweave.client.solvers import Solver
 from fedweave.errors import BadInput
 from fedweave.families.base import SplitClient
@@ -23,7 +22,7 @@ from fedweave.families.servers import network_solver
 from fedweave.families.weaving import Weaving, words
 from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, initialised
-from fedweave.server_networks import GCNEncoder, TargetHypernetwork, through_heads
+from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture, through_heads
 from fedweave.settings import (
     Between,
     Choices,
@@ -41,15 +40,6 @@ from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
-
-
-def run_network(
-    build: Callable[[], nn.Module], params: Params, *inputs: Any, method: str = "forward", **options: Any
-) -> Any:
-    """What `method` of the network that `build` makes gives with `params`; it allocates no parameters of its own."""
-    with torch.device("meta"):
-        network = build()
-    return invoke(network, params, method, *inputs, **options)
 
 
 def pull_back_heads(
@@ -111,7 +101,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         z = self.codes(phi, fixed)[ids]
-        return run_network(self._network(z.shape[1]), phi["hyper"], z)
+        return self.hypernetwork(z.shape[1]).run(phi["hyper"], z)
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
         return trees.tree_map(lambda a, b: (a - b).div_(len(a)), start, uploads["model"])
@@ -125,7 +115,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
         def hidden(phi: Tree) -> Tensor:
             z = self.codes(phi, fixed)[ids]
-            return run_network(self._network(z.shape[1]), phi["hyper"], z, method="trunk")
+            return self.hypernetwork(z.shape[1]).run(phi["hyper"], z, method="trunk")
 
         rest = {**phi, "hyper": trees.without(hyper, heads)}
         gradient, wide = pull_back_heads(hidden, rest, heads, [vector[name] for name in self._shapes])
@@ -165,10 +155,11 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def fresh(self, size: int, start: Start) -> Params:
         """Parameters of a new hypernetwork on codes of length `size`."""
-        return initialised(self._network(size), start.seed + 1, next(iter(start.model.values())).dtype)
+        return initialised(self.hypernetwork(size), start.seed + 1, next(iter(start.model.values())).dtype)
 
-    def _network(self, size: int) -> Callable[[], nn.Module]:
-        return lambda: TargetHypernetwork(size, self._shapes, width=self.width, hidden=self.hidden)
+    def hypernetwork(self, size: int) -> Architecture:
+        """The hypernetwork on codes of length `size`."""
+        return architecture(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -222,9 +213,9 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     own_graphs = GRAPHS
 
-    def encoder(self, size: int) -> nn.Module:
+    def encoder(self, size: int) -> Architecture:
         """A network (x [N, size], edges [2, E], key) -> codes [N, size]; by default graph convolutions."""
-        return GCNEncoder(size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
+        return architecture(GCNEncoder, size, size, width=self.channels, depth=self.depth, dropout=self.dropout)
 
     def extra_parameters(self, size: int, start: Start) -> Tree:
         """Learnable parameters in addition to encoder and hypernetwork; by default none."""
@@ -237,7 +228,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         """(φ, fixed) of stage 2 on vectors x [N, D]."""
         size = x.shape[1]
         phi = {
-            "encoder": initialised(lambda: self.encoder(size), start.seed + 2, x.dtype),
+            "encoder": initialised(self.encoder(size), start.seed + 2, x.dtype),
             "hyper": self.fresh(size, start),
             **self.extra_parameters(size, start),
         }
@@ -257,7 +248,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
         x = {**fixed, **phi}["x"]
-        return run_network(lambda: self.encoder(x.shape[1]), phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
+        return self.encoder(x.shape[1]).run(phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
 
     def portrait(self, server: Server) -> Tensor:
         # Without its key an encoder leaves nothing out: what describes clients does not depend on a round's dropout.

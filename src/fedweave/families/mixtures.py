@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from fedweave.client.functional import invoke
@@ -16,7 +16,7 @@ from fedweave.families.hypernetworks import vectors
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.protocol import Server, Start, initialised
-from fedweave.server_networks import LayerWeights
+from fedweave.server_networks import Architecture, LayerWeights, architecture
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
@@ -169,8 +169,7 @@ class LayerwiseHypernetworks(LearnedMixtures):
         return self._drawn(start, next(iter(start.model.values())))
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        with torch.device("meta"):
-            network = self._network(len(phi["vector"]))
+        network = self._network(len(phi["vector"])).shell
         rows = trees.take(phi, ids)
         alpha = vmap(lambda params, v, i: invoke(network, params, "forward", v, i))(
             rows["network"], rows["vector"], ids
@@ -181,9 +180,10 @@ class LayerwiseHypernetworks(LearnedMixtures):
         fresh = _by_source(self._drawn(start, phi["vector"]), start.clients)
         return _as_rows(trees.grown(_by_source(phi, len(phi["vector"])), fresh))
 
-    def _network(self, clients: int) -> nn.Module:
+    def _network(self, clients: int) -> Architecture:
         layers = 1 if self.tied else len(self.task.layers)
-        return LayerWeights(clients, layers, embed=self.vector_size, width=self.width, relu_norm=self.relu_norm)
+        sizes = {"embed": self.vector_size, "width": self.width}
+        return architecture(LayerWeights, clients, layers, relu_norm=self.relu_norm, **sizes)
 
     def _drawn(self, start: Start, like: Tensor) -> Tree:
         """New φ: a network depends on its client's identity, and a row of its heads on the identity of the row's
@@ -191,7 +191,7 @@ class LayerwiseHypernetworks(LearnedMixtures):
         """
         ids = start.ids.cpu()
         everybody = int(ids.max()) + 1
-        networks = [initialised(lambda: self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
+        networks = [initialised(self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
         networks_by_client = {
             "vector": vectors(start.seed, ids, self.vector_size, like),
             "network": trees.stack(networks),

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.client.solvers import Solver
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.random_streams import first_numbers, stream
+from fedweave.tensors.random_streams import first_numbers, streams
 
 LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
 # Names of the streams hanging on a run's seed.
@@ -68,28 +68,19 @@ def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, parti
     return times
 
 
-def client_plan(rows: np.ndarray, training: Training, epochs: int, *purpose: int) -> np.ndarray:
-    """One client's minibatches [E, S, B]; −1 is padding; every pass over `rows` is shuffled by the stream of
-    `purpose`.
-    """
+def client_plan(rows: np.ndarray, training: Training, epochs: int, generator: np.random.Generator) -> np.ndarray:
+    """One client's minibatches [E, S, B]; −1 is padding; every pass over `rows` is shuffled."""
     m = len(rows)
     if training.batch_size == 0:
         return np.broadcast_to(rows, (epochs, training.steps or 1, m))
     size = training.batch_size
-    generator = stream(*purpose)
     per_pass = m // size if training.drop_last and m >= size else -(-m // size)
     steps = training.steps or per_pass
-    if epochs == 0:
-        return np.empty((0, steps, size), dtype=np.int64)
-    passes = [_one_pass(generator.permutation(rows), size, per_pass) for _ in range(-(-epochs * steps // per_pass))]
-    return np.concatenate(passes)[: epochs * steps].reshape(epochs, steps, size)
-
-
-def _one_pass(shuffled: np.ndarray, size: int, batches: int) -> np.ndarray:
-    padded = np.full(batches * size, -1, dtype=np.int64)
-    used = shuffled[: batches * size]
-    padded[: len(used)] = used
-    return padded.reshape(batches, size)
+    passes = np.full((-(-epochs * steps // per_pass), per_pass * size), -1, dtype=np.int64)
+    for one in passes:
+        shuffled = generator.permutation(rows)[: per_pass * size]
+        one[: len(shuffled)] = shuffled
+    return passes.reshape(-1, size)[: epochs * steps].reshape(epochs, steps, size)
 
 
 def _within(training: Training, rows: int) -> Training:
@@ -107,18 +98,17 @@ def cohort(
     testing: bool = False,
 ) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
-    training, plans = _within(training, federation.train.shape[1]), []
-    for position in positions.tolist():
-        rows = federation.train[position].cpu().numpy()
-        plans.append(
-            client_plan(rows[rows >= 0], training, epochs, seed, BATCHES, round, int(federation.ids[position]))
-        )
+    training, ids = _within(training, federation.train.shape[1]), federation.ids.cpu()[positions]
+    mine = federation.train.cpu()[positions].numpy()
+    plans = [
+        client_plan(rows[rows >= 0], training, epochs, generator)
+        for rows, generator in zip(mine, streams(seed, BATCHES, round, ids=ids.numpy()), strict=True)
+    ]
     shape = tuple(max(p.shape[d] for p in plans) for d in (1, 2))
     padded = np.full((len(plans), epochs, *shape), -1, dtype=np.int64)
     for i, p in enumerate(plans):
         padded[i, :, : p.shape[1], : p.shape[2]] = p
     base = dropout_keys.key(seed, DROPOUT, round)
-    ids = federation.ids.cpu()[positions]
     return Cohort(federation, positions, torch.from_numpy(padded), dropout_keys.fold(base, ids), round, testing)
 
 

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from fedweave.client.solvers import Adam, Grouped, Solver
 from fedweave.families.embedded import EmbeddedClient, unit_vectors
 from fedweave.families.flat_heads import FlatHead
-from fedweave.families.hypernetworks import run_network
 from fedweave.families.weaving import Weaving, everybody
 from fedweave.federation.collaboration import complete_graph, smoothness
 from fedweave.federation.protocol import Server, Start, initialised
 from fedweave.federation.registry import method
+from fedweave.server_networks import Architecture, architecture
 from fedweave.server_networks.attention import with_newcomers
 from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
@@ -66,10 +66,7 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         x = self._vectors(start.enrolled["embedding"], 0, start.clients)
-        return initialised(lambda: self._network(*x.shape), start.seed, x.dtype), {
-            "x": x,
-            "key": dropout_keys.key(start.seed),
-        }
+        return initialised(self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": dropout_keys.key(start.seed)}
 
     def through(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden"]) -> Any:
         control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, everybody(a))}
@@ -110,11 +107,11 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
         """
         return x if self.embedding == "graph" else unit_vectors(first, len(x), max(length, x.shape[1])).to(x)
 
-    def _network(self, clients: int, size: int) -> CollaborativeHypernetwork:
+    def _network(self, clients: int, size: int) -> Architecture:
         options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
-        return CollaborativeHypernetwork(clients, size, self.generated_shapes, **options)
+        return architecture(CollaborativeHypernetwork, clients, size, self.generated_shapes, **options)
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:
         x = fixed["x"]
         edges = complete_graph(len(x)).to(x.device)
-        return run_network(lambda: self._network(*x.shape), phi, x, edges, *inputs, method=method, **options)
+        return self._network(*x.shape).run(phi, x, edges, *inputs, method=method, **options)

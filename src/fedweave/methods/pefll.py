@@ -67,7 +67,7 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
         return self.models(phi["hyper"], fixed["embeddings"][ids], fixed["scale"])
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        self.hypernetwork(server["fixed"]["embeddings"].shape[1])  # made here, as clients may be mapped
+        _ = self.hypernetwork(server["fixed"]["embeddings"].shape[1]).shell  # made here, as clients may be mapped
         return {**server["phi"], "scale": server["fixed"]["scale"]}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:

@@ -20,13 +20,12 @@ close to FedAvg-FT; `score="gatv2"` removes that limit.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedweave.families.hypernetworks import run_network
 from fedweave.families.validated import ValidatedMixtures
 from fedweave.federation.protocol import Start, initialised
 from fedweave.federation.registry import method
-from fedweave.server_networks import ModelAttention, count_sketch, layer_norm
+from fedweave.server_networks import Architecture, ModelAttention, architecture, count_sketch, layer_norm
 from fedweave.settings import Choices, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
@@ -50,11 +49,11 @@ class PFedGAT(ValidatedMixtures):
 
     def learnables(self, start: Start) -> Tree:
         h = self._attended(trees.broadcast(trees.without(start.model, self.local_names), 1))
-        return initialised(lambda: self._network(h.shape[1]), start.seed, h.dtype)
+        return initialised(self._network(h.shape[1]), start.seed, h.dtype)
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         h = self._attended(fixed["models"])
-        return run_network(lambda: self._network(h.shape[1]), phi, h)[ids][None]
+        return self._network(h.shape[1]).run(phi, h)[ids][None]
 
     def _attended(self, models: Params) -> Tensor:
         """The network's input: models [N, ...] as rows [N, d] of mean 0 and variance 1, possibly reduced by a random
@@ -66,6 +65,6 @@ class PFedGAT(ValidatedMixtures):
         rows = layer_norm(trees.flat(models))
         return count_sketch(rows, self.sketch, dropout_keys.key(0).to(rows.device)) if self.features == "proj" else rows
 
-    def _network(self, size: int) -> nn.Module:
+    def _network(self, size: int) -> Architecture:
         options = {"width": self.head_width, "heads": self.heads, "score": self.score, "shared": self.shared}
-        return ModelAttention(size, h_scale=self.h_scale, **options)
+        return architecture(ModelAttention, size, h_scale=self.h_scale, **options)

@@ -13,7 +13,6 @@ Deviations from dawenzi098/SFL-Structural-Federated-Learning:
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -23,12 +22,13 @@ from torch.nn import functional as F
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
-from fedweave.families.hypernetworks import run_network, vectors
+from fedweave.families.hypernetworks import vectors
 from fedweave.families.penalties import tied
 from fedweave.families.weaving import everybody
 from fedweave.federation.collaboration import from_relation, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
 from fedweave.federation.registry import method
+from fedweave.server_networks import architecture
 from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.tensors import dropout_keys, trees
@@ -98,10 +98,11 @@ class SFL(ClientModels):
         seeds = [int(dropout_keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
         ids, like = fixed["ids"].cpu(), thetas.new_empty(0, device="cpu")
         first, second = (vectors(seed, ids, self.node_size, like) for seed in seeds[:2])
-        build = partial(AntisymmetricGraph, first, second, saturation=self.saturation)
+        network = architecture(AntisymmetricGraph, len(ids), self.node_size, saturation=self.saturation)
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
-        params = trees.tree_map(lambda t: t.to(thetas), initialised(build, seeds[2], thetas.dtype))
+        drawn = {**initialised(network, seeds[2], thetas.dtype), "first": first, "second": second}
+        params = trees.tree_map(lambda t: t.to(thetas), drawn)
         for _ in range(self.fit_steps):
-            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(run_network(build, p)), target), {}), params)[2]
+            grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(network.run(p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
-        return keep_largest(run_network(build, params), self.neighbours).detach()
+        return keep_largest(network.run(params), self.neighbours).detach()

@@ -17,12 +17,12 @@ Deviations:
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedweave.families.hypernetworks import GraphHypernetwork, run_network
+from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.protocol import Server
 from fedweave.federation.registry import method
-from fedweave.server_networks import SheafDiffusion
+from fedweave.server_networks import Architecture, SheafDiffusion, architecture
 from fedweave.server_networks.sheaf import Activation, Maps
 from fedweave.settings import Count, IntegerSpace, Size
 
@@ -45,13 +45,12 @@ class SHN(GraphHypernetwork):
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         x = {**server["fixed"], **server["phi"]}["x"]
-        layers = run_network(
-            lambda: self.encoder(x.shape[1]), server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies"
-        )
+        encoder = self.encoder(x.shape[1])
+        layers = encoder.run(server["phi"]["encoder"], x, server["fixed"]["edges"], method="energies")
         return {**super().diagnostics(server), "sheaf energy": layers[-1]}
 
-    def encoder(self, size: int) -> nn.Module:
+    def encoder(self, size: int) -> Architecture:
         names = ("stalk", "channels", "depth", "maps", "act", "augmented", "use_eps", "edge_weights", "dropout")
         options = {name: getattr(self, name) for name in names}
         deep = 0 < self.weights_from <= self.depth
-        return SheafDiffusion(size, size, **{**options, "edge_weights": self.edge_weights or deep})
+        return architecture(SheafDiffusion, size, size, **{**options, "edge_weights": self.edge_weights or deep})

@@ -1,20 +1,23 @@
 """Networks that live on the server: graph encoders of clients, hypernetworks, attention between clients.
 
-They are plain modules run through `client.functional.invoke`; a key turns dropout on. Encoders share one call,
-`(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`.
+They are plain modules, run with parameters from elsewhere through their `Architecture`; a key turns dropout on.
+Encoders share one call, `(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`.
 """
 
+from fedweave.server_networks.architecture import Architecture, architecture
 from fedweave.server_networks.attention import ModelAttention, count_sketch, layer_norm
 from fedweave.server_networks.graph import GCNEncoder
 from fedweave.server_networks.mlp import LayerWeights, TargetHypernetwork, through_heads
 from fedweave.server_networks.sheaf import SheafDiffusion
 
 __all__ = [
+    "Architecture",
     "GCNEncoder",
     "LayerWeights",
     "ModelAttention",
     "SheafDiffusion",
     "TargetHypernetwork",
+    "architecture",
     "count_sketch",
     "layer_norm",
     "through_heads",

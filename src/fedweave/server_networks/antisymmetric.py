@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 
 class AntisymmetricGraph(nn.Module):
-    """ReLU(tanh(a (M1 M2ᵀ − M2 M1ᵀ))) with M_k = tanh(a Lin_k(e_k)); the vectors e_1, e_2 [N, D] are parameters."""
+    """ReLU(tanh(a (M1 M2ᵀ − M2 M1ᵀ))) with M_k = tanh(a Lin_k(e_k)); the vectors e_1, e_2 [N, D] are parameters,
+    zero at first.
+    """
 
-    def __init__(self, first: Tensor, second: Tensor, *, saturation: float = 3.0) -> None:
+    def __init__(self, clients: int, size: int, *, saturation: float = 3.0) -> None:
         super().__init__()
-        self.first, self.second = nn.Parameter(first.clone()), nn.Parameter(second.clone())
-        self.lin1, self.lin2 = (nn.Linear(first.shape[1], first.shape[1]) for _ in range(2))
+        self.first, self.second = (nn.Parameter(torch.zeros(clients, size)) for _ in range(2))
+        self.lin1, self.lin2 = (nn.Linear(size, size) for _ in range(2))
         self.saturation = saturation
 
     def forward(self) -> Tensor:

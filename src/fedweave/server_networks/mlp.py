@@ -13,8 +13,8 @@ from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params
 
 PIECE = 1024  # rows of a wide layer
-Shapes = Mapping[str, tuple[int, ...]]
-"""Parameter name -> shape of the target network."""
+Shapes = Mapping[str, tuple[int, ...]] | tuple[tuple[str, tuple[int, ...]], ...]
+"""Parameter name -> shape of the target network, as a mapping or as pairs."""
 
 
 class TargetHypernetwork(nn.Module):
@@ -28,8 +28,8 @@ class TargetHypernetwork(nn.Module):
         super().__init__()
         blocks = [layer for _ in range(hidden) for layer in (nn.ReLU(), nn.Linear(width, width))]
         self.trunk = nn.Sequential(nn.Linear(f_in, width), *blocks)
-        self.heads = nn.ModuleList(nn.Linear(width, prod(shape)) for shape in shapes.values())
-        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.shapes = {name: tuple(shape) for name, shape in dict(shapes).items()}
+        self.heads = nn.ModuleList(nn.Linear(width, prod(shape)) for shape in self.shapes.values())
 
     def forward(self, z: Tensor) -> Params:
         """Embeddings [P, f_in] -> name -> [P, *shape]."""
@@ -79,8 +79,8 @@ class FlatHypernetwork(nn.Module):
     def __init__(self, f_in: int, shapes: Shapes, *, width: int = 128, dropout: float = 0.3) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(f_in, width), nn.Linear(width, width)
-        self.head = nn.Linear(width, sum(prod(shape) for shape in shapes.values()))
-        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.shapes = {name: tuple(shape) for name, shape in dict(shapes).items()}
+        self.head = nn.Linear(width, sum(prod(shape) for shape in self.shapes.values()))
         self.dropout = dropout
 
     def forward(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Params:

@@ -1,6 +1,6 @@
 """Named streams of random numbers on the host: partitions, participation, minibatch plans, resampling."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,38 @@ def first_numbers(*ints: int, ids: np.ndarray) -> np.ndarray:
     The arithmetic is that of numpy's SeedSequence (O'Neill's `seed_seq_fe`) and of Philox4x64-10 (Salmon et al.,
     SC 2011), which numpy promises to keep.
     """
-    if len(ints) >= WORDS or not all(0 <= i < 2**32 for i in ints) or not ((ids >= 0) & (ids < 2**32)).all():
+    if not _fit(ints, ids):
         return np.array([stream(*ints, int(i)).random() for i in ids], dtype=np.float64)
-    entropy = [np.full(len(ids), i, dtype=np.uint32) for i in ints] + [ids.astype(np.uint32)]
-    entropy += [np.zeros(len(ids), dtype=np.uint32)] * (WORDS - len(entropy))
     with np.errstate(over="ignore"):
-        first = _philox(*_keys(_pool(entropy)))
+        first = _philox(*_keys(_pool(_entropy(ints, ids))))
     return (first >> np.uint64(11)) * 2.0**-53
+
+
+def streams(*ints: int, ids: np.ndarray) -> Iterator[np.random.Generator]:
+    """`stream(*ints, i)` of every i in `ids`, in turn: one generator, which is at the next stream when that is asked
+    for.
+    """
+    if not _fit(ints, ids):
+        yield from (stream(*ints, int(i)) for i in ids)
+        return
+    with np.errstate(over="ignore"):
+        keys = np.stack(_keys(_pool(_entropy(ints, ids))), axis=1)
+    generator = stream()
+    start = generator.bit_generator.state
+    for key in keys:
+        generator.bit_generator.state = {**start, "state": {**start["state"], "key": key}}
+        yield generator
+
+
+def _fit(ints: Sequence[int], ids: np.ndarray) -> bool:
+    """Whether all numbers have 32 bits, and one of `ids` beside `ints` fits in a pool."""
+    return len(ints) < WORDS and all(0 <= i < 2**32 for i in ints) and bool(((ids >= 0) & (ids < 2**32)).all())
+
+
+def _entropy(ints: Sequence[int], ids: np.ndarray) -> list[Words]:
+    """The entropy [4][N] of 32 bits of a SeedSequence of `ints` and one of `ids` [N]."""
+    words = [np.full(len(ids), i, dtype=np.uint32) for i in ints] + [ids.astype(np.uint32)]
+    return words + [np.zeros(len(ids), dtype=np.uint32)] * (WORDS - len(words))
 
 
 def _pool(entropy: list[Words]) -> list[Words]:
