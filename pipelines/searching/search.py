@@ -105,12 +105,18 @@ class Claims:
 
 
 class Search(NamedTuple):
-    """The search of one run in its journal; `inputs` are those of `repetition.prepare`."""
+    """The search of one run in its journal.
+
+    Attributes:
+        inputs: those of `repetition.prepare`.
+        rounds: of a repetition of the run, all stages of its method together.
+    """
 
     study: Study
     key: str
     opened: optuna.Study
     inputs: tuple[Any, ...]
+    rounds: int
 
     @property
     def left(self) -> int:
@@ -130,6 +136,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
     check_writable(path.parent)
     dataset, partition, *model = inputs or assembly.load_inputs(run)
     task = tasks.build_task(run, dataset, partition, model=model[0] if model else None)
+    stages = assembly.build_method(run, task).stages(run.train.rounds)
     return Search(
         study,
         key,
@@ -140,6 +147,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
             load_if_exists=True,
         ),
         (dataset, partition, *model),
+        sum(stage.rounds for stage in stages),
     )
 
 

@@ -11,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fedweave.errors import choose
 from fedweave.files import write_atomic
+from fedweave.methods import METHODS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
 from fedweave.pipelines.searching import trials
@@ -18,6 +19,7 @@ from fedweave.pipelines.searching.search import DONE, Search, find, first, perfo
 from fedweave.runs import assembly
 from fedweave.runs.parallel import side_by_side
 from fedweave.study import search_spaces
+from fedweave.study.memory import unchanged
 from fedweave.study.spec import Study
 
 
@@ -28,6 +30,11 @@ def main(task: str) -> None:
     better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
     takes the declared values. trials/<run>.json holds what `record` gives.
     """
+    with unchanged():  # the code that runs is that of the beginning
+        _search(task)
+
+
+def _search(task: str) -> None:
     study, keys = assembly.load(), together(task)
     for key in runs(study, task):
         best = record(find(study, key)) if key in keys else {"run": key, "best": {}}
@@ -51,7 +58,8 @@ def together(task: str) -> list[str]:
     """
     study = assembly.load()
     keys = [key for key in runs(study, task) if study.tune.trials and first(study, key)[0]]
-    unfinished = [key for key in keys if find(study, key).left]
+    longest = sorted((find(study, key) for key in keys), key=_length, reverse=True)
+    unfinished = [search.key for search in longest if search.left]
     workers = min(study.tune.workers, len(unfinished))
     if workers > 1:
         torch.set_num_threads(1)  # a fork cannot use the pool of threads of its parent
@@ -60,6 +68,13 @@ def together(task: str) -> list[str]:
     for key in unfinished:
         perform(study, key)
     return keys
+
+
+def _length(search: Search) -> tuple[bool, int]:
+    """What puts searches in the order of their time, so that no core waits for the last one: rounds over the pooled
+    rows of all clients take longest.
+    """
+    return METHODS[search.study.runs[search.key].method].pools, search.rounds
 
 
 def runs(study: Study, task: str) -> list[str]:

@@ -410,3 +410,16 @@ def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.M
     rows = data.load_partition(stored)
     data.save_partition(stored, replace(rows, test=rows.val, val=rows.test))
     assert search.find(study, RUN).left == TRIALS
+
+
+def test_the_longest_searches_begin_first(project: Path) -> None:
+    """Rounds over the pooled rows of all clients, then methods with more rounds, so that all searches end together."""
+    spaces = {name: {"train.lr": {"low": 0.01, "high": 0.1}} for name in ("fedprox", "ghn", "central")}
+    runs = {f"toy-{name}": {"task": "toy", "method": name} for name in spaces}
+    tuned = {"trials": 1, "share": 0.2, "workers": 1, "spaces": spaces}
+    methods = {"ghn": {"stage1_rounds": 2, "graph": "knn", "k": 1}}
+    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "methods": methods, "tune": tuned}))
+    tune.together("toy")
+    study = assembly.load()
+    begun = {name: search.find(study, f"toy-{name}").opened.trials[0].datetime_start for name in spaces}
+    assert sorted(begun, key=lambda name: begun[name]) == ["central", "ghn", "fedprox"]

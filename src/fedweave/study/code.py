@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.memory import answer
+from fedweave.study.memory import answer, unchanged
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
 
@@ -65,11 +65,12 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    while waiting:
-        file = waiting.pop()
-        if file not in seen:
-            seen.add(file)
-            waiting += answer(_imported, file, places)
+    with unchanged():
+        while waiting:
+            file = waiting.pop()
+            if file not in seen:
+                seen.add(file)
+                waiting += answer(_imported, file, places)
     return tuple(sorted(seen))
 
 
@@ -214,7 +215,7 @@ def _resolved(
     module: str, attributes: tuple[str, ...], places: Sequence[Root], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
-    file = _located(module, places)
+    file = next(iter(answer(_located, module, places)), None)
     if file is None or (module, attributes) in above:
         return
     if not attributes or file.name != "__init__.py":
@@ -226,27 +227,28 @@ def _resolved(
     if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other, names = elsewhere
         yield from _resolved(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
-    elif _located(f"{module}.{attributes[0]}", places):
+    elif [*answer(_located, f"{module}.{attributes[0]}", places)]:
         yield from _resolved(f"{module}.{attributes[0]}", attributes[1:], places, above)
     elif file.is_file() and attributes[0] in content.defines:
         yield file
 
 
-def _located(module: str, places: Sequence[Root]) -> Path | None:
-    """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
+def _located(module: str, places: Sequence[Root]) -> Iterator[Path]:
+    """The file of a module below one of `places`, or none; of a package its __init__.py, even if it has none."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
-        return None
+        return
     for place in places:
         # A file of the package has no neighbours by their bare names.
         if place.folder.is_relative_to(PACKAGE) or (place.names and parts[0] not in place.names):
             continue
         path = place.folder.joinpath(*parts)
         if path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
-            return path.with_suffix(".py")
+            yield path.with_suffix(".py")
+            return
         if path.is_dir():
-            return path / "__init__.py"
-    return None
+            yield path / "__init__.py"
+            return
 
 
 def _refusals(nodes: Iterable[ast.AST]) -> frozenset[str]:

@@ -11,7 +11,10 @@ _ANSWERS: ContextVar[Answers | None] = ContextVar("answers", default=None)
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """A block in which no file changes, so that each question is answered once."""
+    """A block in which no file changes, so that each question is answered once, also in blocks inside of it."""
+    if _ANSWERS.get() is not None:
+        yield
+        return
     token = _ANSWERS.set({})
     try:
         yield
