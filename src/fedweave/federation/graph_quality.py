@@ -3,7 +3,7 @@
 A client's weight on itself counts nowhere. Rows about which nothing can be said are left out; NaN where none is left.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -47,12 +47,10 @@ def group_auc(weights: np.ndarray, group: np.ndarray) -> float:
     The area under the ROC curve of each row, averaged over rows: the chance that a client of the learner's group has a
     larger weight than one of another group, ties counted half. 1 is perfect, 0.5 is chance.
     """
-    areas = []
-    for own_group, other_groups in _split_rows(weights, group):
-        ordered = np.sort(other_groups)
-        wins = (np.searchsorted(ordered, own_group, "left") + np.searchsorted(ordered, own_group, "right")) / 2
-        areas.append(float(wins.mean() / other_groups.size))
-    return _mean(areas)
+    values, own = _decidable(weights, group)
+    count = own.sum(1)
+    wins = np.where(own, _ranks(values), 0).sum(1) - count * (count + 1) / 2
+    return _mean(wins / (count * (~own).sum(1)))
 
 
 def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
@@ -60,25 +58,19 @@ def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
 
     1 is perfect; chance is the share of these clients among the others. Equal weights are one threshold.
     """
-    values = []
-    for own_group, other_groups in _split_rows(weights, group):
-        scores = np.concatenate([own_group, other_groups])
-        thresholds = np.unique(scores)[::-1]
-        hits = len(own_group) - np.searchsorted(np.sort(own_group), thresholds, "left")
-        chosen = len(scores) - np.searchsorted(np.sort(scores), thresholds, "left")
-        gained = np.diff(hits, prepend=0) / len(own_group)
-        values.append(float((gained * hits / chosen).sum()))
-    return _mean(values)
+    values, own = _decidable(weights, group)
+    order = np.argsort(-values, axis=1)
+    own = np.take_along_axis(own, order, 1)
+    last = _ties(np.take_along_axis(values, order, 1))[1]  # whom a threshold at this weight chooses
+    hits = np.take_along_axis(own.cumsum(1), last, 1)
+    return _mean((own * hits / (last + 1)).sum(1) / own.sum(1))
 
 
 def group_mass(weights: np.ndarray, group: np.ndarray) -> float:
     """Share of a row's weight on others that is on clients of its own group, averaged over rows; signs are dropped."""
-    masses = []
-    for own_group, other_groups in _split_rows(np.abs(weights), group):
-        total = own_group.sum() + other_groups.sum()
-        if total > 0:
-            masses.append(float(own_group.sum() / total))
-    return _mean(masses)
+    values, own = _decidable(np.abs(weights), group)
+    total = values.sum(1)
+    return _mean(np.where(own, values, 0).sum(1)[total > 0] / total[total > 0])
 
 
 def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float:
@@ -87,20 +79,11 @@ def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float
     1: the more alike two clients' targets are, the larger the weight between them. Constant rows are left out.
     """
     count = len(weights)
-    others = ~np.eye(count, dtype=bool)
     if count < 3 or not np.isfinite(weights).all():
         return float("nan")
-    pairs = (weights[others].reshape(count, -1), -divergence[others].reshape(count, -1))
-    a, b = (_ranks(part) - count / 2 for part in pairs)
+    a, b = (_ranks(_on_others(part)) - count / 2 for part in (weights, -divergence))
     size = np.sqrt((a**2).sum(1) * (b**2).sum(1))
-    return _mean([float(x) for x in (a * b).sum(1)[size > 0] / size[size > 0]])
-
-
-def _ranks(rows: np.ndarray) -> np.ndarray:
-    """The rank of each entry in its row, from 1 on, ties averaged; importing scipy.stats for this costs a second."""
-    ordered = np.sort(rows, axis=1)
-    ends = [[np.searchsorted(o, row, side) for o, row in zip(ordered, rows, strict=True)] for side in ("left", "right")]
-    return (np.sum(ends, axis=0) + 1) / 2
+    return _mean((a * b).sum(1)[size > 0] / size[size > 0])
 
 
 def row_variation(weights: np.ndarray) -> float:
@@ -109,24 +92,45 @@ def row_variation(weights: np.ndarray) -> float:
     The standard deviation of each column over rows, averaged over columns and divided by the mean weight between two
     clients. NaN for fewer than three clients, or where there is no weight between clients.
     """
-    count = len(weights)
-    others = np.asarray(weights, dtype=np.float64)[~np.eye(count, dtype=bool)]
-    if count < 3 or not np.isfinite(others).all() or not others.any():
+    columns = _on_others(np.asarray(weights, dtype=np.float64).T)
+    if len(weights) < 3 or not np.isfinite(columns).all() or not columns.any():
         return float("nan")
-    masked = np.ma.masked_array(weights, np.eye(count, dtype=bool), dtype=np.float64)
-    return float(np.ma.std(masked, axis=0).mean() / abs(others.mean()))
+    return float(columns.std(1).mean() / abs(columns.mean()))
 
 
-def _split_rows(weights: np.ndarray, group: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(weights on the own group, weights on other groups) of every row that has clients of both kinds."""
-    if not np.isfinite(weights).all():
-        return
-    clients = np.arange(len(group))
-    for row, own in zip(np.asarray(weights, dtype=np.float64), clients, strict=True):
-        same = (group == group[own]) & (clients != own)
-        if same.any() and (group != group[own]).any():
-            yield row[same], row[group != group[own]]
+def _on_others(matrix: np.ndarray) -> np.ndarray:
+    """The rows of [N, N] without their entries on the diagonal, [N, N - 1]."""
+    count = len(matrix)
+    return matrix[~np.eye(count, dtype=bool)].reshape(count, -1)
 
 
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+def _decidable(weights: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights on others [R, N - 1], and whether these are of the own group, of the rows that have others of both
+    kinds.
+    """
+    values, own = _on_others(np.asarray(weights, dtype=np.float64)), _on_others(group[:, None] == group)
+    rows = own.any(1) & ~own.all(1) & bool(np.isfinite(weights).all())
+    return values[rows], own[rows]
+
+
+def _ranks(rows: np.ndarray) -> np.ndarray:
+    """The rank of each entry in its row, from 1 on, ties averaged; importing scipy.stats for this costs a second."""
+    order = np.argsort(rows, axis=1)
+    first, last = _ties(np.take_along_axis(rows, order, 1))
+    ranks = np.empty(rows.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, 1)
+    return ranks
+
+
+def _ties(ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the first and of the last entry that equals an entry, in rows that are in order."""
+    places, rows = np.arange(ordered.shape[1]), len(ordered)
+    new = np.concatenate([np.ones((rows, 1), bool), ordered[:, 1:] != ordered[:, :-1]], axis=1)
+    ends = np.concatenate([new[:, 1:], np.ones((rows, 1), bool)], axis=1)
+    first = np.maximum.accumulate(np.where(new, places, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, places, places.size)[:, ::-1], axis=1)[:, ::-1]
+    return first, last
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if values.size else float("nan")

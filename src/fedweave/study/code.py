@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from fedweave.errors import BadInput
 from fedweave.study.memory import answer, unchanged
+from fedweave.study.syntax import dotted_names, words
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
-
-SILENT = ("ctx", "type_comment", "type_ignores", "kind")  # fields of a syntax tree that change nothing
 
 Reference = tuple[str, tuple[str, ...]]  # a module by its dotted name, and what is taken from it
 
@@ -118,9 +117,7 @@ def _read(file: Path, _changed: int, _size: int) -> Text:
     for node in nodes:
         exports |= dict(_bindings(node, file)) if isinstance(node, ast.Import | ast.ImportFrom) else {}
     uses = [use for node in _nodes(tree) for use in _uses(node, exports, file)]
-    words: list[str] = []
-    _plain(tree, _refusals(nodes), words)
-    code = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    code = hashlib.sha256("\0".join(words(tree, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(nodes)))
 
 
@@ -130,7 +127,7 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        hidden = isinstance(node, ast.If) and _chain(node.test)[-1:] == ("TYPE_CHECKING",)
+        hidden = isinstance(node, ast.If) and dotted_names(node.test)[-1:] == ("TYPE_CHECKING",)
         waiting += node.orelse if hidden and isinstance(node, ast.If) else ast.iter_child_nodes(node)
 
 
@@ -173,22 +170,14 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
         base = _absolute(node, file)
         yield from ((base, () if alias.name == "*" else (alias.name,)) for alias in node.names)
     elif isinstance(node, ast.Attribute):
-        chain = _chain(node)
+        chain = dotted_names(node)
         if chain and chain[0] in names:
             module, attributes = names[chain[0]]
             yield module, (*attributes, *chain[1:])
-    elif isinstance(node, ast.Call) and _chain(node.func)[-1:] == ("import_module",):
+    elif isinstance(node, ast.Call) and dotted_names(node.func)[-1:] == ("import_module",):
         target = node.args[0] if node.args else None
         if isinstance(target, ast.Constant) and isinstance(target.value, str) and not target.value.startswith("."):
             yield target.value, ()
-
-
-def _chain(node: ast.AST) -> tuple[str, ...]:
-    """`a.b.c` as its names; empty for anything else."""
-    if isinstance(node, ast.Name):
-        return (node.id,)
-    above = _chain(node.value) if isinstance(node, ast.Attribute) else ()
-    return (*above, node.attr) if above and isinstance(node, ast.Attribute) else ()
 
 
 def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -249,53 +238,3 @@ def _located(module: str, places: Sequence[Root]) -> Iterator[Path]:
         if path.is_dir():
             yield path / "__init__.py"
             return
-
-
-def _refusals(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    """Functions that only raise an exception with the text of their last argument, and no NotImplementedError."""
-    names = set()
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef):
-            body = [part for part in node.body if not _is_text(part)]
-            last = body[0] if len(body) == 1 else None
-            inner = last.body[0] if isinstance(last, ast.If) and len(last.body) == 1 and not last.orelse else last
-            parts = ast.walk(inner) if isinstance(inner, ast.Raise) else ()
-            said = {part.id for part in parts if isinstance(part, ast.Name)}
-            if {arg.arg for arg in node.args.args[-1:]} & said and "NotImplementedError" not in said:
-                names.add(node.name)
-    return frozenset(names)
-
-
-def _is_text(node: object) -> bool:
-    """Whether a statement is a text that nobody reads but people: a docstring, or one below an attribute."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _plain(node: object, refusals: frozenset[str], words: list[str], message: bool = False) -> None:
-    """Add a syntax tree to `words`, in the same form under every version of Python; `message` leaves texts out."""
-    if isinstance(node, ast.Constant):
-        left_out = message and isinstance(node.value, str)
-        words.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")
-    elif message and isinstance(node, ast.JoinedStr):
-        words.append("message")
-        _plain([part for part in node.values if isinstance(part, ast.FormattedValue)], refusals, words, message)
-    elif isinstance(node, list):
-        statements = [item for item in node if not _is_text(item)]
-        words.append(f"[{len(statements)}")
-        for item in statements:
-            _plain(item, refusals, words, message)
-    elif isinstance(node, ast.AST):
-        words.append(type(node).__name__)
-        message = message or isinstance(node, ast.Raise)
-        refuses = isinstance(node, ast.Call) and _chain(node.func)[-1:] and _chain(node.func)[-1] in refusals
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if value is None or value == [] or name in SILENT:
-                continue
-            words.append(name)
-            if refuses and name == "args":
-                _plain(value[:-1], refusals, words, message)
-                value, message = value[-1], True
-            _plain(value, refusals, words, message)
-    else:
-        words.append(f"{type(node).__name__} {node!r}")
