@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from fedweave.pipelines.mlflow_records import stamp
@@ -27,6 +29,22 @@ def here(folder: Path, study: str) -> None:
         from fedweave.pipelines.mlflow_records import tracking
 
         tracking.report(folder)
+
+
+@contextmanager
+def beside(folder: Path, study: str) -> Iterator[None]:
+    """Synchronise in a forked process while the block runs, which ends after it; a failure is one line."""
+
+    def lost() -> None:
+        print(f"not logged to MLflow (its process was lost); later: fedweave log {study}", file=sys.stderr)
+
+    if not is_due(folder, study):
+        yield
+        return
+    from fedweave.runs import parallel
+
+    with parallel.beside(partial(here, folder, study), lost):
+        yield
 
 
 def apart(folder: Path, study: str) -> None:

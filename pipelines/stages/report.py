@@ -16,16 +16,18 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # w
 
 
 def main(study: str = "") -> None:
-    """Build the page of `study` (default: that of params.yaml), write the leaderboard, and bring MLflow up to date."""
+    """Build the page of `study` (default: that of params.yaml) and the leaderboard; meanwhile MLflow is brought up to
+    date.
+    """
     from fedweave.pipelines.mlflow_records import synchronise
     from fedweave.pipelines.stages import leaderboard
 
     name = study or spec.load().name
     folder = paths.RESULTS / name
-    report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
-    report.draw_curves(folder, partitions(folder))
-    write_board(folder, study)
-    synchronise.here(folder, name)
+    with synchronise.beside(folder, name):
+        report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
+        report.draw_curves(folder, partitions(folder))
+        write_board(folder, study)
 
 
 def with_metric(study: str, metric: str) -> None:

@@ -1,6 +1,7 @@
 """Synchronising MLflow with results/: seen without MLflow, alone or side by side, killed, and while the UI runs."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from mlflow import MlflowClient
 
 from fedweave import results
 from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking
+from fedweave.pipelines.stages import leaderboard, report
 from fedweave.runs import parallel
 from tests.mlflow_store import children, current, logged, small
 from tests.servers import ROOT, until
@@ -105,6 +107,28 @@ def test_a_killed_synchronisation_is_repaired_by_the_next(store: str, tmp_path: 
     tracking.log_study(folder, store)
     current(store, folder)
     assert len(logged(store, "toy")) == 2 * (1 + 2)
+
+
+@pytest.mark.parametrize("damage", ["store", "process"])
+def test_the_page_is_written_and_one_line_says_that_mlflow_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """A store that is no database, and a process that is killed: neither fails the stage `report`."""
+    folder = small(tmp_path / "results" / "toy")
+    results.write(folder)
+    (tmp_path / "broken.db").write_text("no database")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    monkeypatch.setattr(leaderboard, "stale", lambda study: [])
+    monkeypatch.setattr(report, "write_board", lambda folder, study: None)
+    if damage == "process":
+        monkeypatch.setattr(synchronise, "here", lambda folder, study: os.kill(os.getpid(), signal.SIGKILL))
+    report.main("toy")
+    assert (folder / "report.html").is_file()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("not logged to MLflow (")
+    assert line.endswith("later: fedweave log toy")
 
 
 IDLE = """

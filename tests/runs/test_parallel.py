@@ -101,6 +101,32 @@ def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.Mon
     assert parallel.gather([]) == []
 
 
+@pytest.mark.parametrize("available", [1, 2])
+def test_work_beside_a_block_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], available: int
+) -> None:
+    """It is done when the block has ended, and may have processes of its own; an error in the block ends it."""
+    monkeypatch.setattr(parallel, "cores", lambda: available)
+    file, lost = tmp_path / "sum", list[str]()
+
+    def add() -> None:
+        file.write_text(str(sum(parallel.gather([lambda: 1, lambda: 2]))))
+
+    with parallel.beside(add, lambda: lost.append("killed")):
+        pass
+    assert file.read_text() == "3"
+    file.unlink()
+    with pytest.raises(ValueError, match="no"), parallel.beside(lambda: time.sleep(600), lambda: None):
+        raise ValueError("no")
+    if available > 1:
+        with parallel.beside(lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: lost.append("killed")):
+            pass
+        with parallel.beside(lambda: 1 // 0, lambda: lost.append("raised")):
+            pass
+    assert lost == ["killed", "raised"][: 2 * (available - 1)]
+    assert capfd.readouterr().err.count("ZeroDivisionError") == available - 1
+
+
 def test_drawings_made_together_are_those_made_one_by_one() -> None:
     def page() -> str:
         return "".join(f"<p>{plots.importance({'lr': share, 'mu': 1 - share})}</p>" for share in (0.2, 0.5, 0.9))

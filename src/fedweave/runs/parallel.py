@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -163,6 +164,31 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def beside(job: Callable[[], object], lost: Callable[[], object]) -> Iterator[None]:
+    """Do `job` in a forked process while the block runs, and wait for it at the end of the block; an error in the block
+    ends it. With one core only, or where no process forks, the job is done after the block.
+
+    Args:
+        lost: is called at the end where the process was killed, or `job` raised an exception, which the process prints.
+    """
+    if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        yield
+        job()
+        return
+    process = multiprocessing.get_context("fork").Process(target=_bound, args=(job, os.getpid()))
+    with _without_interrupts():
+        process.start()
+    try:
+        yield
+        process.join()
+    finally:
+        process.kill()
+        process.join()
+    if process.exitcode:
+        lost()
+
+
 def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """What every job returns (plain data, as JSON has it), in order; the jobs run on all cores, in forked processes.
 
@@ -211,13 +237,18 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _PRCTL(_PR_SET_PDEATHSIG, number)
 
 
-def _quietly(job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None) -> None:
+def _bound(job: Callable[[], object], parent: int) -> None:
+    """Do `job` in a process that ends with its parent."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # which ended while this process was starting
         os._exit(1)
+    job()
+
+
+def _quietly(job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None) -> None:
     if way_in:
         way_in[0].use(way_in[1])
     try:
-        job(item)
+        _bound(partial(job, item), parent)
     except Exception:
         os._exit(1)  # the caller meets the same error when it takes the work up
