@@ -1,8 +1,10 @@
 """Tests share the toy tasks in this folder; one thread each keeps them quick beside one another."""
 
+import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +17,48 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 pytest_plugins = ["limits"]
+# Groups of tests that take half a minute or more.
+FIRST = (
+    "pipeline",
+    "tests/test_limits.py",
+    "code",
+    "tests/pipelines/test_tune.py",
+    "tests/report/test_report.py",
+    "tests/data/test_fuzz.py",
+    "tests/runs/test_determinism.py",
+    "tracking",
+    "tests/api/test_api.py",
+    "tests/pipelines/test_single.py",
+    "tests/api/test_other_metrics.py",
+    "tests/recommendation/test_recommend.py",
+    "tests/results/test_summary.py",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and their modules stay until the end: the garbage collector need not look at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one process, which makes their shared fixtures once; a file may say otherwise."""
+    """The tests of a file run in one process, which makes their shared fixtures once; a file may say otherwise.
+
+    The groups of `FIRST` begin first, then those of many tests: a long one at the end would leave cores idle.
+    """
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+    group_of = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
+    sizes = Counter(group_of.values())
+    places = {group: place for place, group in enumerate(FIRST)}
+    items.sort(key=lambda item: (places.get(group_of[item], len(FIRST)), -sizes[group_of[item]], group_of[item]))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

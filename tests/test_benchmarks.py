@@ -82,19 +82,26 @@ def needs(package: str) -> set[str]:
     return packages
 
 
-def test_the_peers_environment_holds_what_our_side_imports() -> None:
+PEERS_OWN = {"flwr", "pfl"}
+
+
+@pytest.mark.acceptance
+def test_our_side_runs_with_what_the_peers_environment_holds() -> None:
     """The peers themselves are not installed here; all else that is imported beside them is declared with them."""
-    peers_own = {"flwr", "pfl"}
-    installed = set[str]().union(*map(needs, declared() - peers_own))
+    installed = set[str]().union(*map(needs, declared() - PEERS_OWN))
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     command = [sys.executable, "-c", WITHOUT_THE_REST, *installed]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_peers_environment_holds_what_our_side_imports() -> None:
+    """By the text of the module, which takes no process that imports it."""
     tree = ast.parse(Path(peers.__file__).read_text(encoding="utf-8"))
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     imported = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"benchmarks"}
-    assert peers_own < imported <= declared()
+    assert PEERS_OWN < imported <= declared()
 
 
 def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,9 @@ def test_the_loss_is_weighted(executor: str) -> None:
     assert torch.allclose(task.objective(data)(model, rows, data.key)[0], expected)
 
 
+@pytest.mark.acceptance
 def test_weights_help_the_rare_class() -> None:
+    """What the weights do to the loss is tested above, in a fraction of the time."""
     recall = {}
     for weights in (None, "balanced"):
         with warnings.catch_warnings():

@@ -1,13 +1,14 @@
 """Bad files and bad places: one line that names what is wrong. And what is odd but sound works."""
 
+import atexit
 import copy
 import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import tarfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import Diverged
 from fedweave.federation.records import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
+from fedweave.pipelines.commands import main, single
 from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages import evaluate
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import spec
@@ -116,6 +120,23 @@ def in_child(act: Callable[[], None]) -> str:
     return os.read(reader, 10_000).decode()
 
 
+def exit_code(command: Callable[[], None]) -> int:
+    """With which `command` ends a process of its own."""
+    child = os.fork()
+    if child == 0:
+        atexit._clear()  # the end of this process is not that of the tests
+        code: object = "no exit"
+        try:
+            command()
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.parametrize("content", ["text", "tensors"])
 def test_full_disk(content: str, tmp_path: Path) -> None:
     """The line names the file and the reason, the old file stands, and nothing half-written is left."""
@@ -161,22 +182,27 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "command"), [
-    ("results", "import fedweave.pipelines.stages.evaluate as made; made.stage(made.main)"),
-    ("data", "import fedweave.pipelines.commands.main as m; m.guarded(lambda: m.single.run('local', rounds=1))"),
+    ("results", lambda: stage(evaluate.main)),
+    ("data", lambda: main.guarded(lambda: single.run("local", rounds=1))),
 ])  # fmt: skip
-def test_a_file_in_place_of_a_folder_of_the_project(place: str, command: str, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_of_the_project(
+    place: str,
+    command: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Whichever command comes upon it ends with one line and exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["command"])
     (tmp_path / "params.yaml").write_text(dump(good()))
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     (tmp_path / place).write_text("")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"error: {place}/")
-    assert "Not a directory" in done.stderr
-    assert done.stderr.count("\n") == 1
+    code, said = exit_code(command), capfd.readouterr().err
+    assert code == 2, said
+    assert said.startswith(f"error: {place}/")
+    assert "Not a directory" in said
+    assert said.count("\n") == 1
 
 
 def prepared(partition: Partition, task: str = "digits", **train: Any) -> repetition.PreparedRun:

@@ -60,8 +60,8 @@ class Plan:
         """
         run = self.study.run(key)
         model, metric = str(run.task.model["name"]), str(run.task.metric)
-        parts = (METHODS[run.method], run.task.model.get("code"), MODELS.get(model), METRICS.get(metric))
-        entry = (run.method, model, metric, *map(id, parts), *plugins.loaded())
+        parts = (METHODS[run.method], MODELS.get(model), METRICS.get(metric))
+        entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.loaded())
         if entry not in _CODES:
             _CODES[entry] = (_code(run), parts)
         if not graph_controls.given_files(run):

@@ -58,10 +58,11 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
     checks.check_methods(study, where)
     for name, task in study.tasks.items() if inputs is None else ():
         checks.check_task(task, f"{where}: tasks.{name}")
-    for key in study.runs:
-        check_run(study.run(key), where, inputs)
-        checks.check_splits(study.run(key), study.tune.trials, where)
-    checks.check_samples([study.run(key) for key in study.runs], where)
+    runs = [study.run(key) for key in study.runs]
+    for run in runs:
+        check_run(run, where, inputs)
+        checks.check_splits(run, study.tune.trials, where)
+    checks.check_samples(runs, where)
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():

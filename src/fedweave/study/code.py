@@ -9,13 +9,13 @@ dependency of those who use it.
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.memory import answer, unchanged
+from fedweave.study.memory import answer, at_once
 from fedweave.study.syntax import dotted_names, words
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
@@ -64,7 +64,7 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    with unchanged():
+    with at_once():
         while waiting:
             file = waiting.pop()
             if file not in seen:
@@ -189,52 +189,49 @@ def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
 
 
-def _imported(file: Path, places: Sequence[Root]) -> Iterator[Path]:
+def _imported(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
-    beside = () if any(file.parent == place.folder for place in places) else (Root(file.parent),)
-    for module, attributes in text(file).uses:
-        yield from _resolved(module, attributes, (*beside, *places), frozenset())
-    if not file.is_relative_to(PACKAGE):
-        above = file.parent / "__init__.py"
-        if above.is_file():
-            yield above
+    inside = file.is_relative_to(PACKAGE)
+    # A file of the package has no neighbours by their bare names.
+    beside = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
+    files = [path for use in answer(text, file).uses for path in _resolved(*use, (*beside, *places), frozenset())]
+    above = file.parent / "__init__.py"
+    return (*files, above) if not inside and above.is_file() else tuple(files)
 
 
 def _resolved(
-    module: str, attributes: tuple[str, ...], places: Sequence[Root], above: frozenset[Reference]
+    module: str, attributes: tuple[str, ...], places: tuple[Root, ...], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
-    file = next(iter(answer(_located, module, places)), None)
+    file = answer(_located, module, places)
     if file is None or (module, attributes) in above:
         return
     if not attributes or file.name != "__init__.py":
         if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
-    content = text(file) if file.is_file() else Text("", (), {}, frozenset())
+    content = answer(text, file) if file.is_file() else Text("", (), {}, frozenset())
     elsewhere = content.exports.get(attributes[0], (module, (attributes[0],)))
     if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other, names = elsewhere
         yield from _resolved(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
-    elif [*answer(_located, f"{module}.{attributes[0]}", places)]:
+    elif answer(_located, f"{module}.{attributes[0]}", places):
         yield from _resolved(f"{module}.{attributes[0]}", attributes[1:], places, above)
     elif file.is_file() and attributes[0] in content.defines:
         yield file
 
 
-def _located(module: str, places: Sequence[Root]) -> Iterator[Path]:
-    """The file of a module below one of `places`, or none; of a package its __init__.py, even if it has none."""
+def _located(module: str, places: tuple[Root, ...]) -> Path | None:
+    """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
-        return
+        return None
     for place in places:
-        # A file of the package has no neighbours by their bare names.
         if place.folder.is_relative_to(PACKAGE) or (place.names and parts[0] not in place.names):
             continue
         path = place.folder.joinpath(*parts)
         if path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
-            yield path.with_suffix(".py")
-            return
+            return path.with_suffix(".py")
         if path.is_dir():
-            yield path / "__init__.py"
-            return
+            return path / "__init__.py"
+    return None

@@ -6,7 +6,7 @@ import math
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -37,7 +37,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     """
     if not isinstance(block, Mapping):
         raise BadInput(f"{key}: {shown(block)} is not a mapping of settings")
-    hints, settings = get_type_hints(cls), {setting.name: setting for setting in describe(cls)}
+    hints, settings = _hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
         if name not in fields:
@@ -51,6 +51,12 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     if missing:
         raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block(key)}")
     return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **fixed)
+
+
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    """The types of a class's fields, which Python works out from their texts at every call."""
+    return types.MappingProxyType(get_type_hints(cls))
 
 
 def _block(key: str) -> str:

@@ -1,20 +1,17 @@
 """Answers about files that stay in memory for as long as no file changes."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from pathlib import Path
+from typing import Any, TypeVar
 
-Answers = dict[tuple[object, ...], tuple[Path, ...]]
-_ANSWERS: ContextVar[Answers | None] = ContextVar("answers", default=None)
+T = TypeVar("T")
+_ANSWERS: ContextVar[dict[tuple[object, ...], Any] | None] = ContextVar("answers", default=None)
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """A block in which no file changes, so that each question is answered once, also in blocks inside of it."""
-    if _ANSWERS.get() is not None:
-        yield
-        return
+    """A block in which no file changes, so that each question is answered once."""
     token = _ANSWERS.set({})
     try:
         yield
@@ -22,11 +19,17 @@ def unchanged() -> Iterator[None]:
         _ANSWERS.reset(token)
 
 
-def answer(question: Callable[..., Iterable[Path]], *words: object) -> Iterable[Path]:
+def at_once() -> AbstractContextManager[None]:
+    """A block that is quick enough for no file to change in it; within another block it goes on with its answers."""
+    return unchanged() if _ANSWERS.get() is None else nullcontext()
+
+
+def answer(question: Callable[..., T], *words: object) -> T:
     """What `question` answers to `words`, inside of such a block without asking twice."""
     answers = _ANSWERS.get()
     if answers is None:
         return question(*words)
     if (question, *words) not in answers:
-        answers[question, *words] = tuple(question(*words))
-    return answers[question, *words]
+        answers[question, *words] = question(*words)
+    stored: T = answers[question, *words]
+    return stored
