@@ -195,14 +195,15 @@ def fw_model() -> type:
 
 
 def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its entry point, without being named in a study."""
+    """By its entry point, without being named in a study, also where it is installed after others were looked for."""
     place = bench(tmp_path, "bench_installed")
     (place / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plugins.installed() == {}
     about = tmp_path / "bench_installed-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-installed\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[fedweave.plugins]\nbench = bench_installed\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
     plugins.load()
     assert "lines" in DATASETS
     assert plugins.installed() == {"bench_installed": place}

@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,12 +71,27 @@ def look_for(name: object, table: Mapping[str, object]) -> None:
 def installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     packages = {}
-    for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
+    # An installation changes the folder that it goes to.
+    for name in _declared(tuple((Path(place).absolute(), _changed(Path(place))) for place in sys.path)):
         spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
             packages[name] = origin.parent if origin.name == "__init__.py" else origin
     return packages
+
+
+@lru_cache(maxsize=1)
+def _declared(_places: tuple[tuple[Path, int], ...]) -> tuple[str, ...]:
+    """Modules at the top of installed plug-ins, which is to read a file of every package."""
+    return tuple(sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}))
+
+
+def _changed(place: Path) -> int:
+    """When a folder was last changed, in nanoseconds; 0 if it is not there."""
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
