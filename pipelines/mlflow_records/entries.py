@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.backends.backend_svg  # noqa: F401  # here, as every forked process would import it for its pictures
 import numpy as np
 import pandas as pd
 from mlflow.data.code_dataset_source import CodeDatasetSource
