@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.metrics import higher_is_better, title
-from fedweave.plots.style import HEAT, INK, MUTED, SERIES, drawing, name_marks, panels
+from fedweave.plots.style import HEAT, INK, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,8 @@ def importance(shares: Mapping[str, float]) -> "Figure":
             fontsize=9.5,
             color=MUTED,
         )
-    name_marks(axis.yaxis, [name for name, _ in ordered], labelcolor=INK)
-    name_marks(axis.xaxis, ("0", "50 %", "100 %"), (0, 0.5, 1))
-    axis.set(ylim=(len(ordered) - 0.5, -0.5), xlim=(0, 1.12))
+    axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], color=INK)
+    axis.set(ylim=(len(ordered) - 0.5, -0.5), xlim=(0, 1.12), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
     axis.grid(axis="y", visible=False)
     axis.set_title("explains of the spread")
     return figure
@@ -75,13 +74,14 @@ def _places(axis: "Axes", column: "pd.Series") -> np.ndarray:
     if column.dtype == bool or not np.issubdtype(np.asarray(column.tolist()).dtype, np.number):
         text = column.map(str)
         choices = sorted(text.unique())
-        name_marks(axis.xaxis, choices)
+        axis.set_xticks(range(len(choices)), choices)
         axis.set_xlim(-0.5, len(choices) - 0.5)
         return text.map(choices.index).to_numpy()
     numbers = column.to_numpy(dtype=float)
     if numbers.size and numbers.min() > 0 and numbers.max() > 30 * numbers.min():
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
     return numbers
 
 
@@ -128,7 +128,7 @@ def _curve(table: "pd.DataFrame", factor: str) -> "Figure":
     axis.errorbar(range(len(x)), mean, yerr=std, color=SERIES[5], marker="o", markersize=5)
     for at in np.flatnonzero(table["declared"].to_numpy()[order]):
         axis.plot(at, mean[at], "o", markerfacecolor="none", markeredgecolor=INK, markersize=12)
-    name_marks(axis.xaxis, [f"{x[i]:g}" for i in order])
+    axis.set_xticks(range(len(x)), [f"{x[i]:g}" for i in order])
     axis.set(xlabel=factor.rpartition(".")[2], title=title(table["metric"].iloc[0]))
     axis.margins(x=0.06)
     return figure
@@ -149,8 +149,8 @@ def _map(table: "pd.DataFrame", first: str, second: str) -> "Figure":
         axis.text(
             x, y, f"{row['mean']:.4g}", ha="center", va="center", fontweight="bold" if row["declared"] else "normal"
         )
-    name_marks(axis.xaxis, values[second])
-    name_marks(axis.yaxis, values[first])
+    axis.set_xticks(range(len(values[second])), map(str, values[second]))
+    axis.set_yticks(range(len(values[first])), map(str, values[first]))
     axis.set(xlim=(-0.5, len(values[second]) - 0.5), ylim=(len(values[first]) - 0.5, -0.5), xlabel=second, ylabel=first)
     axis.grid(visible=False)
     return figure
@@ -164,7 +164,7 @@ def _rows(table: "pd.DataFrame") -> "Figure":
     for row, (mean, std) in enumerate(zip(table["mean"], table["std"].fillna(0.0), strict=True)):
         axis.plot([base, mean], [row, row], color=SERIES[5], linewidth=5, alpha=0.35, solid_capstyle="butt")
         axis.errorbar(mean, row, xerr=std, fmt="o", color=SERIES[5], markersize=7, linewidth=1.5)
-    name_marks(axis.yaxis, table["variant"], labelcolor=INK)
+    axis.set_yticks(range(len(table)), table["variant"].map(str), color=INK)
     axis.set_ylim(len(table) - 0.5, -0.5)
     axis.margins(x=0.08)
     axis.grid(axis="y", visible=False)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedweave.plots.style import HEAT, INK, MUTED, drawing, name_marks, panels
+from fedweave.plots.style import HEAT, INK, MUTED, drawing, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +38,8 @@ def graph(
         cell * len(weights), _longest(labels) * font, BOLD * _longest([name for *_, name in spans]) * GROUP_FONT
     )
     _draw(axis, ordered)
-    name_marks(axis.xaxis, labels, labelrotation=90, labelsize=font, labelcolor=INK)
-    name_marks(axis.yaxis, labels, labelsize=font, labelcolor=INK)
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
+    axis.set_yticks(range(len(labels)), labels, fontsize=font, color=INK)
     for first, last, name in spans:
         axis.annotate(
             name, (1, (first + last) / 2), (8, 0), xycoords=("axes fraction", "data"),
@@ -75,7 +75,8 @@ def _square(side: float, names: float, groups: float) -> tuple["Figure", "Axes"]
     """A square of `side` points with room at the left and below for names, and at the right for groups."""
     left, bottom, right, top = names + 12, names + 10, groups + 14, 20
     width, height = left + side + right, bottom + side + top
-    figure, axes = panels(width, height, gaps=None)
+    figure, axes = panels(width, height)
+    figure.set_layout_engine("none")
     axes[0, 0].set_position((left / width, bottom / height, side / width, side / height))
     return figure, axes[0, 0]
 

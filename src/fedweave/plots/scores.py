@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.metrics import title
-from fedweave.plots.style import INK, MUTED, Look, drawing, name_below, name_ends, name_marks, panels
+from fedweave.plots.style import INK, MUTED, Look, drawing, name_below, name_ends, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], m
         (dot,) = axis.plot(scores.mean(), row + 0.02, "o", color=look.color, markersize=6)
         rug.set_gid(f"series-{look.series}-rug")
         dot.set_gid(f"series-{look.series}-dot")
-    name_marks(axis.yaxis, values, labelcolor=INK)
+    axis.set_yticks(range(len(values)), list(values), color=INK)
     axis.set_ylim(len(values) - 0.5, -0.62)
     axis.set_xlabel(f"{title(metric)}, per client")
     axis.grid(axis="y", visible=False)
@@ -149,7 +149,7 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figu
         positive = x[x > 0]
         if positive.size and positive.max() > 30 * positive.min():
             axis.set_xscale("symlog", linthresh=float(positive.min()))
-            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_major_formatter("{x:g}")  # by default an exponent in TeX
         for method, at, mean, std in zip(board["method"], x, board["mean"], board["std"], strict=True):
             look = looks[method]
             bar = axis.errorbar(at, mean, yerr=np.nan_to_num(std), fmt="o", color=look.color, markersize=7, linewidth=1)
@@ -188,7 +188,7 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor
         )
         for number, artist in enumerate((bar[0], *bar[2])):
             artist.set_gid(f"series-{look.series}-sweep{number}")
-    name_marks(axis.xaxis, [f"{value:g}" for value in values])
+    axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axis.set(xlabel=factor, title=title(metric))
     axis.margins(x=0.04)
     last = points.loc[points.groupby("method")["x"].idxmax()]

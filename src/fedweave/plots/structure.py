@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.plots.graph import NAMED
-from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, name_marks, panels
+from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +103,9 @@ def evolution(
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
     handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2)
+    figure.legend(
+        handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2
+    )
     return figure
 
 
@@ -153,7 +155,7 @@ def atlas(
     if group is not None and 1 < len(group_names) <= len(SERIES):
         for number, name in enumerate(group_names):
             axis.plot([], [], "o", color=SERIES[number], label=name)
-        figure.legend(loc="upper left", ncols=len(group_names), frameon=False, fontsize=10, handletextpad=0.1)
+        figure.legend(loc="outside upper left", ncols=len(group_names), frameon=False, fontsize=10, handletextpad=0.1)
     return figure
 
 
@@ -174,11 +176,11 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
             alpha=0.85,
             linewidth=0,
         )
-        name_marks(axis.yaxis, names, labelsize=9)
+        axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
     else:
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
     if named:
-        name_marks(axis.xaxis, client_names, labelrotation=90, labelsize=min(9.0, 360 / clients))
+        axis.set_xticks(range(clients), client_names, rotation=90, fontsize=min(9.0, 360 / clients))
     else:
         axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set(xlabel="" if named else "client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))

@@ -8,7 +8,7 @@ dashes.
 import io
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
@@ -22,7 +22,6 @@ from fedweave.runs.parallel import gather
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 LIGHT = ("#2438b8", "#ee6a12", "#12937f", "#b53fa5", "#65500f", "#2a8cf0")
@@ -105,29 +104,18 @@ def together(make: Callable[[], str]) -> str:
 
 
 def panels(
-    width: float, height: float, rows: int = 1, columns: int = 1, gaps: tuple[float, float] | None = (3.0, 3.0),
-    **grid: Any,
-) -> tuple["Figure", np.ndarray]:  # fmt: skip
+    width: float, height: float, rows: int = 1, columns: int = 1, gaps: tuple[float, float] = (3.0, 3.0), **grid: Any
+) -> tuple["Figure", np.ndarray]:
     """A figure of `width` x `height` points without pyplot's global state, and its axes as an array [rows, columns].
 
-    `gaps` are the paddings around axes, vertical and horizontal, in points; with None the caller places the axes.
+    `gaps` are the paddings between axes, vertical and horizontal, in points.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    from fedweave.plots.frame import Frame
-
-    figure = Figure(figsize=(width / 72, height / 72), layout=Frame(gaps))
+    layout = ConstrainedLayoutEngine(h_pad=gaps[0] / 72, w_pad=gaps[1] / 72)
+    figure = Figure(figsize=(width / 72, height / 72), layout=layout)
     return figure, figure.subplots(rows, columns, squeeze=False, **grid)
-
-
-def name_marks(axis: "Axis", names: Iterable[object], places: Sequence[float] = (), **style: Any) -> None:
-    """Write `names` at `places` of an axis (default: 0, 1, ...); `style` is that of `set_tick_params`."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator
-
-    texts = [str(name) for name in names]
-    axis.set_major_locator(FixedLocator(places or range(len(texts))))
-    axis.set_major_formatter(FixedFormatter(texts))
-    axis.set_tick_params(**style)
 
 
 def inline(figure: "Figure", salt: str) -> str:
