@@ -67,6 +67,14 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages with empty drawings, for tests of their sentences: drawings take most of a page's time."""
+    from fedweave.plots import style
+
+    monkeypatch.setattr(style, "_drawn", lambda draw, *args, **options: "<svg></svg>")
+
+
+@pytest.fixture
 def seeded() -> None:
     """Torch's global generator, the same for every test that asks for it."""
     torch.manual_seed(0)

@@ -38,6 +38,7 @@ def test_import_is_quick_and_lazy() -> None:
         fw.compair  # noqa: B018
 
 
+@pytest.mark.acceptance  # as the other examples
 def test_doctests() -> None:
     """The examples in public docstrings."""
     import doctest

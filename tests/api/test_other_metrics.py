@@ -80,6 +80,7 @@ def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparis
     assert other.leaderboard()["mean"].is_monotonic_decreasing
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     folder = plain.study.folder
     page = report.build(folder, folder / "partitions", metric="roc_auc")

@@ -10,6 +10,7 @@ from benchmarks import recommend_truth as truth
 from fedweave.pipelines.commands import recommend
 
 
+@pytest.mark.acceptance  # the answers themselves have their own tests
 def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings that Optuna draws race too; the results serve the other commands."""
     federation = truth.federation("common", 2)

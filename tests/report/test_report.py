@@ -108,6 +108,7 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert verdicts.reason_without_power(study.runs[:1], pooled) == ""
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients the test cannot"), (6, "")])
 def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str

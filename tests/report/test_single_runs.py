@@ -119,6 +119,7 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
         report.build(run.parents[1])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_says_what_happened_to_uploads(tmp_path: Path) -> None:
     run = one(tmp_path, label="FedAvg")
     for facts, stated in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):

@@ -82,6 +82,7 @@ def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
     assert "trained 25 of the 50 rounds" in study.runs[0].shortfall
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("rounds", "budget", "reason"),
     [

@@ -99,6 +99,7 @@ def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> Non
             assert made.loc[(cohort, point), "reported"] == (point == "post")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_leaks_enters_no_comparison(tmp_path: Path) -> None:
     """Not the board, curves, significance, clients or metrics; it stands in the file of what has seen test data, and in
     a note.

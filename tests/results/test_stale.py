@@ -26,6 +26,7 @@ def write_params(**changes: object) -> None:
     Path("params.yaml").write_text(studies.dump(content))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     assert leaderboard.stale(results.load_study(folder)) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
     """Where others had some."""
     methods = {"Local": -6.0, "FedAGHN": 0.0}

@@ -144,6 +144,7 @@ def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
     for file in copy.glob("tuned/*/trials/*.json"):
