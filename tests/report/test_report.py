@@ -271,6 +271,22 @@ def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_sho
     assert not results.current(results.load_study(copy)).board["mean"].equals(written.board["mean"])
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_few_trials_are_listed(tmp_path: Path) -> None:
+    """Where they are too few for importances: score and values of each, and which were pruned."""
+    folder = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4, clients=4)
+    record = json.loads((file := folder / "tuned" / "blobs" / "trials" / "blobs-fedaghn.json").read_text())
+    assert "Tuning of blobs-fedaghn" in report.build(folder).read_text(encoding="utf-8")
+    file.write_text(json.dumps(record | {"importance": {}}))
+    text = report.build(folder).read_text(encoding="utf-8")
+    assert "Tuning of blobs-fedaghn" not in text
+    words = Page(text).words
+    for trial in record["trials"]:
+        stated = f"{trial['reached']:.2f}" + (" (pruned)" if trial["value"] is None else "")
+        assert stated in words
+        assert f"lr {trial['params']['lr']:.4g}" in words
+
+
 def test_page_needs_no_optional_file_and_escapes_names(tmp_path: Path) -> None:
     label = "<script>alert('$x_1$')</script> & co"
     run = one(tmp_path, label=label, note="<img src=x onerror=alert(1)>")

@@ -30,7 +30,7 @@ class Glance(NamedTuple):
 
 
 class Search(NamedTuple):
-    """One search as the page shows it."""
+    """One search as the page shows it: its trials as a figure, or (score, values) of each where they are few."""
 
     run: str
     method: str
@@ -39,6 +39,7 @@ class Search(NamedTuple):
     sent: str
     best: list[tuple[str, str]]
     budget: str
+    trials: list[tuple[str, list[tuple[str, str]]]]
     svg: str
     importance: str
 
@@ -163,9 +164,19 @@ def _searches(study: Study) -> Iterable[Search]:
             _sent(search),
             [(name, _plain(search.best[name])) for name in names if name in search.best],
             " · ".join(budget),
-            plots.tuning(search.trials, names, search.best),
+            # A list shows a few trials better than a figure does.
+            [] if search.importance else list(_tried(search, names, metric)),
+            plots.tuning(search.trials, names, search.best) if search.importance else "",
             plots.importance(search.importance) if search.importance else "",
         )
+
+
+def _tried(search: extras.Tuning, names: Iterable[str], metric: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """Validation score and values of every trial; of a pruned one the best score that it had reached."""
+    for trial in search.trials.to_dict("records"):
+        pruned = not np.isfinite(trial["value"])
+        score = format_score(trial["reached"] if pruned else trial["value"], np.nan, metric)
+        yield score + " (pruned)" * pruned, [(name, _plain(trial[name])) for name in names]
 
 
 def _sent(search: extras.Tuning) -> str:
