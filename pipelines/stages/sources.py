@@ -1,5 +1,5 @@
 """Stage `sources`: digests of the code behind every other stage, so that each has one dependency for its code, and
-the settings of every search and training.
+the settings of every search.
 """
 
 import json
@@ -39,7 +39,7 @@ def _write_all(study: Study) -> None:
         _write(paths.CODE / "partitions" / f"{task}.json", dependencies.of_partition(spec.partition["name"]))
         _write_runs(folder / "tasks" / f"{task}.json", study, _of_task(study, task), settings=_search(study, task))
     for key in study.runs:
-        _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)], settings=_training(study, key))
+        _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)])
     for name in study.ablate:
         runs = _variants(study, name)
         _write_runs(folder / "ablations" / f"{name}.json", study, runs, {*_dealt(runs), *dependencies.of_statistics()})
@@ -54,21 +54,14 @@ def _of_task(study: Study, task: str) -> list[Run]:
 
 
 def _search(study: Study, task: str) -> dict[str, Any]:
-    """The settings that decide the searches of `task`."""
+    """The settings that decide the searches of `task`, apart from those of the task itself."""
     items = {key: item for key, item in study.runs.items() if item.task == task}
     methods = sorted({item.method for item in items.values()})
     return {
-        "task": asdict(study.tasks[task]),
         "runs": {key: asdict(item) for key, item in items.items()},
         "methods": {name: study.methods.get(name) for name in methods},
         "tune": {**study.tune.budget, "spaces": {name: study.tune.spaces.get(name) for name in methods}},
     }
-
-
-def _training(study: Study, key: str) -> dict[str, Any]:
-    """The settings that decide the training of the run `key`, apart from its seeds and what a search finds."""
-    item = study.runs[key]
-    return {"task": asdict(study.tasks[item.task]), "run": asdict(item), "method": study.methods.get(item.method)}
 
 
 def _variants(study: Study, name: str) -> list[Run]:
