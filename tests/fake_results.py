@@ -1,7 +1,6 @@
 """Results folders with made-up numbers, in the format that a study writes. Nothing here was trained."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,14 +45,6 @@ def write_study(
     if extras:
         _write_tuning(folder, next(iter(tasks or {"blobs": {}})), methods, trials)
         _write_ablations(folder, next(iter(tasks or {"blobs": {}})))
-    return folder
-
-
-def bare(folder: Path) -> Path:
-    """Take a study's graphs and ablations away, which are most of what a page draws; returns `folder`."""
-    for graph in folder.glob("runs/*/collaboration-*.npz"):
-        graph.unlink()
-    shutil.rmtree(folder / "ablations", ignore_errors=True)
     return folder
 
 

@@ -114,7 +114,7 @@ def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str
 ) -> None:
     folder = write_study(
-        tmp_path / "results" / "toy", methods={"Local": -20.0, "Ditto": 0.0}, clients=clients, extras=False
+        tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, clients=clients, extras=False
     )
     results.write(folder)
     monkeypatch.chdir(tmp_path)

@@ -121,10 +121,10 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_says_what_happened_to_uploads(tmp_path: Path) -> None:
-    run = one(tmp_path, label="FedAvg")
+    run = one(tmp_path)
     for facts, stated in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
         info = json.loads((run / "run.json").read_text()) | facts
         (run / "run.json").write_text(json.dumps(info))
         text = report.build(run.parents[1]).read_text(encoding="utf-8")
-        assert ("Broken uploads that the server dropped: FedAvg 3." in text) == stated
-        assert ("FedAvg ε = 2.5 at δ = 1e-05" in text) == stated
+        assert ("Broken uploads that the server dropped: FedAMP 3." in text) == stated
+        assert ("FedAMP ε = 2.5 at δ = 1e-05" in text) == stated

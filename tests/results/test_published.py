@@ -11,7 +11,6 @@ import pytest
 from fedweave import report, results
 from fedweave.errors import BadInput
 from fedweave.results import published
-from tests.fake_results import bare
 from tests.report.test_report import one
 
 PRINTED = {"paper": "pfedgat", "table": "table1", "dataset": "cifar10", "setting": "iid", "budget": "full"}
@@ -103,6 +102,6 @@ def test_printed_numbers_stand_beside_the_full_budget_only(
     assert math.isnan(row["published_mean"]) == bool(reason)
     assert reason in study.runs[0].shortfall
     if rounds >= 50:
-        text = report.build(bare(run.parents[1])).read_text()
+        text = report.build(run.parents[1]).read_text()
         assert (f"{expected:.2f}" in text) == (reason == "")
         assert ("Reduced budget" in text) == bool(reason)

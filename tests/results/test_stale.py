@@ -10,7 +10,7 @@ from fedweave.pipelines import paths
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.stages import leaderboard, train
 from fedweave.pipelines.stages import report as stage
-from tests.fake_results import bare, write_study
+from tests.fake_results import write_study
 from tests.pipelines.test_tune import RUN, STUDY, prepare
 
 OTHER = "toy-plain"
@@ -69,8 +69,9 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
 @pytest.mark.usefixtures("undrawn")
 def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
     """Where others had some."""
-    methods = {"Local": -6.0, "FedAGHN": 0.0}
-    folder = bare(write_study(tmp_path / "results" / "toy", methods=methods, seeds=(0,), rounds=3, clients=4))
+    folder = write_study(
+        tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4
+    )
     tuned = folder / "tuned" / "blobs"
     for name in ("blobs-local", "blobs-fedaghn"):
         (tuned / f"{name}.json").write_text("{}")

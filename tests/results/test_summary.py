@@ -19,7 +19,7 @@ from fedweave.pipelines.stages import leaderboard
 from fedweave.report import page as page_data
 from fedweave.report.summary import summary
 from fedweave.results import marks
-from tests.fake_results import ARMS, bare, write_run, write_study
+from tests.fake_results import ARMS, write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -3.0, "FedAMP": -4.0, "FedAGHN": 0.0}
 
@@ -153,7 +153,7 @@ def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
             trial["bytes"] = 2**20 * (8 if number == 0 else 2)
         file.write_text(json.dumps(record))
     assert lines(copy)["Tuning"].endswith("The bytes of a repetition changed by \N{MINUS SIGN}75 % in the median.")
-    page = " ".join(report.build(bare(copy)).read_text(encoding="utf-8").split())
+    page = " ".join(report.build(copy).read_text(encoding="utf-8").split())
     assert page.count('<td class="n">8.0 → 2.0</td>') == 2
 
 

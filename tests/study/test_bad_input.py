@@ -204,9 +204,11 @@ SCALARS = [*(text for count in (1, 2, 3) for text in spelled("019+-._:eox", coun
 SCALARS += WORDS.split()
 
 
-@pytest.mark.parametrize(
-    "scalars", [SCALARS, pytest.param(spelled("019+-._:eox", 4), marks=pytest.mark.acceptance)], ids=["quick", "whole"]
-)
+LONG = pytest.param(spelled("019+-._:eox", 4), marks=pytest.mark.acceptance)
+each_list = pytest.mark.parametrize("scalars", [SCALARS, LONG], ids=["quick", "whole"])
+
+
+@each_list
 def test_dvc_reads_what_fedweave_reads(scalars: list[str]) -> None:
     """The same value and type for everything that looks like a number, a time or a word for true and false."""
     for start in range(0, len(scalars), 50):
@@ -226,9 +228,10 @@ def accepted(lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
         return accepted(lines[:half]) + accepted(lines[half:]) if half else []
 
 
-def test_texts_stay_texts_in_a_written_params_file() -> None:
+@each_list
+def test_texts_stay_texts_in_a_written_params_file(scalars: list[str]) -> None:
     """However much they look like something else, here and in DVC."""
-    content = {"study": "quick", "about": "no", "methods": {"m": dict(enumerate(SCALARS))}, "tune": {"words": SCALARS}}
+    content = {"study": "quick", "about": "no", "methods": {"m": dict(enumerate(scalars))}, "tune": {"words": scalars}}
     content["methods"]["m"] = {f"k{key}": text for key, text in content["methods"]["m"].items()}
     text = studies.dump(content)
     assert config.load_yaml(text) == content
