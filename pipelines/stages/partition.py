@@ -39,7 +39,8 @@ def main(name: str) -> None:
     if further:
         facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in further}
     write_atomic(folder / "dataset.json", json.dumps(facts, indent=2) + "\n")
-    print(f"{name}: {partition_.clients} clients, heterogeneity {summary.get('heterogeneity', float('nan')):.3f}")
+    known = f", heterogeneity {summary['heterogeneity']:.3f}" if "heterogeneity" in summary else ""
+    print(f"{name}: {partition_.clients} clients{known}")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_no_round_compiles_what_a_round_before_has_compiled(
     name: str, control: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Losses and solvers of one run have the same form in every round, whatever object holds them."""
-    monkeypatch.setattr(compiled, "_compiled", lambda function, leaves, spec: function)
+    monkeypatch.setattr(compiled, "_compiled", lambda function, leaves: function)
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = replace(tiny.method(name, task, kind), control=GraphControl("shuffled") if control else None)

@@ -126,6 +126,10 @@ def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Calla
     return lambda params: loss({**params, **rest}, rows, key)
 
 
+Plan = list[tuple[Tensor, Tensor, bool]]  # of every step: rows [P, B], keys [P], whether no client pauses
+Stacks = tuple[Params, Tree, Params]  # trained parameters, the solver's state, everything else of the model
+
+
 @dataclass(frozen=True)
 class _Job:
     """Settings of stacked training, without its tensors: `dims` gives the client axis of each captured tensor (0 or
@@ -190,21 +194,35 @@ def _train_stacks(
     job: _Job, params: Params, state: Tree, rest: Params, steps: Tensor, step_keys: Tensor, captured: list[Tensor]
 ) -> tuple[Params, Tree, Params, Tensor]:
     """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the loss comes back as [P]."""
-    params, state = clone(params), clone(state)
     active = (steps >= 0).flatten(2).any(-1)
     full = active.all(0).tolist() if job.masked else [True] * steps.shape[1]
+    by_step = (stack.movedim(1, 0).contiguous() for stack in (steps, step_keys))
+    plan = [*zip(*by_step, full, strict=True)]
+    run = _run_compiled if _COMPILING.get() else _run
+    (params, state, rest), losses = run(job, (clone(params), clone(state), rest), plan, captured)
+    return params, state, rest, vmap(masked_mean)(torch.stack(losses, 1), active)
+
+
+def _run(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor]) -> tuple[Stacks, list[Tensor]]:
+    """All steps, and the loss [P] of each."""
+    params, state, rest = stacks
     level, losses = job.solver.stacks(state), []
-    program = _program(job, (params, state, rest, captured, steps[:, 0], step_keys[:, 0])) if _COMPILING.get() else None
-    for k in range(steps.shape[1]):
-        rows, key = steps[:, k], step_keys[:, k]
-        if program:
-            params, state, rest, value = program(params, state, rest, captured, rows, key)
-        else:
-            params, state, rest, value = _advance(job, params, state, rest, captured, rows, key, level and full[k])
-            level = level if full[k] else job.solver.stacks(state)
+    for rows, key, everybody in plan:
+        params, state, rest, value = _advance(job, params, state, rest, captured, rows, key, level and everybody)
+        level = level if everybody else job.solver.stacks(state)
         losses.append(value)
-    values = torch.stack(losses, 1)
-    return params, state, rest, vmap(masked_mean)(values, active)
+    return (params, state, rest), losses
+
+
+def _run_compiled(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor]) -> tuple[Stacks, list[Tensor]]:
+    """As `_run`. Trees are taken apart once for all steps, because this takes as long as a small step."""
+    stacks, captured = trees.tree_map(Tensor.contiguous, stacks), [tensor.contiguous() for tensor in captured]
+    program = _program(job, (*stacks, captured, *plan[0][:2]))
+    (leaves, spec), losses = tree_flatten(stacks), []
+    for rows, key, _ in plan:
+        *leaves, value = program(*leaves, *captured, rows, key)
+        losses.append(value)
+    return tree_unflatten(leaves, spec), losses
 
 
 def _program(job: _Job, examples: tuple[Any, ...]) -> compiled.Program:

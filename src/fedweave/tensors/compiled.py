@@ -7,13 +7,14 @@ the next process waits a few seconds. A program from the cache gives the same bi
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-Program = Callable[..., Any]
+Program = Callable[..., Sequence[Tensor]]
 LIMIT = 16  # programs of one process; a run that needs more has shapes that change all the time
 _PROGRAMS: dict[Hashable, Program] = {}
 
@@ -23,40 +24,44 @@ def available() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
 
 
-def program(key: Hashable, function: Program, examples: tuple[Any, ...]) -> Program:
-    """`function` compiled for trees of the shapes of `examples`; equal keys promise equal functions.
+def program(key: Hashable, function: Callable[..., Any], examples: tuple[Any, ...]) -> Program:
+    """`function` compiled for trees like `examples`: it takes their leaves one by one and returns those of the result.
 
-    After `LIMIT` programs, and where the compiler fails, it is `function` itself, which gives the same up to rounding.
+    Leaves are contiguous, as those of the result are. Equal keys promise equal functions. After `LIMIT` programs, and
+    where the compiler fails, it is `function` itself, which gives the same up to rounding.
     """
     leaves, spec = tree_flatten(examples)
     place = (key, str(spec), tuple((t.shape, t.dtype, t.device) for t in leaves))
     if place not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
         try:
-            _PROGRAMS[place] = _compiled(function, leaves, spec)
+            _PROGRAMS[place] = _compiled(_flat(function, spec), leaves)
         except Exception as error:
             warnings.warn(f"a step is not compiled: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
-            _PROGRAMS[place] = function
-    return _PROGRAMS.get(place, function)
+            _PROGRAMS[place] = _flat(function, spec)
+    return _PROGRAMS.get(place) or _flat(function, spec)
 
 
-def _compiled(function: Program, leaves: list[torch.Tensor], spec: Any) -> Program:
-    from torch._inductor import config
+def _flat(function: Callable[..., Any], spec: Any) -> Program:
+    """`function` of trees as a function of their leaves."""
+
+    def flat(*leaves: Tensor) -> list[Tensor]:
+        return [leaf.contiguous() for leaf in tree_flatten(function(*tree_unflatten(leaves, spec)))[0]]
+
+    return flat
+
+
+def _compiled(function: Program, leaves: list[Tensor]) -> Program:
+    """The traced operations go to the compiler without `torch.compile`, whose checks cost a third of a small step."""
+    from torch import _inductor as inductor
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    shape: list[Any] = []
-
-    def flat(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        outputs, after = tree_flatten(function(*tree_unflatten(inputs, spec)))
-        shape.append(after)
-        return outputs
-
-    with config.patch(compile_threads=1):  # a pool of compilers would outlive a run that is killed
-        traced = torch.compile(make_fx(flat)(*leaves), dynamic=False)
-        with torch.no_grad():
-            traced(*leaves)
-
-    def run(*trees: Any) -> Any:
-        with torch.no_grad():
-            return tree_unflatten(traced(*tree_flatten(trees)[0]), shape[0])
-
-    return run
+    traced = make_fx(function)(*leaves)
+    # The compiler's cache on disk asks for an environment of shapes, though all of them are fixed.
+    fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
+    # A pool of compilers would outlive a run that is killed.
+    with inductor.config.patch(compile_threads=1), torch.no_grad(), tracing(TracingContext(fake)):
+        run = inductor.compile(traced, [*leaves])
+    return torch.no_grad()(run)
