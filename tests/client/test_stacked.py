@@ -35,6 +35,7 @@ from fedweave.models import Cells, build
 from fedweave.models.gcn import ordered, project
 from fedweave.tensors import compiled, dropout_keys, trees
 from fedweave.tensors.closures import VOLATILE, capture
+from fedweave.tensors.trees import Params, Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -232,6 +233,34 @@ def test_compiled_steps_change_rounding_alone() -> None:
     assert counts == [0, 0, 1, 1]
     for name, value in plain.server["model"].items():
         torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Halving(SGD):
+    """Each step is half as long as the one before: its length is a whole number before the first one alone."""
+
+    def init(self, params: Params) -> Tree:
+        return {"length": torch.ones((), dtype=torch.int64)}
+
+    def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+        params = {name: value - self.lr * state["length"] * grads[name] for name, value in params.items()}
+        return params, {"length": state["length"] / 2}
+
+    def stacks(self, state: Tree) -> bool:
+        return False
+
+
+def test_a_step_that_changes_types_is_not_compiled() -> None:
+    """A program reads its inputs without looking at their types, so it would misread the second length."""
+    federation = tiny.rows_federation()
+    method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Halving(lr=0.1))
+    compiled._PROGRAMS.clear()
+    begun = begin(method, federation, 0, Batched())
+    plain = one_round(method, begun, federation, Settings(rounds=1), Batched())[0]
+    with pytest.warns(UserWarning, match=r"not compiled: TypeError: torch.int64 .* becomes torch.float32"):
+        fast = one_round(method, begun, federation, Settings(rounds=1), Batched(compiled=True))[0]
+    compiled._PROGRAMS.clear()
+    assert all(map(torch.equal, trees.tree_leaves(plain.server), trees.tree_leaves(fast.server)))
 
 
 def test_trees_are_mapped_as_by_pytree() -> None:

@@ -218,6 +218,8 @@ def _run_compiled(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor])
     """As `_run`. Trees are taken apart once for all steps, because this takes as long as a small step."""
     stacks, captured = trees.tree_map(Tensor.contiguous, stacks), [tensor.contiguous() for tensor in captured]
     program = _program(job, (*stacks, captured, *plan[0][:2]))
+    if program is None:
+        return _run(job, stacks, plan, captured)
     (leaves, spec), losses = tree_flatten(stacks), []
     for rows, key, _ in plan:
         *leaves, value = program(*leaves, *captured, rows, key)
@@ -225,11 +227,23 @@ def _run_compiled(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor])
     return tree_unflatten(leaves, spec), losses
 
 
-def _program(job: _Job, examples: tuple[Any, ...]) -> compiled.Program:
+def _program(job: _Job, examples: tuple[Any, ...]) -> compiled.Program | None:
     """A compiled step for inputs like `examples`."""
-    return compiled.program(
-        (job.form, job.solver, job.masked, job.dims), partial(_advance, job, inplace=False), examples
-    )
+
+    def step(
+        params: Params, state: Tree, rest: Params, captured: list[Tensor], rows: Tensor, keys: Tensor
+    ) -> tuple[Params, Tree, Params, Tensor]:
+        new = _advance(job, params, state, rest, captured, rows, keys, inplace=False)
+        trees.tree_map(_check_alike, (params, state, rest), new[:3])
+        return new
+
+    return compiled.program((job.form, job.solver, job.masked, job.dims), step, examples)
+
+
+def _check_alike(before: Tensor, after: Tensor) -> None:
+    """What a program returns is its next input, and a program takes one type and shape without looking at them."""
+    if (after.dtype, after.shape) != (before.dtype, before.shape):
+        raise TypeError(f"{before.dtype} {[*before.shape]} becomes {after.dtype} {[*after.shape]}")
 
 
 def _advance(

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Program = Callable[..., Sequence[Tensor]]
 LIMIT = 16  # programs of one process; a run that needs more has shapes that change all the time
-_PROGRAMS: dict[Hashable, Program] = {}
+_PROGRAMS: dict[Hashable, Program | None] = {}
 
 
 def available() -> bool:
@@ -24,11 +24,11 @@ def available() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
 
 
-def program(key: Hashable, function: Callable[..., Any], examples: tuple[Any, ...]) -> Program:
+def program(key: Hashable, function: Callable[..., Any], examples: tuple[Any, ...]) -> Program | None:
     """`function` compiled for trees like `examples`: it takes their leaves one by one and returns those of the result.
 
-    Leaves are contiguous, as those of the result are. Equal keys promise equal functions. After `LIMIT` programs, and
-    where the compiler fails, it is `function` itself, which gives the same up to rounding.
+    Leaves are contiguous, as those of the result are. Equal keys promise equal functions. None after `LIMIT` programs,
+    and where the compiler fails.
     """
     leaves, spec = tree_flatten(examples)
     place = (key, str(spec), tuple((t.shape, t.dtype, t.device) for t in leaves))
@@ -37,17 +37,13 @@ def program(key: Hashable, function: Callable[..., Any], examples: tuple[Any, ..
             _PROGRAMS[place] = _compiled(_flat(function, spec), leaves)
         except Exception as error:
             warnings.warn(f"a step is not compiled: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
-            _PROGRAMS[place] = _flat(function, spec)
-    return _PROGRAMS.get(place) or _flat(function, spec)
+            _PROGRAMS[place] = None
+    return _PROGRAMS.get(place)
 
 
 def _flat(function: Callable[..., Any], spec: Any) -> Program:
     """`function` of trees as a function of their leaves."""
-
-    def flat(*leaves: Tensor) -> list[Tensor]:
-        return [leaf.contiguous() for leaf in tree_flatten(function(*tree_unflatten(leaves, spec)))[0]]
-
-    return flat
+    return lambda *leaves: [leaf.contiguous() for leaf in tree_flatten(function(*tree_unflatten(leaves, spec)))[0]]
 
 
 def _compiled(function: Program, leaves: list[Tensor]) -> Program:
