@@ -144,12 +144,12 @@ def _rows(study: str) -> list[dict]:
 
 
 def _line(row: dict) -> str:
-    """One row; a difference beyond two standard deviations is bold."""
+    """One row; a difference beyond two standard deviations is bold, and none with one seed, which has no deviation."""
     ours = results.format_score(row["mean"], row["spread"], row["metric"])
     printed = results.format_score(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
-    apart = abs(gap) > 2 * np.hypot(np.nan_to_num(row["spread"]), np.nan_to_num(row["published_std"]))
+    apart = abs(gap) > 2 * np.hypot(row["spread"], np.nan_to_num(row["published_std"]))
     shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if apart else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
 
