@@ -126,8 +126,8 @@ def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Calla
     return lambda params: loss({**params, **rest}, rows, key)
 
 
-Plan = list[tuple[Tensor, Tensor, bool]]  # of every step: rows [P, B], keys [P], whether no client pauses
-Stacks = tuple[Params, Tree, Params]  # trained parameters, the solver's state, everything else of the model
+_Steps = list[tuple[Tensor, Tensor, bool]]  # of every step: rows [P, B], keys [P], whether no client pauses
+_Stacks = tuple[Params, Tree, Params]  # trained parameters, the solver's state, everything else of the model
 
 
 @dataclass(frozen=True)
@@ -197,31 +197,31 @@ def _train_stacks(
     active = (steps >= 0).flatten(2).any(-1)
     full = active.all(0).tolist() if job.masked else [True] * steps.shape[1]
     by_step = (stack.movedim(1, 0).contiguous() for stack in (steps, step_keys))
-    plan = [*zip(*by_step, full, strict=True)]
+    each = [*zip(*by_step, full, strict=True)]
     run = _run_compiled if _COMPILING.get() else _run
-    (params, state, rest), losses = run(job, (clone(params), clone(state), rest), plan, captured)
+    (params, state, rest), losses = run(job, (clone(params), clone(state), rest), each, captured)
     return params, state, rest, vmap(masked_mean)(torch.stack(losses, 1), active)
 
 
-def _run(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor]) -> tuple[Stacks, list[Tensor]]:
+def _run(job: _Job, stacks: _Stacks, steps: _Steps, captured: list[Tensor]) -> tuple[_Stacks, list[Tensor]]:
     """All steps, and the loss [P] of each."""
     params, state, rest = stacks
     level, losses = job.solver.stacks(state), []
-    for rows, key, everybody in plan:
+    for rows, key, everybody in steps:
         params, state, rest, value = _advance(job, params, state, rest, captured, rows, key, level and everybody)
         level = level if everybody else job.solver.stacks(state)
         losses.append(value)
     return (params, state, rest), losses
 
 
-def _run_compiled(job: _Job, stacks: Stacks, plan: Plan, captured: list[Tensor]) -> tuple[Stacks, list[Tensor]]:
+def _run_compiled(job: _Job, stacks: _Stacks, steps: _Steps, captured: list[Tensor]) -> tuple[_Stacks, list[Tensor]]:
     """As `_run`. Trees are taken apart once for all steps, because this takes as long as a small step."""
     stacks, captured = trees.tree_map(Tensor.contiguous, stacks), [tensor.contiguous() for tensor in captured]
-    program = _program(job, (*stacks, captured, *plan[0][:2]))
+    program = _program(job, (*stacks, captured, *steps[0][:2]))
     if program is None:
-        return _run(job, stacks, plan, captured)
+        return _run(job, stacks, steps, captured)
     (leaves, spec), losses = tree_flatten(stacks), []
-    for rows, key, _ in plan:
+    for rows, key, _ in steps:
         *leaves, value = program(*leaves, *captured, rows, key)
         losses.append(value)
     return tree_unflatten(leaves, spec), losses
