@@ -113,8 +113,33 @@ def further(name: str) -> str:
 
 
 def table(study: str) -> str:
-    """The rows of a study as Markdown."""
-    return HEADER + "".join(map(_line, _rows(study)))
+    """The rows of a study as Markdown: a list of one setting, and of several as papers print them, methods in rows and
+    data sets or settings in columns.
+    """
+    rows = pd.DataFrame(_rows(study))
+    tables, columns = sorted(("dataset", "setting"), key=lambda name: rows[name].nunique())
+    if rows[columns].nunique() == 1:
+        return HEADER + "".join(map(_line, rows.to_dict("records")))
+    return "\n".join(_matrix(str(name), columns, group) for name, group in rows.groupby(tables))
+
+
+def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
+    """Rows in the order of their mean ranks over the columns."""
+    ranks = rows.groupby(columns)["order"].rank().groupby(rows["method"]).mean().sort_values(kind="stable")
+    cells = rows.assign(cell=[*map(_cell, rows.to_dict("records"))]).pivot(index="method", columns=columns, values="cell")
+    seeds = " to ".join(map(str, sorted({rows["seeds"].min(), rows["seeds"].max()})))
+    lines = [(f"{name} ({seeds} seeds)", *cells.columns), ("---", *["--:"] * len(cells.columns))]
+    lines += cells.fillna(results.EMPTY).loc[ranks.index].itertuples(name=None)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(row: dict) -> str:
+    """Ours, and what is printed in parentheses."""
+    ours = results.format_score(row["mean"], row["spread"], row["metric"])
+    if np.isnan(row["published_mean"]):
+        return ours
+    printed = results.format_score(row["published_mean"], float("nan"), row["metric"])
+    return f"{ours} ({f'**{printed}**' if _apart(row) else printed})"
 
 
 def numbers(label: str) -> str:
@@ -143,14 +168,19 @@ def _rows(study: str) -> list[dict]:
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
 
 
+def _apart(row: dict) -> bool:
+    """Whether ours differs from print by more than two standard deviations; not with one seed, which has none."""
+    gap, deviation = row["mean"] - row["published_mean"], np.hypot(row["spread"], np.nan_to_num(row["published_std"]))
+    return bool(abs(gap) > 2 * deviation)
+
+
 def _line(row: dict) -> str:
-    """One row; a difference beyond two standard deviations is bold, and none with one seed, which has no deviation."""
+    """One row; a difference beyond two standard deviations is bold."""
     ours = results.format_score(row["mean"], row["spread"], row["metric"])
     printed = results.format_score(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
-    apart = abs(gap) > 2 * np.hypot(row["spread"], np.nan_to_num(row["published_std"]))
-    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if apart else difference
+    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _apart(row) else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
 
 

@@ -136,6 +136,25 @@ def test_no_difference_of_one_seed_is_bold(folder: Path) -> None:
     assert "| +11.00 |" in reproduction.table("paper/table").splitlines()[2]
 
 
+def test_several_settings_stand_side_by_side(folder: Path) -> None:
+    """Best mean rank first (B: 1 and 2, A: 2 and 1 with the earlier name, C: 3 and none)."""
+    reproduction.take("paper/table")
+    second = [row("A", 91.0, 0.3, 90.0, 0.4), row("B", 90.0, 0.3, 88.9, 0.4)]
+    pd.DataFrame(second).assign(dataset="pubmed").to_csv("results/paper/table/leaderboard.csv", index=False)
+    reproduction.take("paper/table")
+    assert reproduction.table("paper/table").splitlines() == [
+        "| s (5 seeds) | cora | pubmed |",
+        "| --- | --: | --: |",
+        "| A | 80.00 ± 0.30 (79.00) | 91.00 ± 0.30 (90.00) |",
+        "| B | 81.00 ± 0.30 (**79.90**) | 90.00 ± 0.30 (**88.90**) |",
+        "| C [mine] | 70.00 ± 1.00 | – |",
+    ]
+    pd.DataFrame(second[:1]).assign(setting="t", seeds=3).to_csv("results/paper/table/leaderboard.csv", index=False)
+    reproduction.take("paper/table")
+    heads = [line for line in reproduction.table("paper/table").splitlines() if "seeds" in line]
+    assert heads == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
+
+
 def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
     reproduction.take("paper/table")
     pd.DataFrame([row("A", 82.0, 0.1, 79.0, 0.4)]).to_csv(folder / "results/paper/table/leaderboard.csv", index=False)
