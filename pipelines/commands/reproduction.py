@@ -9,6 +9,7 @@ python -m fedweave.pipelines.commands.reproduction             rewrite the pages
 
 import gzip
 import re
+from os.path import commonpath
 from pathlib import Path
 
 import numpy as np
@@ -126,11 +127,20 @@ def table(study: str) -> str:
 def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
     """Rows in the order of their mean ranks over the columns."""
     ranks = rows.groupby(columns)["order"].rank().groupby(rows["method"]).mean().sort_values(kind="stable")
-    cells = rows.assign(cell=[*map(_cell, rows.to_dict("records"))]).pivot(index="method", columns=columns, values="cell")
+    rows = rows.assign(cell=[*map(_cell, rows.to_dict("records"))])
+    names = sorted(rows[columns].unique(), key=_numbers_by_value)
+    cells = rows.pivot(index="method", columns=columns, values="cell").fillna(results.EMPTY).loc[ranks.index, names]
+    common = f"{commonpath(names)}/" if len(names) > 1 else "/"  # of settings, such as disjoint/clients10
+    short = [column.removeprefix(common) for column in names]
     seeds = " to ".join(map(str, sorted({rows["seeds"].min(), rows["seeds"].max()})))
-    lines = [(f"{name} ({seeds} seeds)", *cells.columns), ("---", *["--:"] * len(cells.columns))]
-    lines += cells.fillna(results.EMPTY).loc[ranks.index].itertuples(name=None)
+    head = f"{name}{', ' + common[:-1] if short != names else ''} ({seeds} seed{'s' if seeds != '1' else ''})"
+    lines = [(head, *short), ("---", *["--:"] * len(short)), *cells.itertuples(name=None)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _numbers_by_value(name: str) -> list[str]:
+    """A key that sorts layers8 before layers64."""
+    return [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _cell(row: dict) -> str:

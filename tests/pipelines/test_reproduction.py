@@ -151,8 +151,21 @@ def test_several_settings_stand_side_by_side(folder: Path) -> None:
     ]
     pd.DataFrame(second[:1]).assign(setting="t", seeds=3).to_csv("results/paper/table/leaderboard.csv", index=False)
     reproduction.take("paper/table")
-    heads = [line for line in reproduction.table("paper/table").splitlines() if "seeds" in line]
-    assert heads == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
+    assert heads() == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
+
+
+def test_columns_are_sorted_by_their_numbers(folder: Path) -> None:
+    """And what all have in common stands in the corner."""
+    board = folder / "results/paper/table/leaderboard.csv"
+    layers = [row("A", 80.0, 0.3) | {"setting": f"deep/layers{n}", "seeds": 1} for n in (8, 64, 2)]
+    pd.DataFrame(layers).to_csv(board, index=False)
+    reproduction.take("paper/table")
+    assert heads() == ["| cora, deep (1 seed) | layers2 | layers8 | layers64 |"]
+
+
+def heads() -> list[str]:
+    """First lines of the study's tables."""
+    return [line for line in reproduction.table("paper/table").splitlines() if " seed" in line]
 
 
 def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
