@@ -26,7 +26,7 @@ COLUMNS = {
     "control": "the control that decides",
     "p": "p",
 }
-CLIENT_COLUMNS = ("dataset", "setting", "method", "metric", "seed", "client", "value")
+CLIENT_COLUMNS = ("dataset", "setting", "method", "metric", "seed", "client", "part", "value")
 
 
 def table() -> str:
@@ -67,8 +67,16 @@ def _answer(corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) ->
         raise BadInput(f"{WORDS}: {error}") from error
 
 
-def client_rows(board: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
-    """Scores by method, client and seed in the form that is stored beside a study's table."""
-    about = board[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
-    table_ = clients.merge(about, on="run")[list(CLIENT_COLUMNS)]
-    return table_.sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable", ignore_index=True)
+def client_rows(study: results.Study) -> pd.DataFrame:
+    """Scores by method, client and seed in the form that is stored beside a study's table.
+
+    `part` is the part of the graph from which a client has its test nodes, where clients share them, and the client's
+    own number elsewhere. Tests take the clients of one part as one.
+    """
+    clients = results.clients(study)
+    about = results.board(study, clients)[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
+    sharing = {run.name: run.info.get("sharing") for run in study.runs}
+    owners = (sharing[run] for run in clients["run"])
+    parts = [owner[client] if owner else client for owner, client in zip(owners, clients["client"], strict=True)]
+    rows = clients.assign(part=parts).merge(about, on="run")[list(CLIENT_COLUMNS)]
+    return rows.sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable", ignore_index=True)

@@ -10,7 +10,8 @@ The parts of a question are separated by bars, such as `mean | fedsheafhn/table1
     printed, printed std, printed gap, printed change | paper/table | ...    the same for printed numbers
     first | studies | method                       in how many settings the method is first
     interval | study | setting | first | second    95 % interval of a difference over seeds and clients
-    p | study | setting | first | second           Wilcoxon's test over clients, of means over seeds
+    p | study | setting | first | second           Wilcoxon's test over clients, of means over seeds; in intervals
+                                                   and tests, clients that share test nodes are one
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     value | table | key | column                   a cell of a further table of numbers
     ratio | table | key | column | column          of two such cells, as "x to 1"

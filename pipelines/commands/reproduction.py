@@ -95,9 +95,7 @@ def _take_clients(study: str) -> None:
     """Keep the scores of every client and seed, compressed: a later test needs no new run."""
     if not (paths.RESULTS / study / "runs").is_dir():
         return
-    target, runs = TABLES / f"{study}{CLIENTS}", results.load_study(paths.RESULTS / study)
-    scores = results.clients(runs)
-    new = claims.client_rows(results.board(runs, scores), scores)
+    target, new = TABLES / f"{study}{CLIENTS}", claims.client_rows(results.load_study(paths.RESULTS / study))
     if target.is_file():
         old, names = pd.read_csv(target), ["dataset", "setting", "method"]
         again = old.merge(new[names].drop_duplicates(), on=names, how="left", indicator=True)["_merge"] == "both"

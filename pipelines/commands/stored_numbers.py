@@ -70,7 +70,9 @@ def _enter(board: Board, key: str, method: str, row: Row) -> None:
 
 
 def clients(study: str, key: str) -> dict[str, np.ndarray]:
-    """Method -> scores [seeds, clients] in one setting, in the unit of the page."""
+    """Method -> scores [seeds, clients] in one setting, in the unit of the page. Clients that share test nodes are one
+    column, their mean, as tests take columns to be independent.
+    """
     scores = _clients(*_place(f"{study}{CLIENTS}"), key)
     metrics = {row["metric"] for row in rows(study).get(key, {}).values()}
     unit = max((UNITS.get(metric, 1.0) for metric in metrics), default=1.0)
@@ -82,8 +84,8 @@ def _clients(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
     scores = _read(path, changed)
     of_key = scores[scores["dataset"] + ", " + scores["setting"] == key]
     return {
-        str(method): part.pivot(index="seed", columns="client", values="value").to_numpy()
-        for method, part in of_key.groupby("method")
+        str(method): rows.groupby(["seed", "part"])["value"].mean(skipna=False).unstack("part").to_numpy()
+        for method, rows in of_key.groupby("method")
     }
 
 

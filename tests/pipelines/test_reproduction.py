@@ -1,5 +1,6 @@
 """The page that lays our numbers beside the printed ones."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import claims, figures, reproduction
+from fedweave.pipelines.commands import claims, figures, questions, reproduction
 from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
@@ -328,3 +329,21 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     cells = claimed(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
     expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in statistics.holm(raw)]
     assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(statistics.holm(raw), expected, strict=True)]
+
+
+def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
+    """The page's intervals and tests are those of the study's own table."""
+    study = write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
+    for file in study.glob("runs/*/run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 2 for c in range(12)]}))
+    results.write(study)
+    reproduction.take("paper/table")
+    table = pd.read_csv(study / "significance.csv").query("family == 'controls' and other == 'Local'")
+    board = pd.read_csv(study / "leaderboard.csv")
+    key = f"{board['dataset'][0]}, {board['setting'][0]}"
+    for row in table.itertuples():
+        pair = f"paper/table | {key} | {row.method} | Local"
+        interval = questions.ask(f"interval | {pair}").values
+        p, p_adjusted = (questions.ask(f"{kind} | {pair}").values[0] for kind in ("p", "p controls"))
+        assert (*interval, p, p_adjusted) == pytest.approx((row.low, row.high, row.p, row.p_adjusted), abs=1e-4)
+    assert table["p"].min() == 2 / 2**6
