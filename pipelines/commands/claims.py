@@ -21,6 +21,7 @@ WORDS = FOLDER / "claims.yaml"
 QUESTION = re.compile(r"\{([^{}]+)\}")
 COLUMNS = {
     "paper": "what a paper says",
+    "verdict": "verdict",
     "ours": "under our protocol",
     "theirs": "under theirs",
     "control": "the control that decides",

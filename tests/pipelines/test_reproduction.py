@@ -100,7 +100,7 @@ def test_scores_of_clients_are_those_of_the_table(path: Path) -> None:
 def test_claims_have_no_numbers_of_their_own() -> None:
     """But for those in names: of tables, layers, clients."""
     for claim in claims.read_yaml(ROOT / claims.WORDS)["claims"]:
-        assert {"paper", "ours", "control"} <= claim.keys() <= claims.COLUMNS.keys()
+        assert {"paper", "verdict", "ours", "control"} <= claim.keys() <= claims.COLUMNS.keys()
         for text in claim.values():
             words = NAMES.sub("", claims.QUESTION.sub("", " ".join(text.split())))
             assert not re.search(r"\d", words), words
@@ -206,7 +206,7 @@ def claimed(folder: Path, *texts: str) -> list[str]:
     """The cells of the column `ours` of a table of claims."""
     lines = ["claims:"] + [f"  - {{paper: x, ours: '{text}'}}" for text in texts]
     (folder / claims.WORDS).write_text("\n".join(lines) + "\n")
-    return [line.split(" | ")[1] for line in claims.table().splitlines()[2:]]
+    return [line.split(" | ")[2] for line in claims.table().splitlines()[2:]]
 
 
 def test_questions_are_answered_from_rows(folder: Path) -> None:

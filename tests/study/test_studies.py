@@ -10,6 +10,7 @@ import yaml
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.results import published
+from fedweave.runs import assembly
 from fedweave.study import catalogue, spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +115,40 @@ def test_local_training_and_fine_tuning_are_in_every_study() -> None:
         else:
             lacking = [key for key, _ in tasks for m in ("local", "fedavg_ft") if runs.get(f"{key}-{m}") != m]
             assert lacking == [], name
+            parsed = spec.parse(study, name)
+            tuned = [key for key, method in runs.items() if method in ("fedavg_ft", "fedprox_ft")]
+            assert {assembly.point(parsed.run(key)) for key in tuned} == {"post"}, name  # at "pre" it is FedAvg
     assert len(without) == 10
+
+
+# Clients of all tasks, and what every task compares, where no printed column asks for it; None: any clients.
+CONTENT = {
+    "fedaghn/app_fig2": ({"cifar100 grouped"}, {"cfl", "heurfedamp", "fedaghn"}),
+    "fedsheafhn/table1": (None, {"fedpub", "fedpub-detached"}),
+    "fedsheafhn/table2": (None, {"fedpub", "fedpub-detached"}),
+    "pfedgat/fig2": ({"cifar10 iid", "cifar10 clusters", "cifar10 dirichlet 0.1", "cifar10 dirichlet 0.5"}, {"local"}),
+    "pfedgat/table1": (None, {"cfl", "heurfedamp", "pfedgat-gatv2"}),
+    "pfedgat/table1-reduced": (None, {"cfl", "heurfedamp", "pfedgat-gatv2"}),
+    "pfedla/fig6": ({f"{name} listed" for name in ("cifar10", "emnist", "fashion-mnist")}, {"pfedla-rate1"}),
+    "pfedla/fig7": ({"cifar10 classes", "emnist classes"}, {"pfedla", "heurpfedla"}),
+    "shn/fig4": ({"cifar100 lda 0.1"}, {"ghn", "shn"}),
+    "shn/fig11": ({"cifar100 superclass"}, {"ghn", "shn"}),
+}
+
+
+@pytest.mark.parametrize("name", CONTENT)
+def test_studies_of_figures_and_variants_are_complete(name: str) -> None:
+    study, (clients, methods) = expanded(name), CONTENT[name]
+    named = set()
+    for key, task in study["tasks"].items():
+        parts = (
+            task["dataset"],
+            task["partition"]["name"],
+            task["partition"].get("beta", task["partition"].get("alpha")),
+        )
+        named.add(" ".join(str(part) for part in parts if part is not None))
+        assert {f"{key}-{method}" for method in methods} <= study["runs"].keys()
+    assert clients in (None, named)
 
 
 def test_controls_join_once_and_only_where_base_has_them(tmp_path: Path) -> None:
@@ -353,18 +387,40 @@ def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedpub", "fedsheafhn"])
 def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
     """Kept moments, plain means, split, seed, decay and dropout of the public code reach every run of the task."""
-    expected = {"fedpub": (1e-6, 0.5, 1, 1234, 0.2), "fedsheafhn": (5e-4, 0.3, 5, 123, 0.4)}[name]
+    expected = {"fedpub": (0.01, 1e-6, 0.5, 1, 1234, 0.2), "fedsheafhn": (0.02, 5e-4, 0.3, 5, 123, 0.4)}[name]
     study = spec.parse(expanded("fedsheafhn/protocols"), name)
     for method in ("local", "fedper", "fedpub", "fedsheafhn"):
         run = study.run(f"photo-{name}-{method}")
         train, task = run.train, run.task
         assert (train.client_optimizer, train.averaging, run.evaluate.point) == ("kept", "uniform", "post")
-        values = (train.weight_decay, task.model["dropout"], train.epochs, task.partition["seed"])
+        values = (train.lr, train.weight_decay, task.model["dropout"], train.epochs, task.partition["seed"])
         assert (*values, task.partition["split"]["train"]) == expected
     assert study.run("photo-fedpub-fedpub").options["detached"]
+    options = study.run("photo-fedsheafhn-fedsheafhn").options
+    assert (options["lr_theta"], options["lr_phi"], options["enrol_epochs"], options["continued"]) == (
+        0.02,
+        0.01,
+        10,
+        True,
+    )
     fresh = study.run("photo-fresh-local")
     assert (fresh.train.client_optimizer, fresh.train.averaging) == ("fresh", "size")
     assert {"client_optimizer", "averaging"}.isdisjoint(fresh.resolved()["train"])
+
+
+def test_the_server_has_the_rates_of_the_public_scripts_on_arxiv() -> None:
+    """server_lr, server_hn_lr and client_lr of CarrieWFF/FedSheafHN by number of clients; every variant has them."""
+    rates = {10: (0.001, 0.01, 0.01), 20: (0.001, 0.001, 0.01), 30: (0.01, 0.001, 0.01), 50: (0.01, 0.001, 0.02)}
+    met = set()
+    for name in ("table1", "table2", "table3", "table3b", "table6", "table7", "fig4"):
+        study = spec.parse(expanded(f"fedsheafhn/{name}"), name)
+        for run in map(study.run, study.runs):
+            if run.task.dataset == "ogbn-arxiv" and run.method == "fedsheafhn":
+                clients = run.task.partition["clients"]
+                options = (run.options["lr_theta"], run.options["lr_phi"], run.train.lr)
+                assert (*options, run.options["enrol_epochs"]) == (*rates[clients], 50), run.name
+                met.add(clients)
+    assert met == {*rates}
 
 
 def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ class Method(ABC):
     label: ClassVar[str]
     # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
     point: ClassVar[Literal["pre", "post"]] = "post"
+    fixed_point: ClassVar[bool] = False  # whether the other point would be another method: FedAvg-FT and FedAvg
     # Task capabilities without which the method makes no sense.
     needs: ClassVar[frozenset[str]] = frozenset()
     # Whether clients upload an "embedding" of their data, on joining or with their uploads.

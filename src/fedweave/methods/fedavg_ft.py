@@ -17,3 +17,4 @@ class FedAvgFT(SplitClient, GlobalModel):
 
     label = "FedAvg-FT"
     point = "post"
+    fixed_point = True

@@ -1,12 +1,12 @@
 """FedFomo (Zhang et al., ICLR 2021, arXiv:2012.08565).
 
-Server keeps the last model θ_j of every client and affinities P [N, N], P = I at first; client i gets the M best
+Server keeps the last model θ_j of every client and affinities A [N, N], A = I at first; client i gets the M best
 trained models of row i but its own, each slot at random with probability ε (decaying by the round). It weighs them on
 its validation rows, w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged
-if all are 0; then it trains and uploads θ_i, and P_ij gains w_j. M·P go down, P + M scalars come up.
+if all are 0; then it trains and uploads θ_i, and A_ij gains w_j. M·P go down, P + M scalars come up.
 
 Deviation: validation rows are the task's; NVlabs/FedFomo carves 20 % off the training rows. `raw_affinity` adds the
-scores before clipping and normalisation to P, as TsingZ0/PFLlib does. A control of the graph replaces the shares of P.
+scores before clipping and normalisation to A, as TsingZ0/PFLlib does. A control of the graph replaces the shares of A.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class FedFomo(Weaving):
     models: Annotated[Size, IntegerSpace(2, 10), "M, models sent to a client"] = 5
     epsilon: Annotated[Share, "probability of a random pick in round 0"] = 0.3
     decay: Annotated[Rate, "what epsilon loses each round"] = 0.05
-    raw_affinity: Annotated[bool, "add unclipped, unnormalised scores to P"] = False
+    raw_affinity: Annotated[bool, "add unclipped, unnormalised scores to A"] = False
 
     label = "FedFomo"
 

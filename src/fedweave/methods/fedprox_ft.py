@@ -18,3 +18,4 @@ class FedProxFT(ProximalClient, GlobalModel):
 
     label = "FedProx-FT"
     point = "post"
+    fixed_point = True

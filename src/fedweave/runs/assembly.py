@@ -232,7 +232,8 @@ def hyperparameters(method: Method) -> Mapping[str, Any]:
 
 def point(run: Run) -> str:
     """The evaluation point that is reported."""
-    return METHODS[run.method].point if run.evaluate.point == "method" else run.evaluate.point
+    method = METHODS[run.method]
+    return method.point if run.evaluate.point == "method" or method.fixed_point else run.evaluate.point
 
 
 def to_cpu(tree: Any) -> Any:
