@@ -1,4 +1,4 @@
-"""Writes the settings table into every page of docs/methods, from the fields of the methods' classes.
+"""Writes the settings tables into docs/settings.md and every page of docs/methods, from the fields of the classes.
 
 Run it after a change of a setting: `python -m tools.method_tables`. Text outside of the table's markers is
 written by hand and stays.
@@ -7,20 +7,25 @@ written by hand and stays.
 import json
 import re
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from types import UnionType
+from typing import Literal, Union, get_args, get_origin
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
-from fedweave.settings import Setting
+from fedweave.settings import REQUIRED, Setting, describe
+from fedweave.study.schema import EvaluateSpec, TrainSpec, TuneSpec
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "methods"
+BLOCKS = {"train": TrainSpec, "evaluate": EvaluateSpec, "tune": TuneSpec}  # of a study, on docs/settings.md
+BLOCKS_PAGE = PAGES.parent / "settings.md"
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+OPTIONAL = (Union, UnionType)  # of settings that may be null, the kind before None
 HEADER = "| setting | default | values | search | meaning |\n|---|---|---|---|---|\n"
 SERVER = """
 Its server takes the mean, or a step of `train.server_optimizer`: [server optimisers](README.md#server-optimisers).
 """
-KINDS = {int: "whole numbers", float: "numbers", bool: "`true`, `false`"}
+KINDS = {int: "whole numbers", float: "numbers", bool: "`true`, `false`", list: "a list", dict: "a block"}
 
 
 def main() -> None:
@@ -34,6 +39,7 @@ def main() -> None:
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
         if (new := filled(text, name)) != text:
             write_atomic(page, new)
+    write_atomic(BLOCKS_PAGE, with_blocks(BLOCKS_PAGE.read_text(encoding="utf-8")))
 
 
 def filled(text: str, name: str) -> str:
@@ -46,6 +52,11 @@ def filled(text: str, name: str) -> str:
     return TABLE.sub(lambda place: place[1] + content + place[3], text)
 
 
+def with_blocks(text: str) -> str:
+    """The page of a study's blocks with the tables of today."""
+    return TABLE.sub(lambda place: place[1] + table(describe(BLOCKS[place[2]])) + place[3], text)
+
+
 def table(settings: tuple[Setting, ...]) -> str:
     """The settings as Markdown, or a sentence if there are none."""
     return HEADER + "".join(map(_line, settings)) if settings else "No settings of its own.\n"
@@ -53,13 +64,15 @@ def table(settings: tuple[Setting, ...]) -> str:
 
 def _line(setting: Setting) -> str:
     """One row: name, default, which values it takes, where a search looks, meaning."""
-    default = setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
-    if get_origin(setting.type) is Literal:
-        values = ", ".join(f"`{value}`" for value in get_args(setting.type))
+    default = setting.default if isinstance(setting.default, str) else json.dumps(setting.default, default=str)
+    shown = "required" if setting.default is REQUIRED else f"`{default}`"
+    kind = next((part for part in get_args(setting.type) if get_origin(setting.type) in OPTIONAL), setting.type)
+    if get_origin(kind) is Literal:
+        values = ", ".join(f"`{value}`" for value in get_args(kind))
     else:
-        values = ", ".join(filter(None, (KINDS.get(setting.type), setting.range)))
+        values = ", ".join(filter(None, (KINDS.get(get_origin(kind) or kind), setting.range)))
     meaning = setting.meaning.replace("|", "\\|")
-    return f"| `{setting.name}` | `{default}` | {values} | {setting.space or '–'} | {meaning} |\n"
+    return f"| `{setting.name}` | {shown} | {values} | {setting.space or '–'} | {meaning} |\n"
 
 
 if __name__ == "__main__":

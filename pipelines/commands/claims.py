@@ -24,7 +24,7 @@ COLUMNS = {
     "verdict": "verdict",
     "ours": "under our protocol",
     "theirs": "under theirs",
-    "control": "the control that decides",
+    "control": "compared with",
     "p": "p",
 }
 CLIENT_COLUMNS = ("dataset", "setting", "method", "metric", "seed", "client", "part", "value")

@@ -52,7 +52,8 @@ class Answer:
 
     def __str__(self) -> str:
         sign = "+" if self.signed else ""
-        return self.joint.join(f"{number + 0:{sign}.{self.digits}f}" for number in self.rounded([self.digits]))
+        numbers = [number + 0 for number in self.rounded([self.digits])]  # + 0 makes -0.0 of 0.0
+        return self.joint.join(f"{number:{sign if number else ''}.{self.digits}f}" for number in numbers)
 
     def rounded(self, digits: Sequence[int]) -> list[Decimal]:
         """The numbers with `digits` decimals each; one entry is for all of them."""

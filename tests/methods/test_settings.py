@@ -136,6 +136,14 @@ def test_the_page_shows_the_settings_of_today(name: str) -> None:
     assert names <= {setting.name for setting in METHODS[name].settings()}
 
 
+def test_the_page_of_a_study_shows_the_settings_of_today() -> None:
+    text = method_tables.BLOCKS_PAGE.read_text(encoding="utf-8")
+    assert method_tables.with_blocks(text) == text
+    for block, owner in method_tables.BLOCKS.items():
+        section = text.partition(f"<!-- settings: {block} -->")[2].partition("<!-- end -->")[0]
+        assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [setting.name for setting in describe(owner)]
+
+
 def test_a_page_without_a_place_for_the_table_is_refused() -> None:
     with pytest.raises(BadInput, match=r"docs/methods/ditto\.md: 0 tables.*<!-- settings: ditto -->"):
         method_tables.filled("# Ditto\n", "ditto")
