@@ -66,10 +66,11 @@ def switch(
     Raises:
         BadInput: the study is not sound, or params.yaml has changes that would be lost.
     """
+    from fedweave.pipelines.stages import graphs
     from fedweave.runs import assembly
 
     content, where = chosen(name, tasks, methods, uses), str(catalogue.place(name))
-    assembly.check(spec.parse(content, where), where)
+    graphs.check(assembly.check(spec.parse(content, where), where), where)
     if spec.PARAMS.is_file() and not force:
         now = spec.read_yaml(spec.PARAMS)
         if now != content and not _as_written() and not _from_catalogue(now):

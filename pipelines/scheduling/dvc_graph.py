@@ -7,6 +7,8 @@ import networkx
 
 from fedweave.errors import choose
 from fedweave.pipelines.project import repository
+from fedweave.pipelines.stages import graphs
+from fedweave.study.spec import PARAMS, load, read_yaml
 
 
 class StaleStage(NamedTuple):
@@ -24,12 +26,16 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
 
     Raises:
-        BadInput: a target is not a stage of dvc.yaml.
+        BadInput: a target is not a stage of dvc.yaml, or a run replays one that is not trained before it.
     """
     with repository() as repo:
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
+    content = read_yaml(PARAMS) if PARAMS.is_file() else {}
+    if graphs.reads_graphs(content):  # what DVC keeps by its order alone
+        sources = graphs.replays(load(), str(PARAMS))
+        graph.add_edges_from((f"train@{run}", f"train@{source}") for run, source in sources.items())
     if targets:
         selected = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}
         roots = [name for name in graph if selected & {name, _group(name)}]

@@ -9,27 +9,96 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
+from fedweave.families.weaving import Weaving
+from fedweave.federation.graph_words import STORED
 from fedweave.files import write_table
+from fedweave.methods import METHODS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
-from fedweave.runs import dependencies
-from fedweave.study.spec import PARAMS, read_yaml
+from fedweave.runs import assembly, dependencies, graph_controls
+from fedweave.study import search_spaces
+from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 BLOCKS = ("tasks", "runs", "methods", "tune", "ablate")  # of params.yaml, where a setting may stand
 
 
 def main(name: str) -> None:
-    """Write the digests of graph `name` beside those of packages, on which the stage `sources` depends."""
+    """Write the digests of graph `name` beside those of packages, on which the stage `sources` depends.
+
+    Raises:
+        BadInput: the file has changed, and a run cannot read it any more.
+    """
+    check(assembly.load(), str(PARAMS))
     place = Path(read_yaml(PARAMS)["graphs"][name])
     files = sorted(place.glob("collaboration-*.npz")) if place.is_dir() else [place]
     rows = ((str(file), dependencies.file_digest(file)) for file in files)
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 
+def check(study: Study, where: str) -> None:
+    """Refuse graphs that a run of `study` cannot read, before DVC looks for their files and before any training.
+
+    Raises:
+        BadInput: naming the run, its setting `graph`, and the way out.
+    """
+    for run, here in _readers(study, where):
+        word = run.options.get("graph")
+        if not (source := replayed_run(word, study.name, study.runs)):
+            graph_controls.check_stored(run, here)
+        elif not issubclass(METHODS[method := study.runs[source].method], Weaving):
+            raise BadInput(f"{here}.graph: {word!r}: {method} has no collaboration graph; name a run of another method")
+    replays(study, where)
+
+
+def replays(study: Study, where: str) -> dict[str, str]:
+    """Run -> the run of the same study whose graph it replays, which must be trained before it.
+
+    Raises:
+        BadInput: it is not trained before it.
+    """
+    sources = {}
+    for key in study.runs:
+        word = study.run(key).options.get("graph")
+        if source := replayed_run(word, study.name, study.runs):
+            _check_order(study, key, source, f"{where}: runs.{key}.graph: {word!r}")
+            sources[key] = source
+    return sources
+
+
+def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
+    """Every run, every run with a graph of its search space, and every variant, with its name in messages."""
+    for key, item in study.runs.items():
+        yield study.run(key), f"{where}: runs.{key}"
+        space = search_spaces.entries(study, key).get("graph", {}) if study.tune.trials else {}
+        for word in space.get("choices", ()):
+            yield study.run(key, {"graph": word}), f"{where}: tune.spaces.{item.method}"
+    for name, block in study.ablate.items():
+        for variant, settings in block["variants"].items():
+            yield assembly.varied(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
+
+
+def _check_order(study: Study, key: str, source: str, where: str) -> None:
+    """Refuse a run that replays `source`, of the same study, which is not trained before it.
+
+    DVC trains in the order of params.yaml: a stage of dvc.yaml cannot depend on another one for some runs only.
+    """
+    order = [*study.runs]
+    if source == key:
+        raise BadInput(f"{where}: this is the run itself; name another run")
+    if study.tune.trials and search_spaces.entries(study, key):
+        raise BadInput(f"{where}: not trained yet when the values of this run are searched for; set tune.trials: 0")
+    if order.index(source) > order.index(key):
+        raise BadInput(f"{where}: it would be trained after the run that reads it; write {key} below {source}")
+
+
+def reads_graphs(content: Mapping[str, Any]) -> bool:
+    """Whether a params.yaml names a file or a run that a graph is read from."""
+    return any(word.partition(":")[0] in STORED for word in _words(content))
+
+
 def named(content: Mapping[str, Any]) -> dict[str, str]:
     """Name -> path of each file, and of each folder of another study's run, that a params.yaml reads graphs from."""
-    words = {text for block in BLOCKS for text in _texts(content.get(block))}
-    places = {place for word in words for place in _place(word, content)}
+    places = {place for word in _words(content) for place in _place(word, content)}
     return {_name(place): place for place in sorted(places)}
 
 
@@ -59,6 +128,10 @@ def _place(word: str, content: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "replayed" and source and not replayed_run(word, content["study"], content["runs"]):
         study, _, name = source.rpartition("/")
         yield source if (Path(source) / "run.json").is_file() else str(paths.run(study or content["study"], name))
+
+
+def _words(content: Mapping[str, Any]) -> set[str]:
+    return {text for block in BLOCKS for text in _texts(content.get(block))}
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -1,8 +1,13 @@
-"""Stage `names`: the names in params.yaml are safe in a shell and in a path. It runs before every other stage."""
+"""Stage `names`: the names in params.yaml are safe in a shell and in a path, and its graphs can be read.
+
+It runs before every other stage: DVC itself would say of a missing file only that there is none.
+"""
 
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages import graphs
+from fedweave.runs import assembly
 from fedweave.study.spec import PARAMS, check_names, read_yaml
 
 
@@ -10,9 +15,12 @@ def main() -> None:
     """Write data/code/names.txt, which has the same content for every params.yaml.
 
     Raises:
-        BadInput: a name is not safe.
+        BadInput: a name is not safe, or a graph cannot be read.
     """
-    check_names(read_yaml(PARAMS), str(PARAMS))
+    content = read_yaml(PARAMS)
+    check_names(content, str(PARAMS))
+    if graphs.reads_graphs(content):
+        graphs.check(assembly.load(), str(PARAMS))
     write_atomic(paths.CODE / "names.txt", "checked\n")
 
 

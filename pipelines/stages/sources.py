@@ -12,7 +12,7 @@ from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
 from fedweave.pipelines.stages import graphs
-from fedweave.runs import assembly, dependencies, graph_controls
+from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.study.code import modules
 from fedweave.study.memory import unchanged
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
@@ -94,7 +94,7 @@ def _graph(study: Study, run: Run) -> dict[str, str]:
         other = study.run(key)
         search = json.dumps([study.tune.budget, study.tune.spaces.get(other.method)])
         return {f"replayed {key}": f"{other.fingerprint()} {dependencies.run_digest(other)} {search}"}
-    return {str(file): dependencies.file_digest(file) for file in graph_controls.given_files(run)}
+    return {str(file): dependencies.file_digest(file) for file in graph_files.files_of(run)}
 
 
 def _write(file: Path, files: Iterable[Path], data: Mapping[str, Any] | None = None) -> None:

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import yaml
 from dvc.repo import Repo
+from dvc.repo.reproduce import plan_repro
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.stages import graphs, sources
+from fedweave.pipelines.commands import studies
+from fedweave.pipelines.scheduling.dvc_graph import stale_stages
+from fedweave.pipelines.stages import graphs, names, sources
+from fedweave.study import spec
 from tests.servers import DIGITS, ROOT
 
 RUN = "results/other/runs/digits-x"
@@ -20,9 +24,9 @@ RUN = "results/other/runs/digits-x"
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A params.yaml with every kind of stored graph, and the files it names."""
     monkeypatch.chdir(tmp_path)
-    for file in (tmp_path / "m.csv", tmp_path / RUN / "collaboration-0.npz"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savetxt(file, np.eye(10), delimiter=",")
+    (tmp_path / RUN).mkdir(parents=True)
+    np.savetxt("m.csv", np.eye(10), delimiter=",")
+    np.savez(f"{RUN}/collaboration-0.npz", weights=np.eye(10)[None, None], rounds=np.array([1]))
     (tmp_path / RUN / "run.json").write_text("{}")
     words = {"own": "learned", "again": "replayed:digits-own", "other": "replayed:other/digits-x"}
     runs = {f"digits-{key}": {"task": "digits", "method": "fedaghn", "set": {"graph": word}}
@@ -33,6 +37,14 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     made = {"study": "small", "seeds": [0], "datasets": ["digits"], "tasks": {"digits": DIGITS}, "runs": runs,
             "methods": methods, "tune": {"trials": 0}, "ablate": ablate}  # fmt: skip
     return {**made, "graphs": graphs.named(made)}
+
+
+def project(content: dict[str, Any]) -> Repo:
+    """The current folder with this params.yaml as a project of DVC."""
+    Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    Path("src/fedweave").mkdir(parents=True)
+    shutil.copy(ROOT / "dvc.yaml", "dvc.yaml")
+    return Repo.init(no_scm=True)
 
 
 def written(content: dict[str, Any]) -> dict[str, str]:
@@ -46,10 +58,7 @@ def written(content: dict[str, Any]) -> dict[str, str]:
 def test_dvc_knows_the_files_of_graphs(content: dict[str, Any]) -> None:
     """They come before `sources`, which runs again also when a method's settings change."""
     assert {*content["graphs"].values()} == {"m.csv", RUN}
-    Path("params.yaml").write_text(yaml.safe_dump(content))
-    Path("src/fedweave").mkdir(parents=True)
-    shutil.copy(ROOT / "dvc.yaml", "dvc.yaml")
-    repo = Repo.init(no_scm=True)
+    repo = project(content)
     stages = {stage.name: stage for stage in repo.index.stages}
     files = {dep.def_path for name, stage in stages.items() if name.startswith("graphs@") for dep in stage.deps}
     assert {"m.csv", RUN} <= files
@@ -65,7 +74,7 @@ def test_a_changed_graph_trains_its_readers_again(content: dict[str, Any]) -> No
     np.savetxt("m.csv", np.ones((10, 10)), delimiter=",")
     given = written(content)
     assert {name for name in before if before[name] != given[name]} == {"digits-given", "graph"}
-    np.savetxt(f"{RUN}/collaboration-0.npz", np.ones((10, 10)))
+    np.savez(f"{RUN}/collaboration-0.npz", weights=np.ones((1, 1, 10, 10)))
     other = written(content)
     assert {name for name in before if given[name] != other[name]} == {"digits-other"}
     content["runs"]["digits-own"]["set"]["train.lr"] = 0.123
@@ -75,14 +84,16 @@ def test_a_changed_graph_trains_its_readers_again(content: dict[str, Any]) -> No
 
 def test_the_digests_of_a_graph(content: dict[str, Any]) -> None:
     """Change where its file does."""
-    Path("params.yaml").write_text(yaml.safe_dump(content))
+    Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     for name, place in content["graphs"].items():
         graphs.main(name)
         table = Path("data/code/packages", f"{name}.csv")
         before = table.read_text()
         assert place in before
-        file = next(Path(place).glob("*.npz")) if Path(place).is_dir() else Path(place)
-        file.write_text("1\n")
+        if Path(place).is_dir():
+            np.savez(f"{place}/collaboration-0.npz", weights=np.ones((1, 1, 10, 10)))
+        else:
+            np.savetxt(place, np.ones((10, 10)), delimiter=",")
         graphs.main(name)
         assert table.read_text() != before
 
@@ -92,3 +103,99 @@ def test_a_graph_that_params_do_not_name(content: dict[str, Any]) -> None:
     del content["graphs"]
     with pytest.raises(BadInput, match=r"params\.yaml: graphs: m\.csv is missing, .* write graphs: \{graph-.*: m\.csv"):
         written({**content, "runs": {"digits-given": content["runs"]["digits-given"]}, "ablate": {}})
+
+
+WRONG = {
+    "given:none.csv": ["no such file", "none.csv"],
+    "replayed:nope": ["holds no finished run", "train it first"],
+    "replayed:other/digits-y": ["results/other/runs/digits-y holds no finished run"],
+    "given:small.csv": ["[5, 5]", "needs [10, 10]"],
+    "given:wrong.npy": ["[10]", "needs [10, 10]"],
+    "given:negative.csv": ["row 2, column 3 is -0.5"],
+    "given:nan.csv": ["row 2, column 3 is nan"],
+    "given:header.csv": ["could not convert string", "no header or names"],
+    "given:damaged.npz": ["damaged"],
+    "replayed:digits-fedavg": ["fedavg has no collaboration graph"],
+    "replayed:digits-bad": ["this is the run itself"],
+    "replayed:digits-late": ["trained after", "write digits-bad below digits-late"],
+}
+
+
+def write_wrong() -> None:
+    """Files that are no graph of ten clients."""
+    square = np.eye(10)
+    np.savetxt("small.csv", square[:5, :5], delimiter=",")
+    np.save("wrong.npy", square[0])
+    for name, value in {"negative": -0.5, "nan": np.nan}.items():
+        square[1, 2] = value
+        np.savetxt(f"{name}.csv", square, delimiter=",")
+    Path("header.csv").write_text("a,b\n1,2\n")
+    Path("damaged.npz").write_bytes(b"PK")
+
+
+def study_file(*methods: str) -> str:
+    """A study of the digits with these entries of `methods`."""
+    entries = "".join(f"      - {entry}\n" for entry in methods)
+    return f"seeds: [0]\nwithout_controls: a test\ntasks:\n  digits:\n    base: digits\n    methods:\n{entries}"
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content: dict[str, Any]) -> None:
+    """By `fedweave study use`, and by the first stage, with the run, its setting as written and the way out."""
+    write_wrong()
+    Path("studies").mkdir()
+    shutil.copy(ROOT / "studies" / "base.yaml", "studies/base.yaml")
+    bad = f"bad: {{method: fedaghn, set: {{graph: {word!r}}}}}"
+    Path("mine.yaml").write_text(study_file("fedavg", bad, "late: {method: fedaghn}"))
+    with pytest.raises(BadInput) as refused:
+        studies.use("mine.yaml")
+    assert str(refused.value).startswith(f"mine.yaml: runs.digits-bad.graph: {word!r}: ")
+    assert [part for part in WRONG[word] if part not in str(refused.value)] == []
+    assert not Path("params.yaml").exists()
+    Path("params.yaml").write_text(studies.dump(studies.chosen("mine.yaml", None, None)))
+    with pytest.raises(BadInput) as edited:
+        names.main()
+    assert str(edited.value) == str(refused.value).replace("mine.yaml", "params.yaml", 1)
+    assert not Path("data").exists()
+
+
+def test_good_graphs_are_let_through(content: dict[str, Any]) -> None:
+    Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    names.main()
+    assert Path("data/code/names.txt").exists()
+
+
+def test_a_search_is_before_the_run_that_it_would_replay(content: dict[str, Any]) -> None:
+    content["tune"] = {"trials": 2, "spaces": {"fedaghn": {"train.lr": {"low": 0.1, "high": 0.2}}}}
+    with pytest.raises(BadInput, match=r"runs\.digits-again\.graph: 'replayed:digits-own'.*tune\.trials: 0"):
+        graphs.check(spec.parse(content), "params.yaml")
+
+
+def test_a_choice_of_a_search_and_a_variant_are_checked_too(content: dict[str, Any]) -> None:
+    del content["runs"]["digits-again"]
+    spaces = {"sfl": {"graph": {"choices": ["given:m.csv", "given:none.csv"]}}}
+    with pytest.raises(BadInput, match=r"^params\.yaml: tune\.spaces\.sfl\.graph: 'given:none\.csv'"):
+        graphs.check(spec.parse({**content, "tune": {"trials": 2, "spaces": spaces}}), "params.yaml")
+    content["ablate"]["graph"]["variants"]["other"] = {"graph": "given:none.csv"}
+    with pytest.raises(BadInput, match=r"^params\.yaml: ablate\.graph\.other\.graph: 'given:none\.csv'"):
+        graphs.check(spec.parse(content), "params.yaml")
+
+
+def test_a_file_that_has_become_wrong_is_refused_by_its_own_stage(content: dict[str, Any]) -> None:
+    """The first stage does not run again where params.yaml is as before."""
+    Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    Path("m.csv").write_text("")
+    name = next(key for key, place in content["graphs"].items() if place == "m.csv")
+    with pytest.raises(BadInput, match=r"runs\.digits-given\.graph: 'given:m\.csv': the file is empty"):
+        graphs.main(name)
+
+
+def test_a_replayed_run_is_trained_first(content: dict[str, Any]) -> None:
+    """`dvc repro` goes by the order of the list, and flows, which train side by side, wait for it."""
+    repo = project(content)
+    order = [stage.name for stage in plan_repro(repo.index.graph)]
+    assert order.index("train@digits-own") < order.index("train@digits-again")
+    repo.close()
+    needs = {stage.name: stage.needs for stage in stale_stages()}
+    assert "train@digits-own" in needs["train@digits-again"]
+    assert "train@digits-own" not in needs["train@digits-other"]

@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from fedweave.errors import BadInput
-from fedweave.runs import graph_controls
+from fedweave.runs import graph_controls, graph_files
 from fedweave.study import spec
 from fedweave.study.spec import Run
 
@@ -56,42 +56,80 @@ def test_files_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     recorded = np.stack([np.eye(N), np.full((N, N), 1 / N), weights])[:, None]
     replayed(tmp_path / "results/other/runs/t-x", weights=recorded, rounds=np.array([1, 2, 5]), layers=np.array(["a"]))
     assert torch.equal(build("replayed:other/t-x")[0], torch.full((N, N), 1 / N, dtype=torch.float64))
-    assert len(graph_controls.given_files(run("replayed:other/t-x"))) == 1
+    assert len(graph_files.files_of(run("replayed:other/t-x"))) == 1
     assert build("oracle").shape == (1, N, N)
 
 
 BAD = {
-    "a size that does not fit": ("given:small.npy", "needs"),
-    "a negative weight": ("given:negative.npy", "negative"),
-    "a row without weight": ("given:empty.npy", "client 1"),
+    "a size that does not fit": ("given:small.npy", r"\[4, 4\], and this run needs \[5, 5\] or \[2, 5, 5\]"),
+    "layers that do not fit": ("given:layers.npy", r"its weights are \[3, 5, 5\]"),
+    "a row alone": ("given:row.csv", r"its weights are \[1, 5\]"),
+    "a negative weight": ("given:negative.npy", "row 1, column 1 is -0.8; weights are finite numbers, at least 0"),
+    "no number": ("given:nan.npy", "row 3, column 5 of matrix 2 is nan"),
+    "a row without weight": ("given:empty.npy", r"row 2 \(client 1\) has no weight"),
     "no such file": ("given:none.npy", "no such file"),
+    "a file of the home folder": ("given:~/g.npy", "write the whole path"),
     "another format": ("given:g.txt", "format"),
     "no array weights": ("given:named.npz", "no array"),
     "a damaged file": ("given:damaged.npz", "damaged"),
+    "objects": ("given:objects.npy", "elements of type .* are refused.*it must hold numbers only"),
+    "texts": ("given:texts.npy", "of the type <U1; they must be numbers"),
+    "a header": ("given:header.csv", "could not convert string 'a'.*numbers only, no header or names"),
+    "an empty file": ("given:nothing.csv", "the file is empty"),
+    "an empty array": ("given:nothing.npy", "the file is empty"),
     "no such run": ("replayed:none", "no finished run"),
     "a run without graphs": ("replayed:plain", "no collaboration graph"),
     "a run with other seeds": ("replayed:seeded", "seed 7"),
+    "a run whose graphs are damaged": ("replayed:broken", "collaboration-7.npz: damaged.*train that run again"),
 }
 
 
+def write_bad(folder: Path) -> None:
+    """Files and runs that are no graph of this run."""
+    square = np.full((N, N), 1 / N)
+    layered = np.stack([square, square])
+    layered[1, 2, 4] = np.nan
+    arrays = {"small": square[:-1, :-1], "layers": np.stack([square] * 3), "nan": layered,
+              "negative": square - np.eye(N), "empty": square * (np.arange(N) != 1)[:, None],
+              "objects": square.astype(object), "texts": np.full((N, N), "a"), "nothing": square[:0]}  # fmt: skip
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+    np.savetxt("row.csv", square[:1], delimiter=",")
+    np.savez("named.npz", graph=square)
+    Path("damaged.npz").write_bytes(b"PK")
+    Path("header.csv").write_text("a,b,c,d,e\n" + "1,1,1,1,1\n" * N)
+    Path("nothing.csv").write_text("# no weights yet\n\n")
+    replayed(folder / "results/s/runs/plain")
+    recorded = {"weights": square[None, None], "rounds": np.array([1]), "layers": np.array([""])}
+    replayed(folder / "results/s/runs/seeded", 3, **recorded)
+    replayed(folder / "results/s/runs/broken", **recorded)
+    (folder / "results/s/runs/broken/collaboration-7.npz").write_bytes(b"PK")
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("what", BAD)
 def test_bad_graphs(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that names the run, the word and what is wrong."""
     monkeypatch.chdir(tmp_path)
-    square = np.full((N, N), 1 / N)
-    np.save("small.npy", square[:-1, :-1])
-    np.save("negative.npy", square - np.eye(N))
-    np.save("empty.npy", square * (np.arange(N) != 1)[:, None])
-    np.savez("named.npz", graph=square)
-    Path("damaged.npz").write_bytes(b"PK")
-    replayed(tmp_path / "results/s/runs/plain")
-    replayed(
-        tmp_path / "results/s/runs/seeded", 3, weights=square[None, None], rounds=np.array([1]), layers=np.array([""])
-    )
+    write_bad(tmp_path)
     word, reason = BAD[what]
     with pytest.raises(BadInput, match=reason) as error:
         build(word)
+    assert str(error.value).startswith(f"runs.t-a.graph: {word!r}: ")
     assert "\n" not in str(error.value)
+    assert "params.yaml" not in str(error.value)  # a call from Python has none
+
+
+@pytest.mark.parametrize("what", [name for name in BAD if "layers" not in name])
+def test_bad_graphs_are_found_without_data(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the number of layers, which only the model knows."""
+    monkeypatch.chdir(tmp_path)
+    write_bad(tmp_path)
+    graph_controls.check_stored(run("given:layers.npy"), "params.yaml: runs.t-a")
+    word = BAD[what][0]
+    with pytest.raises(BadInput) as error:
+        graph_controls.check_stored(run(word), "params.yaml: runs.t-a")
+    assert str(error.value).startswith(f"params.yaml: runs.t-a.graph: {word!r}: ")
 
 
 def test_an_oracle_needs_something_to_know() -> None:

@@ -23,7 +23,7 @@ from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
-from fedweave.runs import assembly, dependencies, graph_controls
+from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.runs.inputs import Inputs
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
@@ -64,7 +64,7 @@ class Plan:
         entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.loaded())
         if entry not in _CODES:
             _CODES[entry] = (_code(run), parts)
-        if not graph_controls.given_files(run):
+        if not graph_files.files_of(run):
             return _CODES[entry][0]
         both = _CODES[entry][0] + dependencies.inputs_digest(run, None)
         return hashlib.sha256(both.encode()).hexdigest()[:12]

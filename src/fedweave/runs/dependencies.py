@@ -11,7 +11,7 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.registry import files
-from fedweave.runs import assembly, graph_controls
+from fedweave.runs import assembly, graph_files
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, digest, label, modules, text
 from fedweave.study.spec import Run
@@ -76,7 +76,7 @@ def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
     """
     dealt = () if root is None else [assembly.folders(run.task, run.name, root)[1] / name for name in DEALT]
     # A missing file is refused where it is read; a page of trials asks while the stages write it again.
-    found = [path for path in (*dealt, *graph_controls.given_files(run)) if path.is_file()]
+    found = [path for path in (*dealt, *graph_files.files_of(run)) if path.is_file()]
     sums = {path.name: file_digest(path) for path in found}
     return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,0 +1,134 @@
+"""Graphs that runs read from files: those that a user gives, and those that another run recorded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedweave.errors import BadInput
+from fedweave.federation.collaboration import row_shares
+from fedweave.federation.graph_controls import Recorded
+from fedweave.federation.graph_words import GraphWord
+from fedweave.readers.arrays import map_npy, read_npz
+from fedweave.study.spec import Run
+
+RESULTS = Path("results")
+FORMATS = ".npy, .npz with the array `weights`, or .csv"
+
+
+def read_stored(run: Run, word: GraphWord, clients: int, layers: int | None, where: str) -> dict[int | None, Recorded]:
+    """Seed -> graphs that `run` reads, as `word` says; a given file has those of every seed, under None.
+
+    Args:
+        layers: of the run's model; None before there is one, so that their number is not looked at.
+        where: what a message begins with: the key and its value.
+
+    Raises:
+        BadInput: a file or run that is missing, damaged, or does not fit.
+    """
+    if word.source.startswith("~"):
+        raise BadInput(f"{where}: ~ is not read as the home folder here; write the whole path, which begins with /")
+    if word.kind == "given":
+        return {None: _checked(_given(Path(word.source), where), layers, clients, where)}
+    files = _recorded(run, word.source, where)
+    return {
+        seed: _checked(_arrays(path, f"{where}: {path}", "train that run again"), layers, clients, f"{where}: {path}")
+        for seed, path in files.items()
+    }
+
+
+def files_of(run: Run) -> tuple[Path, ...]:
+    """The files that a given or replayed graph of `run` is read from, as far as they exist."""
+    kind, _, source = str(run.options.get("graph", "")).partition(":")
+    if kind == "given":
+        return tuple(path for path in [Path(source)] if path.is_file())
+    return tuple(sorted(_folder(run, source).glob("collaboration-*.npz"))) if kind == "replayed" else ()
+
+
+def _given(path: Path, where: str) -> Mapping[str, np.ndarray]:
+    if path.suffix not in READERS:
+        raise BadInput(f"{where}: a file of another format; use {FORMATS}")
+    if not path.is_file():
+        raise BadInput(f"{where}: there is no such file at {path.absolute()}; write its path from the current folder")
+    what = "header or names" if path.suffix == ".csv" else "texts or objects"
+    return _arrays(path, where, f"it must hold numbers only, no {what}")
+
+
+def _arrays(path: Path, where: str, way: str) -> Mapping[str, np.ndarray]:
+    try:
+        arrays = READERS[path.suffix](path)
+    except Exception as error:  # each format has its own dozen of exceptions for damaged files
+        # numpy counts rows and columns of a text from 0 or 1, and leaves out comments
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(" at row ")[0]
+        raise BadInput(f"{where}: damaged, or no matrix ({reason}); {way}") from error
+    if "weights" not in arrays:
+        raise BadInput(f"{where}: it has no array `weights` but {', '.join(sorted(arrays)) or 'none'}; {way}")
+    return arrays
+
+
+def _npy(path: Path) -> dict[str, np.ndarray]:
+    return {"weights": np.array(map_npy(path))}
+
+
+def _csv(path: Path) -> dict[str, np.ndarray]:
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    numbers = [line for line in lines if line.partition("#")[0].strip()]  # numpy warns where there are none
+    return {"weights": np.loadtxt(numbers, delimiter=",", ndmin=2) if numbers else np.empty((0, 0))}
+
+
+READERS = {".npz": read_npz, ".npy": _npy, ".csv": _csv}
+
+
+def _recorded(run: Run, source: str, where: str) -> dict[int, Path]:
+    """Seed -> the file with the graphs that the run `source` recorded."""
+    folder = _folder(run, source)
+    if not (folder / "run.json").is_file():
+        raise BadInput(f"{where}: {folder} holds no finished run; train it first, or give the path of its folder")
+    files = {int(path.stem.rpartition("-")[2]): path for path in sorted(folder.glob("collaboration-*.npz"))}
+    if missing := sorted({*run.seeds} - {*files}):
+        reason = f"graphs of the seeds {', '.join(map(str, files))} only" if files else "no collaboration graph"
+        raise BadInput(f"{where}: {folder} has {reason}, and this study has seed {missing[0]}")
+    return files
+
+
+def _folder(run: Run, source: str) -> Path:
+    """The folder of the run `source`: a path, a run of the same study, or <study>/<run>."""
+    study, _, name = source.rpartition("/")
+    places = [Path(source), RESULTS / run.study / "runs" / source, RESULTS / (study or run.study) / "runs" / name]
+    return next((place for place in places if (place / "run.json").is_file()), places[-1])
+
+
+def _checked(arrays: Mapping[str, Any], layers: int | None, clients: int, where: str) -> Recorded:
+    """Graphs [rounds, layers, clients, clients] whose size fits the run, with rows of sum 1."""
+    weights = np.asarray(arrays["weights"])
+    _check_shape(weights, layers, clients, where)
+    _check_weights(weights, where)
+    full = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float64)
+    rounds = tuple(int(made) for made in arrays.get("rounds", range(len(full))))
+    return Recorded(rounds, row_shares(torch.from_numpy(full)))
+
+
+def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: str) -> None:
+    if not weights.size:
+        raise BadInput(f"{where}: the file is empty; write a row of {clients} weights for each of {clients} clients")
+    square = 2 <= weights.ndim <= 4 and weights.shape[-2:] == (clients, clients)
+    if not square or (weights.ndim > 2 and layers is not None and weights.shape[-3] not in (1, layers)):
+        layered = f"[{'layers' if layers is None else layers}, {clients}, {clients}]"
+        raise BadInput(
+            f"{where}: its weights are {list(weights.shape)}, and this run needs [{clients}, {clients}] or {layered}"
+        )
+
+
+def _check_weights(weights: np.ndarray, where: str) -> None:
+    """Refuse weights that are no shares: the message names the first one."""
+    if weights.dtype.kind not in "fiub":
+        raise BadInput(f"{where}: its weights are of the type {weights.dtype}; they must be numbers, at least 0")
+    if (bad := np.argwhere(~(np.isfinite(weights) & (weights >= 0)))).size:
+        *matrix, row, column = bad[0] + 1
+        place = f"row {row}, column {column}" + (f" of matrix {matrix[-1]}" if matrix else "")
+        raise BadInput(f"{where}: {place} is {weights[tuple(bad[0])]}; weights are finite numbers, at least 0")
+    if (empty := np.argwhere(~(weights > 0).any(-1))).size:
+        client = empty[0, -1]
+        raise BadInput(f"{where}: row {client + 1} (client {client}) has no weight; give it one, for itself at least")
