@@ -142,8 +142,18 @@ def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, ob
     folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 2}
     there = [sum(CATALOGUE[name][0].files[0].path.startswith(f + "/") for name in REAL) for f in folders]
     assert there == [count if (mirror() / f).is_dir() else 0 for f, count in folders.items()]
-    assert set(data.DATASETS) == set(CATALOGUE)
+    assert set(data.DATASETS) == set(data.KINDS) == set(CATALOGUE)
     assert set(LOADED) <= set(CHECKS)
+
+
+def test_a_loader_returns_the_kind_that_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are refused by it before a download."""
+    assert data.load("digits", tmp_path).kind == data.KINDS["digits"]
+    monkeypatch.setitem(data.KINDS, "digits", "graph")
+    with pytest.raises(BadInput, match="dataset digits: its loader returned images and declares graph"):
+        data.load("digits", tmp_path)
+    with pytest.raises(BadInput, match="dataset 'x': kind: 'grpah' is unknown; did you mean 'graph'"):
+        data.registry.dataset("x", "grpah")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/model", {"name": "mlp", "hidden": 0}, ["model.hidden", "0", "at least 1"]),
     (f"{DIGITS}/model", {"name": "mlp", "hidden": "big"}, ["model.hidden", "'big'", "whole number"]),
     (f"{DIGITS}/model", {"name": "mlp", "hidden": [8, -1]}, ["model.hidden", "-1"]),
+    (f"{DIGITS}/model", {"name": "gcn"}, ["tasks.digits.model.name: 'gcn' does not fit digits (images)", "small_cnn"]),
+    (f"{GRAPH}/model", {"name": "mlp"}, ["tasks.graph.model.name: 'mlp' does not fit digits-graph (graph)", "gcn"]),
     (f"{DIGITS}/model", {}, ["model.name", "missing", "small_cnn"]),
     (f"{DIGITS}/model", "small_cnn", ["model", "'small_cnn'", "mapping"]),
     (f"{GRAPH}/model/dropout", 1.5, ["model.dropout", "1.5"]),

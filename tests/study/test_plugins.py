@@ -10,7 +10,7 @@ import pytest
 import fedweave as fw
 from fedweave import data
 from fedweave.data.partitions.registry import TRAITS
-from fedweave.data.registry import DATASETS
+from fedweave.data.registry import DATASETS, KINDS
 from fedweave.errors import BadInput
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS, build
@@ -63,7 +63,7 @@ def halves(dataset, clients, seed):
 @pytest.fixture(autouse=True)
 def tables(tmp_path: Path) -> Iterator[None]:
     """The tables are afterwards what they were, and no plug-in stays imported."""
-    tables = (METHODS, MODELS, DATASETS, data.PARTITIONS, TRAITS, plugins._loaded)
+    tables = (METHODS, MODELS, DATASETS, KINDS, data.PARTITIONS, TRAITS, plugins._loaded)
     before = [(table, dict(table)) for table in tables]
     path = list(sys.path)
     yield

@@ -12,7 +12,7 @@ from fedweave.data.facts import check_finite, check_fits
 from fedweave.data.loading import load
 from fedweave.data.normalise import NORMALISATIONS, Scaling, fit_scaling, normalise
 from fedweave.data.partitions.registry import PARTITIONS, accepted, partition, splits
-from fedweave.data.registry import DATASETS
+from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import complete, download, require
 from fedweave.data.summary import describe, summary
 from fedweave.data.units import fit_units
@@ -23,6 +23,7 @@ for package in (sources, partitions):
 
 __all__ = [
     "DATASETS",
+    "KINDS",
     "NORMALISATIONS",
     "PARTITIONS",
     "Dataset",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check
-from fedweave.data.registry import DATASETS
+from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import require
 from fedweave.errors import BadInput, choose
 
@@ -22,6 +22,10 @@ def load(name: str, root: Path | str) -> Dataset:
         if not isinstance(loaded, Dataset):
             raise BadInput(
                 f"dataset {name}: its loader returned a {type(loaded).__name__}; return a fedweave.data.Dataset"
+            )
+        if loaded.kind != KINDS.get(name, loaded.kind):
+            raise BadInput(
+                f"dataset {name}: its loader returned {loaded.kind} and declares {KINDS[name]}; correct one of them"
             )
         return check(loaded)
     except BadInput:

@@ -2,27 +2,33 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
-from fedweave.data.base import Dataset
-from fedweave.errors import BadInput
+from fedweave.data.base import Dataset, Kind
+from fedweave.errors import BadInput, choose
 from fedweave.registry import check_name, register
 
 Loader = Callable[[Path], Dataset]
 L = TypeVar("L", bound=Loader)
 
 DATASETS: dict[str, Loader] = {}
+KINDS: dict[str, Kind] = {}  # of data sets whose loader declares it, so that it is known before a download
 
 
-def dataset(name: str) -> Callable[[L], L]:
+def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
     """Enter the decorated function as the loader of the data set `name`.
 
     A loader takes the folder of downloaded files and returns a `Dataset`.
 
+    Args:
+        kind: of that `Dataset`; a model that does not fit it is then refused before anything is downloaded.
+
     Raises:
-        BadInput: on decorating what is no function, or a second loader for the same name.
+        BadInput: on decorating what is no function, an unknown kind, or a second loader for the same name.
     """
     check_name("dataset", name)
+    if kind is not None:
+        choose(kind, get_args(Kind), f"dataset {name!r}: kind")
 
     def enter(loader: L) -> L:
         if isinstance(loader, type) or not callable(loader):
@@ -30,6 +36,8 @@ def dataset(name: str) -> Callable[[L], L]:
                 f"dataset {name!r}: {loader!r} is no loader; write a function of a folder that returns a Dataset"
             )
         register(DATASETS, "dataset", name, loader)
+        KINDS.pop(name, None)  # of what is defined anew
+        KINDS.update({} if kind is None else {name: kind})
         return loader
 
     return enter

@@ -40,10 +40,25 @@ def check_task(task: TaskSpec, where: str) -> None:
             raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
+    if misfit := model_misfit(task.dataset, task.model["name"]):
+        _refuse(f"{where}.model.name: {misfit}; choices: {', '.join(_fitting(task.dataset))}")
     _check_partition(task.partition, f"{where}.partition")
     _check_words(task, where)
     if task.attack is not None:
         construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
+
+
+def model_misfit(dataset: str, model: str) -> str:
+    """Why the model cannot read the data set; empty where it can, or where the kind of one of them is not known yet."""
+    if dataset not in data.KINDS or model not in MODELS or model in _fitting(dataset):
+        return ""
+    return f"{model!r} does not fit {dataset} ({data.KINDS[dataset]})"
+
+
+def _fitting(dataset: str) -> list[str]:
+    """The models that read graphs, or those that do not, as the data set asks for."""
+    graph = data.KINDS[dataset] == "graph"
+    return sorted(name for name, model in MODELS.items() if (model.reads == "graph") == graph)
 
 
 def _check_words(task: TaskSpec, where: str) -> None:

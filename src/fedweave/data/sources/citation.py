@@ -56,7 +56,7 @@ def _amazon(name: str, path: Path) -> Dataset:
     return Dataset(name, "graph", x, y.astype(np.int64), classes=int(y.max()) + 1, edges=edges)
 
 
-@dataset("ogbn-arxiv")
+@dataset("ogbn-arxiv", "graph")
 def arxiv(root: Path) -> Dataset:
     """ogbn-arxiv, edges made undirected; read from the official archive without unpacking."""
     with zipfile.ZipFile(root / "ogbn-arxiv" / "arxiv.zip") as archive:
@@ -74,8 +74,8 @@ def _table(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
         return np.ascontiguousarray(pd.read_csv(plain, header=None).to_numpy(dtype))
 
 
-dataset("cora")(partial(planetoid, "cora", "Cora"))
-dataset("citeseer")(partial(planetoid, "citeseer", "CiteSeer"))
-dataset("pubmed")(partial(planetoid, "pubmed", "PubMed"))
-dataset("amazon-computer")(partial(amazon, "amazon-computer", "Computers"))
-dataset("amazon-photo")(partial(amazon, "amazon-photo", "Photo"))
+dataset("cora", "graph")(partial(planetoid, "cora", "Cora"))
+dataset("citeseer", "graph")(partial(planetoid, "citeseer", "CiteSeer"))
+dataset("pubmed", "graph")(partial(planetoid, "pubmed", "PubMed"))
+dataset("amazon-computer", "graph")(partial(amazon, "amazon-computer", "Computers"))
+dataset("amazon-photo", "graph")(partial(amazon, "amazon-photo", "Photo"))

@@ -19,7 +19,7 @@ VIEWS = {1: 0, 4: 1, 3: 2, 5: 3, 2: 4}  # codes of label/*.txt in the order fron
 YEARS = range(2009, 2015)
 
 
-@dataset("compcars")
+@dataset("compcars", "images")
 def compcars(root: Path) -> Dataset:
     """Images [M, 3, 224, 224] in 4 classes; 30 owners (viewpoint, year) and the relation between them."""
     folder = root / "CompCars"

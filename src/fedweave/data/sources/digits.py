@@ -13,7 +13,7 @@ from fedweave.data.registry import dataset
 NEIGHBOURS = 5
 
 
-@dataset("digits")
+@dataset("digits", "images")
 def digits(root: Path) -> Dataset:
     """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each; `root` is not used."""
     del root
@@ -21,7 +21,7 @@ def digits(root: Path) -> Dataset:
     return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
 
 
-@dataset("digits-graph")
+@dataset("digits-graph", "graph")
 def digits_graph(root: Path) -> Dataset:
     """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised; `root` is not used."""
     del root

@@ -24,7 +24,7 @@ WEATHER = ("humid", "precip", "visib")  # relative humidity in percent, inches o
 ORDER = ["time_hour", "minute", "carrier", "flight"]  # of departure as scheduled; no two flights agree in all
 
 
-@dataset("flights")
+@dataset("flights", "images")
 def flights(root: Path) -> Dataset:
     """What is known before departure [M, F, 1, 1], and the classes "on time" and "late"; a client is a destination.
 

@@ -34,14 +34,14 @@ def torchvision_datasets() -> Any:
     return torchvision.datasets
 
 
-@dataset("fashion-mnist")
+@dataset("fashion-mnist", "images")
 def fashion_mnist(root: Path) -> Dataset:
     """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
     reader = torchvision_datasets().FashionMNIST
     return _joined("fashion-mnist", 10, [_grey(reader(root, train=train)) for train in (True, False)])
 
 
-@dataset("emnist")
+@dataset("emnist", "images")
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
     reader = torchvision_datasets().EMNIST
@@ -52,7 +52,7 @@ def _grey(images: Any) -> tuple[np.ndarray, np.ndarray]:
     return images.data.numpy()[:, None], images.targets.numpy()
 
 
-@dataset("cifar10")
+@dataset("cifar10", "images")
 def cifar10(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 10 classes. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR10"
@@ -64,7 +64,7 @@ def cifar10(root: Path) -> Dataset:
     return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
 
 
-@dataset("cifar100")
+@dataset("cifar100", "images")
 def cifar100(root: Path) -> Dataset:
     """50,000 + 10,000 images [3, 32, 32] in 100 classes of 20 superclasses. Source: Krizhevsky (2009)."""
     folder = root / "CIFAR100"
@@ -120,7 +120,7 @@ def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
     return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
-@dataset("tiny-imagenet")
+@dataset("tiny-imagenet", "images")
 def tiny_imagenet(root: Path) -> Dataset:
     """100,000 + 10,000 (validation) images [3, 64, 64] in 200 classes, read from the official archive.
 

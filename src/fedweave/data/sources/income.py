@@ -28,7 +28,7 @@ DIVISIONS = {
 }
 
 
-@dataset("us-income")
+@dataset("us-income", "series")
 def us_income(root: Path) -> Dataset:
     """Log of a state's income over the mean of all states in that year [48, 81], 1929 to 2009.
 

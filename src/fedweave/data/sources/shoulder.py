@@ -22,7 +22,7 @@ MERGED = 2  # samples that become one: movements of an arm are slow, and a model
 SIDES = ("left", "right")
 
 
-@dataset("shoulder")
+@dataset("shoulder", "images")
 def shoulder(root: Path) -> Dataset:
     """Windows [M, 6, 1, 50] of acceleration and angular velocity in 7 exercises; a client is one arm of one person.
 

@@ -85,5 +85,5 @@ def csv(path: Path) -> Table:
     return Table(frame.to_numpy(), times, tuple(str(name) for name in frame.columns))
 
 
-dataset("metr-la")(partial(traffic, "metr-la", "METR-LA", "metr-la.h5", "adj_mx.pkl"))
-dataset("pems-bay")(partial(traffic, "pems-bay", "PEMS-BAY", "pems-bay.h5", "adj_mx_bay.pkl"))
+dataset("metr-la", "series")(partial(traffic, "metr-la", "METR-LA", "metr-la.h5", "adj_mx.pkl"))
+dataset("pems-bay", "series")(partial(traffic, "pems-bay", "PEMS-BAY", "pems-bay.h5", "adj_mx_bay.pkl"))

@@ -12,13 +12,13 @@ from fedweave.data.base import Dataset, symmetric
 from fedweave.data.registry import dataset
 
 
-@dataset("tpt48")
+@dataset("tpt48", "series")
 def tpt48(root: Path) -> Dataset:
     """Temperatures [48, 288] in degrees Fahrenheit, 1996 to 2019; month / 12; the graph of land borders."""
     return _states("tpt48", root / "TPT-48", range(1996, 2020))
 
 
-@dataset("tpt48-2008")
+@dataset("tpt48-2008", "series")
 def tpt48_2008(root: Path) -> Dataset:
     """The months of 2008 to 2019 [48, 144], which Wang-ML-Lab/VDI has; else as `tpt48`."""
     return _states("tpt48-2008", root / "TPT-48", range(2008, 2020))
