@@ -317,6 +317,22 @@ def written(tmp_path: Path, text: str) -> Path:
             "tasks: {digits: {methods: [{fast: {method: fedavg, sett: {train.lr: 1}}}]}}",
             ["tasks.digits.methods", "did you mean 'set'"],
         ),
+        (
+            "tasks: {digits: {protocl: fedpub, methods: [fedavg]}}",
+            ["studies/mine.yaml: tasks.digits: 'protocl'", "did you mean 'protocol'", "base", "methods"],
+        ),
+        (
+            "tasks: {digits: {methods: [{fedaghn: {graph: uniform}}]}}",
+            ["tasks.digits.methods", "'graph' is a setting; write it under set: {graph: uniform}"],
+        ),
+        (
+            "tasks: {digits: {methods: [{slow: {method: fedavg, train.lr: 0.01}}]}}",
+            ["tasks.digits.methods", "write it under set: {train.lr: 0.01}"],
+        ),
+        (
+            "tasks: {digits: {protocol: fedpub, methods: [local]}}",
+            ["mine.yaml: tasks.digits.protocol: 'fedpub'", "'gcn' does not fit digits (images)", "set model.name"],
+        ),
         ("tasks: {digits: {methods: fedavg}}", ["tasks.digits.methods", "list"]),
         ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
         ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),
@@ -427,6 +443,45 @@ def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, "tasks: {cora: {protocol: fedbub, methods: [local]}}\n")
     with pytest.raises(BadInput, match=r"protocol.*fedpub"):
         catalogue.expand("mine", folder)
+
+
+def test_a_protocol_of_graphs_suits_graphs_and_other_models(tmp_path: Path) -> None:
+    """A task may take over the rest of a set-up with a model of its own."""
+    text = "{own: {base: digits, protocol: fedpub, model: {name: mlp, dropout: null}, methods: [local]}, "
+    folder = written(tmp_path, f"tasks: {text}digits-graph: {{protocol: fedpub, methods: [local]}}}}\n")
+    models = [task["model"]["name"] for task in catalogue.expand("mine", folder)["tasks"].values()]
+    assert models == ["mlp", "gcn"]
+
+
+def test_another_partition_rule_drops_what_it_does_not_have(tmp_path: Path) -> None:
+    """What both rules have stays, and tables do not call the partition by the name of the base's."""
+    rule = "{name: grouped, clients: 6, groups: 2, share: 0.9}"
+    tasks = f"a: {{base: digits, partition: {rule}, methods: [local]}}, "
+    tasks += "b: {base: digits, partition: {clients: 5}, methods: [local]}, "
+    tasks += "c: {base: fashion-mnist, partition: {name: dirichlet, beta: 0.5}, setting: mine, methods: [local]}"
+    made = catalogue.expand("mine", written(tmp_path, f"without_controls: a test\ntasks: {{{tasks}}}\n"))
+    task = made["tasks"]["a"]
+    assert task["partition"] == {"name": "grouped", "clients": 6, "seed": 666, "groups": 2, "share": 0.9}
+    assert task["setting"] == "grouped"
+    same = made["tasks"]["b"]
+    assert (same["partition"], same["setting"]) == (
+        {"name": "dirichlet", "clients": 5, "seed": 666, "beta": 0.3},
+        "dir0.3",
+    )
+    shared = made["tasks"]["c"]
+    assert shared["setting"] == "mine"
+    assert {"pool", "test", "split"} <= shared["partition"].keys()
+    assert "classes" not in shared["partition"]
+    assembly.check(spec.parse(made, "mine"))
+
+
+def test_what_another_rule_is_given_itself_is_checked(tmp_path: Path) -> None:
+    """Only settings of the base fall away, not slips of the pen."""
+    rule = "{name: grouped, groups: 2, share: 0.9, beta: 0.3}"
+    text = f"without_controls: a test\ntasks: {{a: {{base: digits, partition: {rule}, methods: [local]}}}}\n"
+    study = spec.parse(catalogue.expand("mine", written(tmp_path, text)), "mine")
+    with pytest.raises(BadInput, match=r"tasks\.a\.partition: 'beta' is unknown"):
+        assembly.check(study, "mine")
 
 
 @pytest.mark.parametrize("spelling", ["one.yaml", "sub/../one.yaml", "./one.yaml", "../{folder}/one.yaml"])

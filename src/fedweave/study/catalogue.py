@@ -5,32 +5,19 @@ methods' settings; a task that names its data set may also be defined in full. T
 Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
 """
 
-import copy
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, shown
 from fedweave.files import check_regular
-from fedweave.study import plugins
+from fedweave.study import plugins, task_blocks
 from fedweave.study.config import read_yaml
 from fedweave.study.method_lists import check_entries
+from fedweave.study.task_blocks import merge
 
 STUDIES = Path("studies")
 WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "without_controls", "tune", "ablate")  # of a study file
-
-
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top; mappings are merged, everything else is replaced, also a search space of
-    another form."""
-    merged = copy.deepcopy(dict(base))
-    for key, value in overlay.items():
-        below = merged.get(key)
-        both = (
-            isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
-        )
-        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
-    return merged
 
 
 def studies(folder: Path = STUDIES) -> dict[str, Path]:
@@ -125,7 +112,8 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
 
 def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The rest of params.yaml: tasks on top of the base's, runs, and the settings and spaces of their methods."""
-    from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
+    # Not above: they load torch, and who only lists studies does without.
+    from fedweave.methods import METHODS
     from fedweave.study.search_spaces import derived
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
@@ -134,8 +122,9 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     runs: dict[str, Any] = {}
     for key, block in own["tasks"].items():
-        protocol = _protocol(block, base, f"{file}: tasks.{key}")
-        tasks[key] = _task(key, block, base.get("tasks", {}), file, protocol)
+        protocol = task_blocks.protocol_of(block, base, f"{file}: tasks.{key}")
+        tasks[key] = task_blocks.laid(key, block, base.get("tasks", {}), file, protocol)
+        task_blocks.check_protocol(tasks[key], block, protocol, f"{file}: tasks.{key}")
         for suffix, item in map(_variant, entries(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
             if f"{key}-{suffix}" in runs:
@@ -156,41 +145,6 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
     }
-
-
-def _protocol(block: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The set-up that a task takes over by name: settings of the task, and of `methods` in their runs.
-
-    Raises:
-        BadInput: an unknown name.
-    """
-    protocols = base.get("protocols", {})
-    return protocols[choose(str(block["protocol"]), protocols, f"{where}.protocol")] if "protocol" in block else {}
-
-
-def _task(
-    key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str, protocol: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A task: changes of one of `base.yaml`, or a full definition, which names its data set and has a new name.
-
-    The settings of its `protocol` come between the base's and its own.
-
-    Raises:
-        BadInput: it is neither.
-    """
-    own_settings = {name: value for name, value in block.items() if name not in ("methods", "base", "protocol")}
-    own_settings = merge({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
-    if "base" not in block and key not in base and "dataset" in own_settings:
-        partition = own_settings.get("partition")
-        rule = partition.get("name") if isinstance(partition, Mapping) else None
-        return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
-    if "base" not in block and key not in base:
-        near = (
-            "; define it with dataset, partition, model and train, "
-            f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
-        )
-        raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
-    return merge(base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")], own_settings)
 
 
 def entries(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
@@ -237,6 +191,7 @@ def _check_words(file: str, own: Mapping[str, Any], methods: Collection[str]) ->
         for method in block:
             choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
+        task_blocks.check_words(block, f"{file}: tasks.{key}")
         check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
             raise BadInput(f"{file}: tasks.{key}.dataset: {shown(dataset)} is not a name; write such as digits")

@@ -1,6 +1,7 @@
 """The list of methods of a task in a study file: what may stand in it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from fedweave.errors import BadInput, choose, shown
 
@@ -27,6 +28,17 @@ def _check_entry(entry: object, where: str) -> None:
     if not isinstance(name, str) or not isinstance(item, Mapping):
         raise BadInput(f"{where}: {shown(entry)} is neither a name nor a variant; write {WAY}")
     for word in item:
-        choose(word, ("method", "set"), f"{where}: {shown(entry)}")
+        _check_word(word, item, name, f"{where}: {shown(entry)}")
     if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
         raise BadInput(f"{where}: {shown(entry)}: method is a name and set a mapping; write {WAY}")
+
+
+def _check_word(word: object, item: Mapping[str, Any], name: str, where: str) -> None:
+    """Refuse a word of a variant that is none; a setting of its method belongs below `set`."""
+    from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
+
+    method = METHODS.get(str(item.get("method", name)))
+    settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}
+    if str(word).partition(".")[0] in settings:
+        raise BadInput(f"{where}: {word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
+    choose(str(word), ("method", "set"), where)
