@@ -33,7 +33,7 @@ def _check_entry(entry: object, where: str) -> None:
         raise BadInput(f"{where}: {shown(entry)}: method is a name and set a mapping; write {WAY}")
 
 
-def _check_word(word: object, item: Mapping[str, Any], name: str, where: str) -> None:
+def _check_word(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
     """Refuse a word of a variant that is none; a setting of its method belongs below `set`."""
     from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
 
