@@ -43,11 +43,20 @@ def check(study: Study, where: str) -> None:
     """
     for run, here in _readers(study, where):
         word = run.options.get("graph")
-        if not (source := replayed_run(word, study.name, study.runs)):
+        if source := replayed_run(word, study.name, study.runs):
+            _check_source(run, study.run(source), f"{here}.graph: {word!r}")
+        else:
             graph_controls.check_stored(run, here)
-        elif not issubclass(METHODS[method := study.runs[source].method], Weaving):
-            raise BadInput(f"{here}.graph: {word!r}: {method} has no collaboration graph; name a run of another method")
     replays(study, where)
+
+
+def _check_source(run: Run, source: Run, where: str) -> None:
+    """Refuse a run of the same study that will record no graph, or one of other clients."""
+    if not issubclass(METHODS[source.method], Weaving):
+        raise BadInput(f"{where}: {source.method} has no collaboration graph; name a run of another method")
+    theirs, mine = (one.task.partition["clients"] for one in (source, run))
+    if theirs != mine:
+        raise BadInput(f"{where}: its graph is of {theirs} clients, and this run has {mine}; name a run with as many")
 
 
 def replays(study: Study, where: str) -> dict[str, str]:
@@ -93,7 +102,7 @@ def _check_order(study: Study, key: str, source: str, where: str) -> None:
 
 def reads_graphs(content: Mapping[str, Any]) -> bool:
     """Whether a params.yaml names a file or a run that a graph is read from."""
-    return any(word.partition(":")[0] in STORED for word in _words(content))
+    return any(kind in STORED and source for kind, _, source in (word.partition(":") for word in _words(content)))
 
 
 def named(content: Mapping[str, Any]) -> dict[str, str]:

@@ -160,9 +160,18 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
 
 
 def test_good_graphs_are_let_through(content: dict[str, Any]) -> None:
+    """And a word of a method's own is no file."""
+    assert not graphs.reads_graphs({"methods": {"shn": {"graph": "given"}}})
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     names.main()
     assert Path("data/code/names.txt").exists()
+
+
+def test_a_replayed_run_has_as_many_clients(content: dict[str, Any]) -> None:
+    content["tasks"]["few"] = {**DIGITS, "partition": {**DIGITS["partition"], "clients": 4}}
+    content["runs"]["digits-again"]["task"] = "few"
+    with pytest.raises(BadInput, match=r"'replayed:digits-own': its graph is of 10 clients, and this run has 4"):
+        graphs.check(spec.parse(content), "params.yaml")
 
 
 def test_a_search_is_before_the_run_that_it_would_replay(content: dict[str, Any]) -> None:
