@@ -85,7 +85,8 @@ def _recorded(run: Run, source: str, where: str) -> dict[int, Path]:
     """Seed -> the file with the graphs that the run `source` recorded."""
     folder = _folder(run, source)
     if not (folder / "run.json").is_file():
-        raise BadInput(f"{where}: {folder} holds no finished run; train it first, or give the path of its folder")
+        way = "name a run of this study, STUDY/RUN, or the path of a run's folder"
+        raise BadInput(f"{where}: {folder} holds no finished run; train it first, or {way}")
     files = {int(path.stem.rpartition("-")[2]): path for path in sorted(folder.glob("collaboration-*.npz"))}
     if missing := sorted({*run.seeds} - {*files}):
         reason = f"graphs of the seeds {', '.join(map(str, files))} only" if files else "no collaboration graph"
