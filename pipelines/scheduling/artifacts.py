@@ -83,7 +83,8 @@ def publish(study: str) -> None:
 
     loaded = results.load_study(folder)
     tables = results.current(loaded)
-    create_table_artifact([*_rows(tables)], key="leaderboard", description=f"{study}: {ABOUT}")
+    about = f"{study}: {'; '.join([ABOUT, *_splits(loaded)])}"
+    create_table_artifact([*_rows(tables)], key="leaderboard", description=about)
     pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(loaded, tables)]
     create_markdown_artifact(
         "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
@@ -112,6 +113,16 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
                 "worst 10 %": text["worst10"], "gain / loss": text["gain"],
                 "MiB": text["mib"], "seconds": text["seconds"],
             }  # fmt: skip
+
+
+def _splits(study: "Study") -> Iterator[str]:
+    """Which tasks have several splits, and the test over them."""
+    from fedweave import results
+    from fedweave.results import verdicts
+
+    for task, runs in results.by_task(study).items():
+        if words := verdicts.splits_in_words(runs):
+            yield f"{task}: {words}"
 
 
 def _key(name: str) -> str:

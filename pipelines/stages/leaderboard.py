@@ -48,6 +48,7 @@ LEGEND = (
     "? undecided (the interval leaves out zero, the corrected test does not decide)",
     "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
     "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
+    "tests are Wilcoxon's signed-rank tests over clients; the line below a board of several splits names another",
     "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
     "gain / loss: clients with a better / worse mean over seeds than with Local",
 )
@@ -85,6 +86,8 @@ def _print(console: Console, loaded: results.Study, tables: results.Tables) -> N
     for task, part in tables.board.groupby("task", sort=False):
         console.print(fitting(console, part, tables.controls[tables.controls["task"] == task]))
         runs = results.by_task(loaded)[str(task)]
+        if splits := verdicts.splits_in_words(runs):
+            console.print(splits, soft_wrap=True, highlight=False)
         if reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients)):
             console.print(reason, soft_wrap=True)
         console.print("")

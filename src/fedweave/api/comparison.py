@@ -31,7 +31,7 @@ class Test:
             model over splits and clients.
         p_seeds: of the paired t test over seeds; NaN for one seed.
         better: the name of the better one, if p is below 0.05 and the interval leaves out zero; else empty.
-        clients, seeds: how many.
+        clients, seeds, splits: how many; with several splits, clients of each.
     """
 
     method: str
@@ -44,15 +44,17 @@ class Test:
     better: str
     clients: int
     seeds: int
+    splits: int = 1
 
     __test__ = False  # no test of pytest
 
     def __str__(self) -> str:
         verdict = f"{self.better} is significantly better" if self.better else "not significantly different"
+        # Where clients are dealt anew for every split, the test is one over splits
+        over = f"{self.clients} clients" if self.splits == 1 else f"{self.splits} splits"
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
-            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), "
-            f"p = {self.p:.3g} over {self.clients} clients: {verdict}"
+            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), p = {self.p:.3g} over {over}: {verdict}"
         )
 
 
@@ -217,7 +219,8 @@ class Comparison:
         test = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
         seeds, clients = renamed[method].shape
         numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
-        return Test(method, other, *numbers, test.better, clients, seeds)
+        splits = len(pair[0].info.get("splits") or [None])
+        return Test(method, other, *numbers, test.better, clients, seeds, splits)
 
     @property
     def plot(self) -> ComparisonPlots:

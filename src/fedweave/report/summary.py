@@ -157,7 +157,7 @@ def _unequal_rounds(study: Study) -> list[Line]:
 
 
 def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    measured = {task: part for task, part in parts.items() if part["gain"].notna().any()}
+    measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
         yield "Local was not run, so nothing shows whether collaboration helps a client."
     elif len(parts) > SPELLED:
@@ -169,21 +169,26 @@ def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
 
 
 def _gain(task: str, board: pd.DataFrame) -> str:
-    """How many methods are significantly better than Local, and how many clients the best one helps and hurts.
-
-    Clients are counted by their mean over seeds.
-    """
+    """How many methods are significantly better than Local, and how many clients the best one helps and hurts."""
     words = [word for word in board["vs_local"] if word]
-    measured = board[board["gain"].notna()]
-    best = measured.iloc[0]
     better = words.count("better")
     counts = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
     counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
+    return f"{task}: {', '.join(counts)}{_counted(board[board['gain'].notna()])}."
+
+
+def _counted(measured: pd.DataFrame) -> str:
+    """The clients that the best method helps and hurts, by their mean over seeds; empty for a task of several
+    splits.
+    """
+    if measured.empty:
+        return ""
+    best = measured.iloc[0]
     gain, loss = f"gain for {int(best['gain'])} of {int(best['clients'])} clients", f"loss for {int(best['loss'])}"
     helped = f"{best['method']}: {gain}, {loss}"
     worst = measured.loc[measured["loss"].idxmax()]
     most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
-    return f"{task}: {', '.join(counts)}; {helped}{most}."
+    return f"; {helped}{most}"
 
 
 def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fedweave.report.method_views import POINTS, Figure, Grid
 from fedweave.report.rounds import rounds
 from fedweave.results import Run, Tables, published, statistics
 from fedweave.results.marks import MEANING, REFERENCES, SYMBOLS, marked, outcome
-from fedweave.results.verdicts import reason_without_power, verdict
+from fedweave.results.verdicts import reason_without_power, test_in_words, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # clients above which a collaboration graph takes the whole width
@@ -135,6 +135,7 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
         ("seeds", _span(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
         ("evaluated", "; ".join(points)),
+        *([("test", test)] if (test := test_in_words(runs)) else []),
     ]
 
 

@@ -11,7 +11,10 @@ from fedweave.results.formats import format_score
 from fedweave.results.marks import marked
 from fedweave.results.runs import Run
 
-__all__ = ["listed", "marked", "reason_without_power", "verdict"]
+__all__ = ["listed", "marked", "reason_without_power", "splits_in_words", "test_in_words", "verdict"]
+
+SIGNED = "Wilcoxon's signed-rank test over clients"
+MIXED = "linear mixed model over seeds, splits and clients"
 
 NAMED = 6  # most names in a sentence
 FEW = 3  # most methods behind the leader that are named
@@ -49,6 +52,20 @@ def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) 
             "the test cannot call anything significant."
         )
     return f"With {columns} clients the test cannot call anything significant."
+
+
+def splits_in_words(runs: Sequence[Run]) -> str:
+    """The splits of a task and the test over them: "3 splits (1, 2, 3): linear mixed model …"; empty for one split."""
+    seeds = runs[0].info.get("splits") or []
+    if not seeds:
+        return ""
+    named = ", ".join(map(str, seeds[:NAMED])) + (", …" if len(seeds) > NAMED else "")
+    return f"{len(seeds)} splits ({named})" + (f": {MIXED}" if len(runs) > 1 else "")
+
+
+def test_in_words(runs: Sequence[Run]) -> str:
+    """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
+    return splits_in_words(runs) or (SIGNED if len(runs) > 1 else "")
 
 
 def _behind(methods: Sequence[str]) -> str:

@@ -1,0 +1,83 @@
+"""A task of several splits: boards and page name the splits and the test, and nobody counts clients over splits."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import fedweave as fw
+from fedweave import report, results
+from fedweave.pipelines.scheduling import artifacts
+from fedweave.pipelines.stages import leaderboard
+from fedweave.report.summary import summary
+from fedweave.results import verdicts
+from tests.fake_results import write_study
+
+METHODS = {"Local": -6.0, "FedAvg-FT": -3.0, "FedAGHN": 0.0}
+WORDS = "3 splits (1, 2, 3): linear mixed model over seeds, splits and clients"
+SIGNED = "Wilcoxon's signed-rank test over clients"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One task of three splits, and one of a single split."""
+    base = tmp_path_factory.mktemp("splits") / "results" / "dealt"
+    return write_study(base, {"anew": {"splits": [1, 2, 3]}, "once": {}}, METHODS, rounds=6, extras=False)
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path) -> tuple[results.Study, results.Tables]:
+    return results.load_study(folder), results.write(folder)
+
+
+def test_the_text_names_splits_and_test(made: tuple[results.Study, results.Tables]) -> None:
+    """Below the board of this task alone."""
+    console = Console(file=io.StringIO(), width=160)
+    leaderboard._print(console, *made)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    anew, once = text.split("mean over clients, std over seeds")[0].split("blobs once, accuracy")
+    assert f"\n{WORDS}\n" in anew
+    assert " splits (" not in once
+    assert "gain /" not in anew
+    assert "gain /" in once
+
+
+def test_the_page_names_the_test_of_every_task(folder: Path, made: tuple[results.Study, results.Tables]) -> None:
+    page = report.build(folder).read_text(encoding="utf-8").replace("&#39;", "'")
+    facts = dict(zip(("anew", "once"), re.findall(r"<dt>test</dt><dd>([^<]*)</dd>", page), strict=True))
+    assert facts == {"anew": WORDS, "once": SIGNED}
+    titles = [re.findall(r">(p, \w+)<", part) for part in page.split("<dt>test</dt>")[1:]]
+    assert ["p, splits" in names for names in titles] == [True, False]
+    assert ["p, clients" in names for names in titles] == [False, True]
+
+
+def test_a_lone_method_is_not_tested(tmp_path: Path) -> None:
+    """Its splits are named, and no test."""
+    folder = write_study(tmp_path / "results" / "one", {"anew": {"splits": [1, 2, 3]}}, {"FedAGHN": 0.0}, extras=False)
+    runs = results.load_study(folder).runs
+    assert verdicts.test_in_words(runs) == "3 splits (1, 2, 3)"
+
+
+def test_the_table_of_a_flow_names_them_too(made: tuple[results.Study, results.Tables]) -> None:
+    assert [*artifacts._splits(made[0])] == [f"anew: {WORDS}"]
+
+
+def test_clients_are_not_counted_over_splits(made: tuple[results.Study, results.Tables]) -> None:
+    """Client 3 of one split is not client 3 of another; what the tests say against Local stays."""
+    board = made[1].board
+    counts = board[["gain", "loss", "clients"]].notna().all(axis="columns") & (board["method"] != "Local")
+    assert counts.groupby(board["task"]).sum().to_dict() == {"anew": 0, "once": 2}
+    line = next(line for line in summary(*made) if line.topic == "Against Local")
+    anew, once = line.sentences
+    assert re.fullmatch(r"anew: \d of 2 methods (is|are) significantly better than Local(, \d undecided)?\.", anew)
+    assert "gain for" in once
+
+
+def test_a_test_in_python_is_over_splits(folder: Path) -> None:
+    done = fw.load(folder)
+    anew, once = (done.test(f"{task}-fedaghn", f"{task}-local") for task in ("anew", "once"))
+    assert re.search(r"p = \S+ over 3 splits: ", str(anew))
+    assert re.search(r"p = \S+ over 12 clients: ", str(once))
+    assert (anew.splits, anew.clients, once.splits) == (3, 12, 1)
