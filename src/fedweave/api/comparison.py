@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
+from fedweave.api.board import ranked
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, of_task
@@ -88,8 +89,9 @@ class Comparison:
     def _repr_html_(self) -> str:
         rules = self.controls().rename(columns={"control": "method"})
         rules["method"] += " [" + rules["kind"] + "]"
+        board = self.leaderboard()
         return str(
-            pd.concat([self.leaderboard(), rules])[[*self.leaderboard()]].to_html(
+            pd.concat([board, rules])[[*board]].to_html(
                 na_rep="", index=False, float_format=lambda value: f"{value:.4g}"
             )
         )
@@ -141,6 +143,20 @@ class Comparison:
     def _chosen(self) -> pd.DataFrame:
         return results.clients(self.study)
 
+    @cached_property
+    def _stored(self) -> results.Tables | None:
+        return results.stored(self.study)
+
+    @cached_property
+    def _board(self) -> pd.DataFrame:
+        """Scores alone: tests of every pair take longer."""
+        return results.board(self.study, self._chosen) if self._stored is None else self._stored.board
+
+    @cached_property
+    def _leaderboard(self) -> pd.DataFrame:
+        tests = results.significance(self.study, self._chosen) if self._stored is None else self._stored.significance
+        return ranked(self._board, tests, self.runs)
+
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.
 
@@ -165,19 +181,17 @@ class Comparison:
         return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """One row per method, best first: test score at the round that validation chose, spread, cost.
+        """One row per method, best first: rank, test score at the round that validation chose, what the tests say,
+        both evaluation points, spread, cost.
 
-        `pooled` is the metric of all clients' test rows together. `controls` has what no model is needed for.
+        `low` and `high` are the 95 % interval of the mean; `verdict` is against the leader: "best" (significantly ahead
+        of all), "lead", "tied", "undecided", "behind", "diverged" or "alone". `vs_local` and `vs_fedavg_ft` are there
+        if these controls are: "better", "worse", "same" or "undecided", with the 95 % interval of the difference in
+        `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and after local training, of
+        which `point` is the reported one. `pooled` is the metric of all clients' test rows together. `controls` has
+        what no model is needed for.
         """
-        board = results.board(self.study, self._chosen)
-        names = {run.name: name for name, run in self.runs.items()}
-        board["method"] = board["run"].map(names)
-        board["point"] = [self.runs[name].info["point"] for name in board["method"]]
-        board["mib"] = (board["bytes_up"] + board["bytes_down"]) / results.MIB
-        columns = ["method", "metric", "mean", "std", "seeds", "pooled", "client_std", "worst10", "point", "mib"]
-        columns += ["seconds"]
-        tasks = ["task"] if board["task"].nunique() > 1 else []
-        return board[[*tasks, *columns]]
+        return self._leaderboard.copy()
 
     def best(self) -> MethodResult:
         """The method with the best mean validation score at its chosen round; test scores choose nothing.
@@ -194,7 +208,8 @@ class Comparison:
 
     def scores(self) -> pd.DataFrame:
         """Test score of every evaluated client (rows) by method (columns), averaged over seeds."""
-        return pd.DataFrame({name: self[name].scores for name in self.leaderboard()["method"]})
+        names = {run.name: name for name, run in self.runs.items()}
+        return pd.DataFrame({name: self[name].scores for name in self._board["run"].map(names)})
 
     def majority(self) -> float | None:
         """Mean accuracy over clients of always naming the client's most frequent training class, in percent.

@@ -61,7 +61,7 @@ class ComparisonPlots:
     def clients(self) -> Figure:
         """The score of every client, one row per method."""
         done = self._of
-        values = {name: done[name].scores.to_numpy() for name in done.leaderboard()["method"] if name in done.methods}
+        values = {name: done[name].scores.to_numpy() for name in done.scores()}
         return Figure("score of every client", plots.client_spread(values, self._looks(), done.metric))
 
     def cost(self) -> Figure:

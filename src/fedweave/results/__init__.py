@@ -1,7 +1,7 @@
 """Reading a results folder and building its leaderboard."""
 
 from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
-from fedweave.results.cached_tables import current
+from fedweave.results.cached_tables import current, stored
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_score, interval
 from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
@@ -73,6 +73,7 @@ __all__ = [
     "rescored",
     "sampled",
     "significance",
+    "stored",
     "tables",
     "unfinished",
     "unpooled",

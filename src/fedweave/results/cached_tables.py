@@ -23,23 +23,33 @@ COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"]
 
 
 def current(study: Study, partitions: Path | None = None) -> Tables:
-    """The stored tables, if they are complete, of this version and younger than every run; else what `tables` computes.
+    """The tables as `stored`, or else what `tables` computes.
+
+    Raises:
+        BadInput: a stored table is damaged.
+    """
+    return stored(study) or tables(study, partitions)
+
+
+def stored(study: Study) -> Tables | None:
+    """The stored tables, if they are complete, of this version, younger than every run and of the same metric.
 
     Raises:
         BadInput: a stored table is damaged.
     """
     files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
-    if not all(file.is_file() for file in files.values()):
-        return tables(study, partitions)
+    rescored = any(run.info.get("selected_by") for run in study.runs)
+    if rescored or not all(file.is_file() for file in files.values()):
+        return None
     runs = [run.folder / name for run in study.every for name in ("run.json", "evaluations.parquet", "rounds.csv")]
     read = {field: _read(file) for field, file in files.items()}
     if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
-        return tables(study, partitions)  # written before these columns were there
+        return None  # written before these columns were there
     oldest = min(file.stat().st_mtime_ns for file in files.values())
     if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {
         run.name for run in study.runs
     }:
-        return tables(study, partitions)
+        return None
     return Tables(**{**read, "board": _named(read["board"], study, files["board"])})
 
 

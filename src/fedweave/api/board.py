@@ -1,0 +1,46 @@
+"""The leaderboard of a comparison as one table: scores, what the tests say, both evaluation points, cost."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from fedweave.results import MIB, Run
+from fedweave.results.marks import CONTROLS, column, to_control, with_marks
+
+SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict")
+REST = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
+
+
+def ranked(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:
+    """One row per run, best first within each task, named as in `runs`; with `task` in front if there are several.
+
+    Args:
+        board: the table of `results.board`.
+        significance: the tests between its methods.
+        runs: name -> run.
+    """
+    table = _against_controls(with_marks(board, significance), significance)
+    controls = [column(control) for control in CONTROLS if control in {*board["method"]}]
+    against = [name + end for name in controls for end in ("", "_low", "_high")]
+    table = table.assign(
+        rank=table.groupby("task").cumcount() + 1,
+        method=table["run"].map({run.name: name for name, run in runs.items()}),
+        point=table["run"].map({run.name: run.info["point"] for run in runs.values()}),
+        mib=(table["bytes_up"] + table["bytes_down"]) / MIB,
+    ).rename(columns={"mark": "verdict"})
+    tasks = ["task"] if table["task"].nunique() > 1 else []
+    return table[[*tasks, *SCORES, *against, *REST]].reset_index(drop=True)
+
+
+def _against_controls(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
+    """`board` with the interval of the difference to every control."""
+    ends = {column(control) + end: np.full(len(board), np.nan) for control in CONTROLS for end in ("_low", "_high")}
+    for task in board["task"].unique():
+        tests = significance[significance["task"] == task]
+        for control in CONTROLS:
+            for method, test in to_control(tests, control).items():
+                here = (board["task"] == task) & (board["method"] == method)
+                for end in ("low", "high"):
+                    ends[f"{column(control)}_{end}"][here] = test[end]
+    return board.assign(**ends)

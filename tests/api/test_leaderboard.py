@@ -1,0 +1,89 @@
+"""The leaderboard in Python: the columns that the documentation promises, the numbers of the tables, little work."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave import results
+from fedweave.results.marks import outcome, to_control
+from tests.fake_results import write_study
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
+METHODS = {"Local": -6.0, "FedAvg": -3.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
+
+
+def study(folder: Path, tasks: tuple[str, ...] = ("blobs",), methods: dict[str, float] = METHODS) -> Path:
+    block = {"points": {"FedAvg": "pre"}}
+    return write_study(folder / "results" / "s", dict.fromkeys(tasks, block), methods, rounds=6, extras=False)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
+    return fw.load(study(tmp_path_factory.mktemp("board")))
+
+
+def documented() -> list[str]:
+    """The columns in the first cells of the table in docs/comparison.md."""
+    section = DOCS.read_text(encoding="utf-8").split("## The leaderboard in Python\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, flags=re.M)
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def test_the_columns_are_the_documented_ones(done: fw.Comparison) -> None:
+    assert [*done.leaderboard()] == documented()
+
+
+def test_columns_of_a_control_are_there_with_it(tmp_path: Path) -> None:
+    """Several tasks are named, and a control that was not compared has no column."""
+    several = fw.load(study(tmp_path, ("blobs", "circles"), {"Local": -6.0, "FedAMP": -5.0, "FedAGHN": 0.0}))
+    board = several.leaderboard()
+    assert [*board] == ["task", *(name for name in documented() if "fedavg_ft" not in name)]
+    assert board["rank"].tolist() == [1, 2, 3, 1, 2, 3]
+    assert {*board["method"]} == {*several.methods}
+
+
+def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
+    """Scores, both points, verdicts, and the interval of the difference to each control from the method's side."""
+    tables = results.tables(done.study)
+    board, rows = done.leaderboard(), tables.board
+    same = ["mean", "std", "low", "high", "pre", "post", "pooled", "client_std", "worst10", "vs_local", "vs_fedavg_ft"]
+    pd.testing.assert_frame_equal(board[same], rows[same], check_exact=True)
+    assert board["verdict"].tolist() == rows["mark"].tolist()
+    assert board["rank"].tolist() == [1, 2, 3, 4, 5]
+    reported = [row[row["point"]] for row in board.to_dict("records")]
+    np.testing.assert_allclose(board["mean"], reported)
+    assert {*board["point"]} == {"pre", "post"}
+    for control, name in {"Local": "vs_local", "FedAvg-FT": "vs_fedavg_ft"}.items():
+        tests = to_control(tables.significance, control)
+        for method, row in zip(rows["method"], board.to_dict("records"), strict=True):
+            test = tests.get(method, {"low": np.nan, "high": np.nan})
+            np.testing.assert_array_equal([row[f"{name}_low"], row[f"{name}_high"]], [test["low"], test["high"]])
+            assert row[name] == (outcome(test, method) if method != control else "")
+
+
+def test_tests_are_made_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call, the order of `scores` and stored tables take no test."""
+    computed = fw.load(study(tmp_path))
+    first = computed.leaderboard()
+    results.write(computed.study.folder)
+    monkeypatch.setattr(results, "significance", None)  # whoever calls it fails
+    pd.testing.assert_frame_equal(computed.leaderboard(), first)
+    assert [*computed.scores()] == first["method"].tolist()
+    pd.testing.assert_frame_equal(fw.load(computed.study.folder).leaderboard(), first)
+    first["mean"] = 0.0  # a copy: nobody else sees this
+    assert computed.leaderboard()["mean"].min() > 0
+
+
+def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
+    """What `with_metric` scores again is not what the files say."""
+    folder = study(tmp_path)
+    results.write(folder)
+    loaded = results.load_study(folder)
+    assert results.stored(loaded) is not None
+    for run in loaded.runs:
+        run.info["selected_by"] = "accuracy"  # type: ignore[index]
+    assert results.stored(loaded) is None
