@@ -85,7 +85,7 @@ def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _board(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row of the leaderboard by their names in MLflow."""
-    same = ("std", "worst10", "client_std", "pre", "post", "bytes_up", "bytes_down", "seconds")
+    same = ("std", "worst10", "client_std", "pre", "post", "bytes_up", "bytes_down", "seconds", *results.MEANING)
     return {row["metric"]: row["mean"], "bytes": row["bytes_up"] + row["bytes_down"]} | {key: row[key] for key in same}
 
 

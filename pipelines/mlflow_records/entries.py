@@ -60,13 +60,14 @@ def _marks(run: Run, tables: Tables) -> dict[str, str]:
 
 
 def headline(run: Run, tables: Tables) -> dict[str, float]:
-    """The numbers of the leaderboard; NaN where it has none."""
+    """The numbers of the leaderboard, with the quality of the graph; NaN where it has none."""
     ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
     place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
     tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
     numbers = {
         str(run.info["metric"]): row["mean"],
         **{name: row[column] for name, column in HEADLINE.items()},
+        **{name: row[name] for name in results.MEANING},
         "bytes": row["bytes_up"] + row["bytes_down"],
         "parameters": run.info["parameters"],
         "rank": place,

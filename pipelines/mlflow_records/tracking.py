@@ -89,7 +89,7 @@ def log_study(folder: Path | str, uri: str | None = None) -> Record:
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
         ids = {run.name: outcome.ids[run.name] for run in study.runs}
         registry.name_best(store, tables, study, ids)
-        views.describe(store, study)
+        views.describe(store, study, tables.board)
         links = {task: views.link(store, task) for task in results.by_task(study)}
         stamp.write(before, study.name, mlflow.get_tracking_uri(), links)
     return Record([*ids.values()], outcome.new, outcome.restored, outcome.superseded)

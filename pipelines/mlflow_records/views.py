@@ -1,7 +1,10 @@
 """The pages of an experiment in MLflow's UI: a saved view for each task, with the columns of a leaderboard."""
 
 import json
+from collections.abc import Sequence
 from urllib.parse import quote
+
+import pandas as pd
 
 from fedweave import results
 from fedweave.pipelines import addresses
@@ -13,6 +16,8 @@ The methods on each task, best first: {links}.
 
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`.
 `pre` is the score of the models as received, `post` after local training; a method's score is one of the two.
+What a method's graph shows: `group_auc`, `group_precision`, `group_mass` (true groups), `similarity_correlation`
+(targets that are alike), `row_variation`, `edge_value_correlation` (the gain by a source), as in leaderboard.csv.
 `record` says whether it shows the results of now (`current`) or earlier ones (`superseded`, with reason and commit).
 Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
@@ -23,14 +28,14 @@ COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # besid
 LONGEST = 5000  # characters of a tag of an experiment
 
 
-def describe(store: Store, study: Study) -> None:
-    """Bring the experiment's description and the saved views of its tasks up to date."""
+def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
+    """Bring the experiment's description and the saved views of its tasks up to date; `board` is the leaderboard."""
     tasks = results.by_task(study)
     links = ", ".join(f"[{task}]({link(store, task)})" for task in tasks)
     first = study.runs[0]
     about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
     tags = {KIND: "custom_model_development", "mlflow.note.content": about[:LONGEST]}
-    tags |= {SAVED + key(task): saved(runs) for task, runs in tasks.items()}
+    tags |= {SAVED + key(task): saved(runs, measured(board[board["task"] == task])) for task, runs in tasks.items()}
     stored = store.client.get_experiment(store.experiment).tags
     for name, text in tags.items():
         if stored.get(name) != text:
@@ -52,10 +57,15 @@ def chosen(run: Run) -> str:
     return f"tags.kind = 'method' AND tags.{RECORD} = '{CURRENT}' AND tags.task = '{run.task}'"
 
 
-def saved(runs: list[Run]) -> str:
-    """The view of a task as MLflow stores it: filter, order, columns."""
+def measured(board: pd.DataFrame) -> list[str]:
+    """What was measured of the graphs of a task's methods."""
+    return [name for name in results.MEANING if board[name].notna().any()]
+
+
+def saved(runs: list[Run], graphs: Sequence[str] = ()) -> str:
+    """The view of a task as MLflow stores it: filter, order, columns, among them those that were measured of graphs."""
     metric = str(runs[0].info["metric"])
-    score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS))
+    score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS, *graphs))
     state = {
         "searchFilter": chosen(runs[0]),
         "orderByKey": score,

@@ -10,7 +10,8 @@ import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
-from fedweave.pipelines.mlflow_records import tracking, writer
+from fedweave.federation.graph_quality import AUC, EDGES
+from fedweave.pipelines.mlflow_records import tracking, views, writer
 from tests.mlflow_store import SKILL, children, current, fresh, logged, small
 
 # One worker for all of it, so that the store is made once.
@@ -57,6 +58,38 @@ def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: P
     assert {"collaboration.svg", "images", "run"} <= names["blobs-fedaghn"]
     assert "collaboration.svg" not in names["blobs-local"]
     assert "run/collaboration-0.npz" in {item.path for item in client.list_artifacts(ids["blobs-fedaghn"], "run")}
+
+
+def test_a_method_has_the_quality_of_its_graph(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the leaderboard says, for those that have a graph; an older record gets it too, and the view shows it."""
+    folder = small(tmp_path / "results" / "toy", tasks={"blobs": {"group": [0, 0, 1, 1], "group_names": ["a", "b"]}})
+    client = MlflowClient(store)
+    with monkeypatch.context() as before:
+        before.setattr(results, "MEANING", {})
+        first = tracking.log_study(folder, store).ids
+    graph, local = tracking.log_study(folder, store).ids
+    assert [graph, local] == first
+    row = results.tables(results.load_study(folder)).board.set_index("run").loc["blobs-fedaghn"]
+    shown = client.get_run(graph).data.metrics
+    expected = row[[*results.MEANING]].dropna().to_dict()
+    assert AUC in expected
+    assert {name: value for name, value in shown.items() if name in results.MEANING} == pytest.approx(expected)
+    assert not {*results.MEANING} & {*client.get_run(local).data.metrics}
+    assert EDGES not in saved_columns(client)
+    # Four sources of two learners, in each seed; the file belongs to the run, which is logged again
+    rows = [(seed, 6, i, j, w, w) for seed in (0, 1) for i in (0, 1) for j, w in ((2, 0.1), (3, 0.4))]
+    lines = ["seed,round,learner,source,weight,gain", *(",".join(map(str, row)) for row in rows)]
+    (folder / "runs" / "blobs-fedaghn" / "edges.csv").write_text("\n".join(lines) + "\n")
+    again = tracking.log_study(folder, store).ids[0]
+    assert client.get_run(again).data.metrics[EDGES] == pytest.approx(1.0)
+    assert {AUC, EDGES} <= {*saved_columns(client)}
+
+
+def saved_columns(client: MlflowClient) -> list[str]:
+    """Metrics in the view of the task blobs."""
+    tags = client.get_experiment_by_name("toy").tags
+    columns = json.loads(json.loads(tags[views.SAVED + "blobs"])["state"])["selectedColumns"]
+    return [name.removeprefix("metrics.").strip("`") for name in columns]
 
 
 def state(uri: str) -> dict[str, tuple[str, str]]:
