@@ -12,6 +12,7 @@ from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.report import tuning
 from fedweave.report.baselines import below_controls, upper_bound
+from fedweave.report.unmeasured import without_edges
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, outcome, to_control
 from fedweave.results.verdicts import listed
@@ -43,7 +44,8 @@ class Line(NamedTuple):
 
 def summary(study: Study, tables: Tables) -> list[Line]:
     """The study in five lines: the leader, the gain by collaboration, graphs that show the groups, tuning,
-    convergence; and more where runs differ in their rounds, or graphs were compared with controls.
+    convergence; and more where runs differ in their rounds, graphs were compared with controls, or runs that were asked
+    for the value of edges have none.
     """
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
@@ -62,6 +64,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(tables.significance),
+        *([Line("Value of edges", unmeasured)] if (unmeasured := without_edges(study)) else []),
         Line("Tuning", tuning.changes(study)),
         _convergence(tables.board),
     ]
