@@ -6,8 +6,8 @@ from typing import NamedTuple
 import networkx
 
 from fedweave.errors import choose
+from fedweave.federation import graph_words
 from fedweave.pipelines.project import repository
-from fedweave.pipelines.stages import graphs
 from fedweave.study.spec import PARAMS, load, read_yaml
 
 
@@ -33,7 +33,9 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
     content = read_yaml(PARAMS) if PARAMS.is_file() else {}
-    if graphs.reads_graphs(content):  # what DVC keeps by its order alone
+    if graph_words.stored(content):  # what DVC keeps by its order alone
+        from fedweave.pipelines.stages import graphs  # not above: it loads torch
+
         sources = graphs.replays(load(), str(PARAMS))
         graph.add_edges_from((f"train@{run}", f"train@{source}") for run, source in sources.items())
     if targets:

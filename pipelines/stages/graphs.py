@@ -10,7 +10,7 @@ from typing import Any
 
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
-from fedweave.federation.graph_words import STORED
+from fedweave.federation import graph_words
 from fedweave.files import write_table
 from fedweave.methods import METHODS
 from fedweave.pipelines import paths
@@ -18,8 +18,6 @@ from fedweave.pipelines.processes import stage
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study import search_spaces
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
-
-BLOCKS = ("tasks", "runs", "methods", "tune", "ablate")  # of params.yaml, where a setting may stand
 
 
 def main(name: str) -> None:
@@ -100,14 +98,9 @@ def _check_order(study: Study, key: str, source: str, where: str) -> None:
         raise BadInput(f"{where}: it would be trained after the run that reads it; write {key} below {source}")
 
 
-def reads_graphs(content: Mapping[str, Any]) -> bool:
-    """Whether a params.yaml names a file or a run that a graph is read from."""
-    return any(kind in STORED and source for kind, _, source in (word.partition(":") for word in _words(content)))
-
-
 def named(content: Mapping[str, Any]) -> dict[str, str]:
     """Name -> path of each file, and of each folder of another study's run, that a params.yaml reads graphs from."""
-    places = {place for word in _words(content) for place in _place(word, content)}
+    places = {place for word in graph_words.stored(content) for place in _place(word, content)}
     return {_name(place): place for place in sorted(places)}
 
 
@@ -132,24 +125,11 @@ def replayed_run(word: object, study: str, runs: Mapping[str, Any]) -> str:
 
 def _place(word: str, content: Mapping[str, Any]) -> Iterator[str]:
     kind, _, source = word.partition(":")
-    if kind == "given" and source:
+    if kind == "given":
         yield source
-    elif kind == "replayed" and source and not replayed_run(word, content["study"], content["runs"]):
+    elif not replayed_run(word, content["study"], content["runs"]):
         study, _, name = source.rpartition("/")
         yield source if (Path(source) / "run.json").is_file() else str(paths.run(study or content["study"], name))
-
-
-def _words(content: Mapping[str, Any]) -> set[str]:
-    return {text for block in BLOCKS for text in _texts(content.get(block))}
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All texts inside of a block."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
 
 
 def _name(place: str) -> str:

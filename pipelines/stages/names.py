@@ -3,11 +3,10 @@
 It runs before every other stage: DVC itself would say of a missing file only that there is none.
 """
 
+from fedweave.federation import graph_words
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
-from fedweave.pipelines.stages import graphs
-from fedweave.runs import assembly
 from fedweave.study.spec import PARAMS, check_names, read_yaml
 
 
@@ -19,7 +18,10 @@ def main() -> None:
     """
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
-    if graphs.reads_graphs(content):
+    if graph_words.stored(content):
+        from fedweave.pipelines.stages import graphs  # not above: they load torch, which other studies need not here
+        from fedweave.runs import assembly
+
         graphs.check(assembly.load(), str(PARAMS))
     write_atomic(paths.CODE / "names.txt", "checked\n")
 

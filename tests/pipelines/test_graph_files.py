@@ -11,6 +11,7 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import plan_repro
 
 from fedweave.errors import BadInput
+from fedweave.federation import graph_words
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.pipelines.stages import graphs, names, sources
@@ -161,7 +162,7 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
 
 def test_good_graphs_are_let_through(content: dict[str, Any]) -> None:
     """And a word of a method's own is no file."""
-    assert not graphs.reads_graphs({"methods": {"shn": {"graph": "given"}}})
+    assert not graph_words.stored({"methods": {"shn": {"graph": "given"}}})
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     names.main()
     assert Path("data/code/names.txt").exists()

@@ -1,12 +1,13 @@
 """The words of the setting `graph`: controls that take the place of a learned collaboration graph."""
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, choose
 
 PLAIN = ("uniform", "self", "shuffled", "oracle")
 STORED = {"given": "file", "replayed": "run"}
+BLOCKS = ("tasks", "runs", "methods", "tune", "ablate")  # of params.yaml, where a setting may stand
 
 
 class GraphWord(NamedTuple):
@@ -37,3 +38,18 @@ def is_control(word: str) -> bool:
     """Whether `word` names a control, and not a graph of the method itself."""
     kind, _, source = word.partition(":")
     return word in PLAIN or (kind in STORED and bool(source))
+
+
+def stored(content: Mapping[str, Any]) -> set[str]:
+    """The words in a params.yaml that name a file or a run from which a graph is read."""
+    texts = {text for block in BLOCKS for text in _texts(content.get(block))}
+    return {text for text in texts for kind, _, source in [text.partition(":")] if kind in STORED and source}
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts inside of a block."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

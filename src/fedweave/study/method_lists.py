@@ -6,6 +6,7 @@ from typing import Any
 from fedweave.errors import BadInput, choose, shown
 
 WAY = "fedavg, or such as {fedavg-slow: {method: fedavg, set: {train.lr: 0.01}}}"  # an entry of a task's methods
+WORDS = ("method", "set")  # of a variant
 
 
 def check_entries(methods: object, where: str) -> None:
@@ -35,10 +36,12 @@ def _check_entry(entry: object, where: str) -> None:
 
 def _check_word(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
     """Refuse a word of a variant that is none; a setting of its method belongs below `set`."""
+    if word in WORDS:
+        return
     from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
 
     method = METHODS.get(str(item.get("method", name)))
     settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}
     if str(word).partition(".")[0] in settings:
         raise BadInput(f"{where}: {word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
-    choose(str(word), ("method", "set"), where)
+    choose(str(word), WORDS, where)
