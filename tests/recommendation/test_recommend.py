@@ -144,6 +144,9 @@ def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) 
 def test_what_is_no_federation_or_has_no_validation_rows() -> None:
     with pytest.raises(fw.BadInput, match=r"recommend\(\): list is no federation"):
         fw.recommend([1, 2])  # type: ignore[arg-type]
+    block = {"name": "dirichlet", "beta": 0.5, "clients": 5, "seeds": [1, 2, 3]}
+    with pytest.raises(fw.BadInput, match=r"federation: it has several splits.* give `seed` in place of `seeds`"):
+        fw.recommend(fw.Federation.from_dataset("digits", block))
     federation = truth.federation("common", 0)
     none = [rows[:0] for rows in federation.partition.val]
     bare = replace(federation, partition=replace(federation.partition, val=none))

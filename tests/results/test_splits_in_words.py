@@ -81,3 +81,19 @@ def test_a_test_in_python_is_over_splits(folder: Path) -> None:
     assert re.search(r"p = \S+ over 3 splits: ", str(anew))
     assert re.search(r"p = \S+ over 12 clients: ", str(once))
     assert (anew.splits, anew.clients, once.splits) == (3, 12, 1)
+
+
+def test_clients_of_two_splits_are_never_averaged(folder: Path, made: tuple[results.Study, results.Tables]) -> None:
+    """In Python one row per split and client; in the report one tick each, and ranks over splits."""
+    done = fw.load(folder)
+    anew, once = (done[f"{task}-fedaghn"].scores for task in ("anew", "once"))
+    assert anew.index.names == ["split", "client"]
+    assert (len(anew), len(once)) == (36, 12)
+    chosen = done["anew-fedaghn"].chosen().pivot(index="seed", columns="client", values="value")
+    for seed, split in zip(chosen.index, [1, 2, 3], strict=True):
+        assert anew[split].to_dict() == chosen.loc[seed].to_dict()
+    ranks = made[1].ranks.drop_duplicates("task").set_index("task")["blocks"]
+    assert (ranks["anew"], ranks["once"]) == (3, 12)
+    text = report.build(folder).read_text(encoding="utf-8")
+    assert text.count("Every tick is one client of one split.") == 1
+    assert text.count("Ranks over splits") == text.count("Ranks over clients") > 0

@@ -117,6 +117,8 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/model", {"name": "mlp", "hidden": [8, -1]}, ["model.hidden", "-1"]),
     (f"{DIGITS}/model", {"name": "gcn"}, ["tasks.digits.model.name: 'gcn' does not fit digits (images)", "small_cnn"]),
     (f"{GRAPH}/model", {"name": "mlp"}, ["tasks.graph.model.name: 'mlp' does not fit digits-graph (graph)", "gcn"]),
+    (f"{GRAPH}/partition", {**IID, "seed": 1}, ["'iid' does not fit digits-graph (graph)", "metis"]),
+    (f"{DIGITS}/normalize", "minmax", ["tasks.digits.normalize: 'minmax' does not fit digits (images)", "standard"]),
     (f"{DIGITS}/model", {}, ["model.name", "missing", "small_cnn"]),
     (f"{DIGITS}/model", "small_cnn", ["model", "'small_cnn'", "mapping"]),
     (f"{GRAPH}/model/dropout", 1.5, ["model.dropout", "1.5"]),

@@ -23,14 +23,17 @@ def ranked(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[str, R
     table = _against_controls(with_marks(board, significance), significance)
     controls = [column(control) for control in CONTROLS if control in {*board["method"]}]
     against = [name + end for name in controls for end in ("", "_low", "_high")]
-    table = table.assign(
-        rank=table.groupby("task").cumcount() + 1,
-        method=table["run"].map({run.name: name for name, run in runs.items()}),
-        point=table["run"].map({run.name: run.info["point"] for run in runs.values()}),
-        mib=(table["bytes_up"] + table["bytes_down"]) / MIB,
-    ).rename(columns={"mark": "verdict"})
+    table = named(table, runs).rename(columns={"mark": "verdict"})
+    table["rank"] = table.groupby("task").cumcount() + 1
+    table["point"] = table["run"].map({run.name: run.info["point"] for run in runs.values()})
+    table["mib"] = (table["bytes_up"] + table["bytes_down"]) / MIB
     tasks = ["task"] if table["task"].nunique() > 1 else []
     return table[[*tasks, *SCORES, *against, *REST]].reset_index(drop=True)
+
+
+def named(table: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:
+    """`table` with a column `run`, whose methods are named as in `runs` (name -> run)."""
+    return table.assign(method=table["run"].map({run.name: name for name, run in runs.items()}))
 
 
 def _against_controls(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
-from fedweave.api.board import ranked
+from fedweave.api.board import named, ranked
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, of_task
@@ -148,14 +148,14 @@ class Comparison:
         return results.stored(self.study)
 
     @cached_property
-    def _board(self) -> pd.DataFrame:
-        """Scores alone: tests of every pair take longer."""
+    def board(self) -> pd.DataFrame:
+        """Scores and cost of every run without tests, which take longer: the table of `results.board`."""
         return results.board(self.study, self._chosen) if self._stored is None else self._stored.board
 
     @cached_property
     def _leaderboard(self) -> pd.DataFrame:
         tests = results.significance(self.study, self._chosen) if self._stored is None else self._stored.significance
-        return ranked(self._board, tests, self.runs)
+        return ranked(self.board, tests, self.runs)
 
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.
@@ -207,9 +207,11 @@ class Comparison:
         return self[results.best_first(results.validation_means(self.runs), runs[0].higher_is_better)[0]]
 
     def scores(self) -> pd.DataFrame:
-        """Test score of every evaluated client (rows) by method (columns), averaged over seeds."""
-        names = {run.name: name for name, run in self.runs.items()}
-        return pd.DataFrame({name: self[name].scores for name in self._board["run"].map(names)})
+        """Test score of every evaluated client (rows) by method (columns), averaged over seeds.
+
+        With several splits, rows are (split, client).
+        """
+        return pd.DataFrame({name: self[name].scores for name in named(self.board, self.runs)["method"]})
 
     def majority(self) -> float | None:
         """Mean accuracy over clients of always naming the client's most frequent training class, in percent.

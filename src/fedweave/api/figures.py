@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from fedweave import plots, results
+from fedweave.api.board import named
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class ComparisonPlots:
         points = {run.name: run.info["point"] for run in done.study.runs}
         curves = results.curves(done.study)
         part = curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
-        return Figure(f"{split} score by round", plots.convergence(self._renamed(part), self._looks(), done.metric))
+        return Figure(f"{split} score by round", plots.convergence(named(part, done.runs), self._looks(), done.metric))
 
     def clients(self) -> Figure:
         """The score of every client, one row per method."""
@@ -67,12 +66,7 @@ class ComparisonPlots:
     def cost(self) -> Figure:
         """Score against traffic and time."""
         done = self._of
-        board = results.board(done.study, results.clients(done.study))
-        return Figure("score against cost", plots.cost(self._renamed(board), self._looks(), done.metric))
-
-    def _renamed(self, table: pd.DataFrame) -> pd.DataFrame:
-        names = {run.name: name for name, run in self._of.runs.items()}
-        return table.assign(method=table["run"].map(names))
+        return Figure("score against cost", plots.cost(named(done.board, done.runs), self._looks(), done.metric))
 
     def _looks(self) -> dict[str, plots.Look]:
         return plots.looks(list(self._of.methods))

@@ -85,9 +85,16 @@ class MethodResult:
 
     @cached_property
     def scores(self) -> "pd.Series[float]":
-        """Test score of every evaluated client, averaged over seeds."""
-        means = self.chosen().groupby("client", sort=False)["value"].mean()
-        return means.reindex(list(self.evaluated)).rename(self.name)
+        """Test score of every evaluated client, averaged over seeds.
+
+        With several splits: of every client of every split, as client 3 of one is not client 3 of another.
+        """
+        by_seed = self.chosen().pivot(index="seed", columns="client", values="value")
+        by_seed = by_seed.reindex(columns=list(self.evaluated))
+        if not self.run.splits:
+            return by_seed.mean().rename(self.name)
+        splits = pd.Index(map(self.run.split_of.__getitem__, by_seed.index), name="split")
+        return by_seed.set_axis(splits).stack(future_stack=True).rename(self.name)
 
     def graphs(self, seed: int | None = None) -> Graphs:
         """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedweave import results
+from fedweave.api.board import named
 from fedweave.api.federation import Federation
 from fedweave.metrics import unit
 from fedweave.results import RULE, by_task, format_score, sampled, statistics, unfinished, without_score
@@ -33,9 +33,7 @@ def _unfinished(done: "Comparison") -> list[str]:
 
 def _controls(done: "Comparison") -> list[str]:
     """The controls that no other method is above."""
-    # Without the tests of all pairs, which take longer than the scores
-    board = results.board(done.study, results.clients(done.study))
-    board["method"] = board["run"].map({run.name: name for name, run in done.runs.items()})
+    board = named(done.board, done.runs)
     order = 1.0 if bool(done[next(iter(done.methods))].run.higher_is_better) else -1.0
     lines = _rules(done, board, order)
     others = board[board["method"] != "local"]["mean"]

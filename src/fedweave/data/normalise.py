@@ -111,8 +111,8 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
     """
     key, options = options_of(name)
-    if key not in KINDS[dataset.kind]:
-        choices = ", ".join(KINDS[dataset.kind])
+    if key not in FITTING[dataset.kind]:
+        choices = ", ".join(FITTING[dataset.kind])
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
     if dataset.categories and key != "none":
         raise BadInput(
@@ -259,7 +259,7 @@ NORMALISATIONS: dict[str, Callable[..., Scaling]] = {
     "minmax_client": minmax_client,
 }
 GIVEN = {"standard": ("mean", "std"), "minmax": ("low", "high")}
-KINDS = {
+FITTING = {
     "images": ("none", "unit", "standard", "standard_client"),
     "graph": ("none", "rows"),
     "series": ("none", "standard", "minmax", "minmax_client"),

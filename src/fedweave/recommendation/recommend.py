@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedweave import data
 from fedweave.api.federation import Federation
 from fedweave.api.folder import content
 from fedweave.api.plan import Methods
@@ -119,6 +120,8 @@ def _checked(arguments: Mapping[str, Any]) -> Request:
         raise BadInput(
             f"recommend(): {type(federation).__name__} is no federation; make one with Federation.from_arrays"
         )
+    if len(data.splits(federation.dealt)) > 1:
+        raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:
             raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")

@@ -78,9 +78,7 @@ def view(
         rows=list(rows_of(board, ordered, significance, looks)),
         controls=_controls(_of(tables.controls, task)),
         curves=rounds(tables.curves[tables.curves["task"] == task], ordered, looks, metric, bold(board)),
-        clients=Figure(
-            "Clients", _clients(board, scores, looks, metric), "Every tick is one client, averaged over seeds."
-        ),
+        clients=_clients(board, scores, looks, runs[0]),
         cost=_cost(board, looks, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
         graphs=list(graphs.collaborations(ordered, tables.measures, tables.clients)),
@@ -93,7 +91,7 @@ def view(
         ],
         shares=list(method_views.shares(measures)),
         pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
-        ranks=_ranks(tables.ranks, task),
+        ranks=_ranks(tables.ranks, task, "splits" if runs[0].splits else "clients"),
         marks=marks,
     )
 
@@ -202,8 +200,13 @@ def _incidents(runs: list[Run]) -> list[str]:
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
 
-def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> str:
-    return plots.client_spread({method: scores[method].mean(axis=0) for method in board["method"]}, looks, metric)
+def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], run: Run) -> Figure:
+    """Scores of clients, one tick for each; where repetitions have splits of their own, for each of every split."""
+    ticks = {name: scores[name].ravel() if run.splits else scores[name].mean(axis=0) for name in board["method"]}
+    caption = "client of one split" if run.splits else "client, averaged over seeds"
+    return Figure(
+        "Clients", plots.client_spread(ticks, looks, str(run.info["metric"])), f"Every tick is one {caption}."
+    )
 
 
 def _labels(path: Path, run: Run) -> Figure | None:
@@ -215,17 +218,17 @@ def _labels(path: Path, run: Run) -> Figure | None:
     )
 
 
-def _ranks(ranks: pd.DataFrame, task: str) -> Figure | None:
+def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> Figure | None:
     ranked = ranking(ranks, task)
     if ranked is None:
         return None
     caption = "1 is best; a thick bar joins methods that do not differ significantly by Nemenyi's test."
-    facts = f"Average over {ranked.tasks} clients, Friedman p = {ranked.p:.2g}."
-    return Figure("Ranks over clients", plots.critical_difference(ranked), f"{caption} {facts}")
+    facts = f"Average over {ranked.tasks} {blocks}, Friedman p = {ranked.p:.2g}."
+    return Figure(f"Ranks over {blocks}", plots.critical_difference(ranked), f"{caption} {facts}")
 
 
 def ranking(ranks: pd.DataFrame, task: str = "") -> statistics.Ranking | None:
-    """The average ranks over the clients of `task`, or over all tasks; None where there is too little to rank."""
+    """The average ranks over the clients or splits of `task`, or over all tasks; None where too little is there."""
     table = ranks[ranks["task"] == task]
     if table.empty:
         return None

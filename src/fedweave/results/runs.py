@@ -80,6 +80,11 @@ class Run:
         """Whether every repetition has a split of its own."""
         return bool(self.info.get("splits"))
 
+    @cached_property
+    def split_of(self) -> dict[int, int]:
+        """Seed of a repetition -> seed of its split, where every repetition has a split of its own."""
+        return dict(zip(self.info.get("seeds") or self.seeds, self.info.get("splits") or (), strict=False))
+
     @property
     def pools(self) -> bool:
         """Whether it trained on the pooled rows of all clients; such a run is a control and not federated."""

@@ -192,13 +192,15 @@ def _but_for_the_graph(run: Run) -> tuple[str, Mapping[str, Any]] | None:
 def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Average ranks of the methods over the clients of each task and over all tasks (task ""), if there are enough.
 
-    A client's score is its mean over seeds. Methods without a finite score everywhere are left out.
+    A client's score is its mean over seeds. A task with several splits ranks over these, each with its mean over
+    clients. Methods without a finite score everywhere are left out.
     """
     rows: list[dict[str, Any]] = []
     means: dict[str, pd.Series] = {}
     higher = {task: runs[0].higher_is_better for task, runs in by_task(study).items()}
     for task, runs in by_task(study).items():
-        scores = pd.DataFrame({label: v.mean(0) for label, v in values(runs, table).items()})
+        axis = 1 if runs[0].splits else 0
+        scores = pd.DataFrame({label: v.mean(axis) for label, v in values(runs, table).items()})
         means[task] = scores.mean(skipna=False)
         rows += _ranked(task, scores.dropna(axis="columns"), [higher[task]] * len(scores))
     rows += _ranked("", pd.DataFrame(means).T.dropna(axis="columns"), [*higher.values()])

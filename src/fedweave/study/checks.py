@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from fedweave import data
-from fedweave.data.normalise import options_of
+from fedweave.data.normalise import FITTING, options_of
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.errors import BadInput, choose, shown
@@ -40,25 +40,40 @@ def check_task(task: TaskSpec, where: str) -> None:
             raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
-    if misfit := model_misfit(task.dataset, task.model["name"]):
-        _refuse(f"{where}.model.name: {misfit}; choices: {', '.join(_fitting(task.dataset))}")
     _check_partition(task.partition, f"{where}.partition")
     _check_words(task, where)
+    _check_kinds(task, where)
     if task.attack is not None:
         construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
 
 
 def model_misfit(dataset: str, model: str) -> str:
     """Why the model cannot read the data set; empty where it can, or where the kind of one of them is not known yet."""
-    if dataset not in data.KINDS or model not in MODELS or model in _fitting(dataset):
+    if dataset not in data.KINDS or model not in MODELS or model in _models(data.KINDS[dataset]):
         return ""
     return f"{model!r} does not fit {dataset} ({data.KINDS[dataset]})"
 
 
-def _fitting(dataset: str) -> list[str]:
-    """The models that read graphs, or those that do not, as the data set asks for."""
-    graph = data.KINDS[dataset] == "graph"
-    return sorted(name for name, model in MODELS.items() if (model.reads == "graph") == graph)
+def _models(kind: str) -> list[str]:
+    """The models that read graphs, or those that do not, as the kind of the data set asks for."""
+    return sorted(name for name, model in MODELS.items() if (model.reads == "graph") == (kind == "graph"))
+
+
+def _check_kinds(task: TaskSpec, where: str) -> None:
+    """Refuse a model, a partition rule or a normalisation that does not fit the kind of the data set, if it is known
+    before loading.
+    """
+    kind = data.KINDS.get(task.dataset)
+    if kind is None:
+        return
+    rules = sorted(name for name in data.PARTITIONS if kind in partitions.TRAITS[name].kinds)
+    for key, name, fitting in (
+        ("model.name", task.model["name"], _models(kind)),
+        ("partition.name", task.partition["name"], rules),
+        ("normalize", options_of(task.normalize)[0], FITTING[kind]),
+    ):
+        if name not in fitting:
+            _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fitting)}")
 
 
 def _check_words(task: TaskSpec, where: str) -> None:
