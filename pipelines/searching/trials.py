@@ -15,17 +15,18 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import WilcoxonPruner
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fedweave.runs import repetition
+from fedweave.runs import archive, repetition
+from fedweave.runs.history import table
 from fedweave.study.schema import TuneSpec
 
-CLIENTS = "clients"  # attribute of a trial: for each seed, the validation score of every client at the best round
+CLIENTS = "clients"  # attribute of a trial: for each seed, the reported validation score of every client
 CURVE = "curve"  # attribute of a trial with two objectives, of which Optuna stores no intermediate values
 FEWEST, EACH = 10, 3  # least finished trials, in all and per parameter, to attribute their spread to parameters
 THRESHOLD = 0.05  # p below which a trial is significantly worse than the best one
 
 
 class Repetition(NamedTuple):
-    """The best validation score of one repetition, that of every client in the same round, and all bytes."""
+    """The validation score of one repetition, that of every client [N] (NaN without validation rows), and all bytes."""
 
     score: float
     clients: list[float]
@@ -58,27 +59,35 @@ def prunes(tune: TuneSpec) -> bool:
 
 def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optuna.Trial) -> Repetition:
     """One repetition; its rounds are the steps of the trial from `offset` on."""
-    higher = prepared.method.task.measure.higher_is_better
     single = len(trial.study.directions) == 1
     curve: dict[str, float] = trial.user_attrs.get(CURVE, {})
-    best, clients, sent = math.nan, list[float](), 0
+    rows, score, clients, sent = list[list[float]](), math.nan, list[float](), 0
     for report in repetition.repeat(prepared, seed):
         sent += report.bytes_up + report.bytes_down
         if report.scores:
-            scores = report.scores[prepared.point]["val"]
-            value = float(scores.nanmean())
-            if not math.isfinite(value):
-                raise optuna.TrialPruned
-            if math.isnan(best) or (value > best if higher else value < best):
-                best, clients = value, scores.tolist()
+            rows.append(report.scores[prepared.point]["val"].tolist())
+            score, clients = _reported(prepared, rows)
+        if report.scores and math.isfinite(score):
+            curve[str(offset + report.round)] = score
             if single:
-                trial.report(best, offset + report.round)
-            curve[str(offset + report.round)] = best
+                trial.report(score, offset + report.round)
         if single and trial.should_prune():
             raise optuna.TrialPruned
+    if not math.isfinite(score):
+        raise optuna.TrialPruned
     if not single:
         trial.set_user_attr(CURVE, curve)
-    return Repetition(best, clients, sent)
+    return Repetition(score, clients, sent)
+
+
+def _reported(prepared: repetition.PreparedRun, rows: list[list[float]]) -> tuple[float, list[float]]:
+    """The mean and the validation score of each client [N] if the run ended after the evaluations `rows` [R, N].
+
+    The run's own rule chooses the round, so a round in which a client lacks a finite score counts in neither place.
+    """
+    history = repetition.History(rounds=[*range(len(rows))], scores={f"{prepared.point}/val": rows})
+    clients, judged = archive.selected(prepared, history, "val"), np.isfinite(table(rows)).any(0)
+    return float(clients[judged].mean()) if judged.any() else math.nan, clients.tolist()
 
 
 def significantly_worse(opened: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:

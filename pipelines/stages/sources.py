@@ -14,7 +14,7 @@ from fedweave.pipelines.processes import stage
 from fedweave.pipelines.stages import graphs
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.study.code import modules
-from fedweave.study.memory import unchanged
+from fedweave.study.memory import cache_calls
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     """
     study = assembly.load()
     graphs.check_named(read_yaml(PARAMS), str(PARAMS))
-    with unchanged():
+    with cache_calls():
         _write_all(study)
 
 

@@ -1,11 +1,10 @@
 """Stage `train`: one method on one task, every seed, in one process."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged, choose
@@ -16,6 +15,7 @@ from fedweave.pipelines.processes import note, stage
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
+from fedweave.runs.selection import finite_mean
 from fedweave.study.code import digest
 from fedweave.study.spec import Run, Study
 
@@ -32,8 +32,9 @@ def main(key: str) -> None:
         prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
     note("trained")
     for seed, history in histories.items():
-        score = np.nanmean(archive.selected(prepared, history))
-        print(f"{key}, seed {seed}: test {prepared.method.task.measure.name} {score:.4g}", flush=True)
+        score, name = finite_mean(archive.selected(prepared, history)), prepared.method.task.measure.name
+        shown = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
+        print(f"{key}, seed {seed}: {shown}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
     checkpoint_files.forget(checkpoints, prepared.run)

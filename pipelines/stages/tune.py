@@ -19,7 +19,7 @@ from fedweave.pipelines.searching.search import DONE, Search, find, first, perfo
 from fedweave.runs import assembly
 from fedweave.runs.parallel import side_by_side
 from fedweave.study import search_spaces
-from fedweave.study.memory import unchanged
+from fedweave.study.memory import cache_calls
 from fedweave.study.spec import Study
 
 
@@ -30,24 +30,28 @@ def main(task: str) -> None:
     better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
     takes the declared values. trials/<run>.json holds what `record` gives.
     """
-    with unchanged():  # the code that runs is that of the beginning
+    with cache_calls():  # the code that runs is that of the beginning
         _search(task)
 
 
 def _search(task: str) -> None:
     study, keys = assembly.load(), together(task)
+    records = {key: record(find(study, key)) for key in keys}
+    best = {key: found["best"] for key, found in records.items()}
+    for key, found in records.items():
+        write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
     for key in runs(study, task):
-        best = record(find(study, key)) if key in keys else {"run": key, "best": {}}
         if study.tune.trials and key not in keys:
-            method = study.runs[key].method
-            print(
-                f"{key}: no trial, it keeps its declared values: tune.spaces.{method} is missing or empty", flush=True
-            )
-        if key in keys:
-            write_atomic(paths.trials(study.name, task, key), json.dumps(best, indent=2) + "\n")
-        write_atomic(
-            paths.tuned(study.name, task, key), json.dumps({"run": key, "best": best["best"]}, indent=2) + "\n"
-        )
+            print(f"{key}: no trial, {_reason(study, key)}", flush=True)
+        values = search_spaces.values_of(study, key, best)
+        write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n")
+
+
+def _reason(study: Study, key: str) -> str:
+    """Why nothing is searched for of a run."""
+    if (source := search_spaces.values_from(study, key)) != key:
+        return f"it takes the values of {source}, from which it differs in the graph alone"
+    return f"it keeps its declared values: tune.spaces.{study.runs[key].method} is missing or empty"
 
 
 def together(task: str) -> list[str]:

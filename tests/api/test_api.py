@@ -77,6 +77,8 @@ def test_paired_test_and_graph(compared: fw.Comparison) -> None:
     assert graph.index.tolist() == graph.columns.tolist() == [*compared.clients]
     same = graph.loc["person 0", ["person 2", "person 4"]].mean()
     assert same > graph.loc["person 0", ["person 1", "person 3", "person 5"]].mean()
+    with pytest.raises(fw.BadInput, match="round: 99 is not in 1 to"):
+        compared["pfedgraph"].graph(round=99)
     with pytest.raises(fw.BadInput, match="local keeps no collaboration graph"):
         compared["local"].graph()
 
@@ -305,10 +307,14 @@ def test_warnings() -> None:
             federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]}, **QUIET
         )
     messages = " | ".join(str(w.message) for w in caught)
-    assert "with 3 clients no test can call a difference significant" in messages
+    assert "With 3 clients no test can call a difference significant; it takes 6 or more." in messages
     assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in messages
     assert {*compared.warnings} <= {str(w.message) for w in caught}
     assert 60 < compared.majority() <= 100
+    with pytest.warns(UserWarning, match="the rows of the graph of pfedgat are identical"):
+        fw.compare(federation, ["pfedgat"], rounds=1, seeds=1, lr=1e-30, **QUIET)
+    with pytest.warns(UserWarning, match="no method is above local training"):
+        fw.compare(federation, {"alone": "local", "avg": "fedavg"}, rounds=1, seeds=1, lr=1e-30, **QUIET)
 
 
 def test_a_diverged_method_leaves_the_others(tmp_path: Path) -> None:
@@ -320,12 +326,16 @@ def test_a_diverged_method_leaves_the_others(tmp_path: Path) -> None:
     assert any("training diverged" in line for line in compared.warnings)
     with pytest.raises(fw.Diverged, match="training diverged"):
         fw.compare(people(), {"bad": methods["bad"]}, **settings)
+    # An older result of that name has other settings, and goes.
+    fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path)
+    assert fw.compare(people(), methods, **settings, out=tmp_path).methods == ("good",)
 
 
 REFUSED = {
     "methods: 'locall' is unknown; did you mean 'local'": {"methods": ["locall"]},
     "methods: the list is empty": {"methods": []},
     "methods: 'local' is there twice": {"methods": ["local", "local"]},
+    "methods: 'central' is a control on pooled rows; add a method": {"methods": ["central"]},
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
     "train.lrr: not a setting of train: 'lrr' is unknown; did you mean 'lr'": {"lrr": 0.1},

@@ -19,6 +19,17 @@ def rows(federation: fw.Federation) -> list[dict[str, set[int]]]:
     ]
 
 
+def test_rounds_without_validation_rows_are_shown_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning of NumPy would be an error here; callbacks see every round all the same."""
+    seen = list[np.ndarray]()
+    for split in ({"train": 0.6, "val": 0.2, "test": 0.2}, {"train": 0.6, "val": 0.0, "test": 0.4}):
+        federation = fw.Federation.from_dataset("digits", "iid", clients=3, split=split)
+        plan = {"rounds": 1, "seeds": 1, "central": False, "evaluate": {"select": "last"}}
+        fw.compare(federation, ["local"], progress=True, callbacks=[lambda p: seen.append(p.val)], **plan)
+        assert ("validation " in capsys.readouterr().err) == bool(split["val"])
+    assert [np.isfinite(values).tolist() for values in seen] == [[True] * 3, [False] * 3]
+
+
 @pytest.mark.parametrize(
     "ids", [WHO, np.array(WHO), [(i % 3, "x") for i in range(60)], pd.Series(WHO), [i % 3 for i in range(60)]]
 )

@@ -159,6 +159,16 @@ def test_refused(federation: fw.Federation) -> None:
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),
+        ("out: '' is no path of a folder", NEW, {"out": ""}),
+        ("/dev/null/new", NEW, {"out": "/dev/null/new"}),
     ):
         with pytest.raises(fw.BadInput, match=message):
             run.join(rows, **NAMES, **more)
+
+
+def test_newcomers_of_several_splits_are_refused() -> None:
+    """The test rows of the first split trained models on the others."""
+    federation = fw.Federation.from_dataset("digits", "iid", clients=3, seeds=[1, 2])
+    run = fw.compare(federation, ["fedavg"], rounds=1, seeds=2, central=False, progress=False)["fedavg"]
+    with pytest.raises(fw.BadInput, match="join: every repetition has a split of its own"):
+        run.join(federation.dataset.x[:40], client=["new"] * 40, label=[0, 1] * 20)

@@ -80,6 +80,18 @@ def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparis
     assert other.leaderboard()["mean"].is_monotonic_decreasing
 
 
+def test_report_and_copy_of_another_metric(plain: fw.Comparison, tmp_path: Path) -> None:
+    """The page shows the metric that was asked for; a copy would show that of the training, so there is none."""
+    other = plain.with_metric("log_loss")
+    page = other.report()
+    assert page.name == "report-log_loss.html"
+    best = results.format_score(other.leaderboard()["mean"].iloc[0], np.nan, "log_loss")
+    assert best in page.read_text(encoding="utf-8")
+    with pytest.raises(fw.BadInput, match=r"save: scores by log_loss .* again after fw\.load"):
+        other.save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     folder = plain.study.folder
@@ -174,7 +186,7 @@ def test_a_method_below_a_control_is_named_first() -> None:
         done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
     line = summary(done.study, results.tables(done.study))[0]
     assert line.warning
-    assert line.sentences[0].startswith("own-data: EVERY METHOD IS WORSE THAN THE CONTROL Majority class (")
+    assert line.sentences[0].startswith("own-data: NO METHOD IS BETTER THAN THE CONTROL Majority class (")
 
 
 def test_forecasts_have_the_last_value_and_the_mean() -> None:

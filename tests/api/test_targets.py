@@ -114,6 +114,18 @@ def test_several_series_and_holes() -> None:
     fw.fit("fedavg", made, rounds=1, **QUIET)
 
 
+def test_a_series_of_pandas_is_a_column() -> None:
+    """As a list is, for windows too: not a mapping from clients."""
+    time, client = [*range(60)] * 2, ["a"] * 60 + ["b"] * 60
+    options = {"client": client, "time": time, "window": 4, "horizon": 2}
+    side = ["left"] * 60 + ["right"] * 60
+    y = np.sin(np.arange(120.0))
+    made = [fw.Federation.from_arrays(None, y, **options, group=group) for group in (side, pd.Series(side))]
+    assert made[0].table["group"].tolist() == made[1].table["group"].tolist() == ["left", "right"]
+    with pytest.raises(fw.BadInput, match="split: forecasts are split in the order of time; give shares"):
+        fw.Federation.from_arrays(None, y, **options, split=pd.Series(["train"] * 120))
+
+
 def test_texts() -> None:
     """Words of a vocabulary, or hashes; a list of texts is a column of its own; a missing text is empty."""
     table = HOUSES.assign(
@@ -150,6 +162,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "y: holds a value that is no number": ({"label": "kind", "target": "numbers", "features": ["size"]}, {}),
     "'stratified' keeps the mix of classes": ({"split": "stratified"}, {}),
     "needs classes": ({}, {"methods": ["fedrod"]}),
+    r"compare\(\): central: every client has its own offset": (
+        {"preprocess": "client"},
+        {"methods": ["local", "central"]},
+    ),
     "preprocess: 'clients' is unknown; did you mean 'client'": ({"preprocess": "clients"}, {}),
     "time: forecasts need the time of each row": ({"window": 3, "horizon": 1, "features": None}, {}),
     "a window and its horizon take 90": ({"window": 80, "horizon": 10, "time": "day", "features": None}, {}),

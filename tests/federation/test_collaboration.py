@@ -102,13 +102,9 @@ def test_simplex_projection_is_the_nearest_point() -> None:
 
 
 def test_metrics_of_weights() -> None:
-    group = torch.tensor([0, 0, 1, 1, 1, 2])
     uniform = torch.full((2, N, N), 1.0 / N, dtype=torch.float64)
     torch.testing.assert_close(collaboration.row_entropy(uniform), torch.full((2,), math.log(N)).double())
-    torch.testing.assert_close(collaboration.group_mass(uniform, group), torch.full((2,), 14 / 36).double())
-    eye = torch.eye(N)
-    assert collaboration.row_entropy(eye) == 0
-    assert collaboration.group_mass(eye, group) == 1
+    assert collaboration.row_entropy(torch.eye(N)) == 0
 
 
 def test_shares_of_oneself_of_similar_and_of_other_clients() -> None:

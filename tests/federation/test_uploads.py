@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import one_round, run, train
+from fedweave.federation.engine import evaluate, one_round, run, train
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -97,6 +97,18 @@ def test_a_client_that_diverges_harms_nobody_else(name: str, executor: object) -
     assert finite_rows(report.models["post"]) is None
     assert finite_rows((report.state.clients, report.models["pre"])) is None
     assert all(value.isfinite().all() for scores in report.scores.values() for value in scores.values())
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
+def test_a_model_that_is_not_finite_has_no_score(executor: object) -> None:
+    """Its largest output would be the first class, and the score the share of that class."""
+    method, federation = objects("fedavg")
+    state = begin(method, federation, 2, Loop())
+    broken = state._replace(
+        server=trees.tree_map(lambda t: t * torch.nan if t.is_floating_point() else t, state.server)
+    )
+    scores, _ = evaluate(method, broken, federation, SETTINGS, executor)
+    assert all(value.isnan().all() for value in scores["pre"].values())
 
 
 @pytest.mark.parametrize("name", METHODS)

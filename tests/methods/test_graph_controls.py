@@ -89,7 +89,9 @@ def test_uniform_weights_are_fedavg_with_fine_tuning(name: str) -> None:
     torch.testing.assert_close(final(name, GraphControl("uniform"), **overrides), average, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["fedaghn", "heurfedamp", "pfedla", "fedpub", "cfl", "shn", "ghn", "panacea"])
+@pytest.mark.parametrize(
+    "name", ["fedaghn", "heurfedamp", "pfedla", "heurpfedla", "fedpub", "cfl", "shn", "ghn", "panacea"]
+)
 def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
     """The graphs that a run recorded give the same models in a run that learns none."""
     first = reports(name, None)
@@ -264,6 +266,19 @@ def test_quality_of_graphs() -> None:
     row = np.array([0.5, 0.4, 0.3, 0.2])
     by_hand = graph_quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
     assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))
+
+
+def test_a_layer_without_a_value_is_left_out_of_the_mean() -> None:
+    """A layer that every client keeps has no weight on others; its order of sources is that of chance."""
+    g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
+    mixed, divergence = g.random((2, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
+    among, alone, both = (
+        graph_quality.quality(layers, group, divergence)
+        for layers in (mixed, np.eye(12)[None], np.concatenate([mixed, np.eye(12)[None]]))
+    )
+    chance = {"group_auc": 0.5, "group_precision": 3 / 11}
+    assert alone == pytest.approx(chance)
+    assert both == pytest.approx(among | {name: (2 * among[name] + value) / 3 for name, value in chance.items()})
 
 
 def test_similarity_correlation_is_spearmans() -> None:

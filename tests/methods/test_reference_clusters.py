@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from fedweave.client.data import shuffled
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
+from fedweave.federation.graph_quality import MASS, MEANING
 from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import Training, cohort, viewers
 from fedweave.federation.start import ENROLMENT
@@ -108,7 +109,7 @@ def test_ifca_finds_planted_groups() -> None:
     labels = report.state.server["labels"]
     assert torch.equal(labels == labels[0], group == 0)
     assert report.diagnostics["clusters in use"] == 2
-    assert report.diagnostics["weight within groups"] == pytest.approx(1.0)
+    assert report.diagnostics[MEANING[MASS]] == pytest.approx(1.0)
     assert report.scores["pre"]["test"].mean() > 90
 
 

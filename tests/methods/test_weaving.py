@@ -169,6 +169,20 @@ def test_heurpfedla_keeps_layers() -> None:
     assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
 
 
+@pytest.mark.parametrize("retain", [0, 1, 2])
+def test_heurpfedla_records_the_graph_that_clients_receive(retain: int) -> None:
+    """The recorded weights make the models that are sent; rows of retained layers are those of the identity."""
+    method, _, state = fixture("heurpfedla", kind="images", retain=retain)
+    (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
+    graph = method.collaboration(state.server)
+    for name, mixture in method.woven(graph, models).items():
+        torch.testing.assert_close(mixture, own[name])
+    stays, itself = own["retained"].T, torch.eye(tiny.CLIENTS, dtype=graph.dtype)
+    assert int(stays.sum()) == retain * tiny.CLIENTS
+    assert torch.equal(graph[stays], itself.expand_as(graph)[stays])
+    assert (graph[~stays] > 0).all()
+
+
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
 def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
     """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""

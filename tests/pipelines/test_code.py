@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fedweave.study.code import PACKAGE, Root, digest, modules
-from fedweave.study.memory import unchanged
+from fedweave.study.memory import cache_calls
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
@@ -288,7 +288,7 @@ def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> Non
         (tmp_path / f"{name}.py").write_text(text)
     ask = partial(modules, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
     before = ask()
-    with unchanged():
+    with cache_calls():
         assert ask() == before
         assert ask() == before
     (tmp_path / "a.py").write_text("import c\n")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 import optuna
 import psutil
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,10 +26,11 @@ from scipy.stats import wilcoxon
 
 from fedweave import data
 from fedweave.data import Dataset
+from fedweave.federation.records import Report
 from fedweave.pipelines import paths
 from fedweave.pipelines.searching import dashboard, search, trials
-from fedweave.pipelines.stages import tune
-from fedweave.runs import assembly
+from fedweave.pipelines.stages import train, tune
+from fedweave.runs import assembly, repetition
 from fedweave.study import search_spaces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,6 +207,48 @@ def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
     assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in alone if value is not None)
 
 
+def best_of(val: np.ndarray, rule: str) -> float:
+    """The mean over clients of what `rule` reports of validation scores [R, N]; NaN where it reports nothing."""
+    finite = np.isfinite(val)
+    judged = val[:, finite.any(0)]
+    whole = judged[np.isfinite(judged).all(1)]
+    if rule == "last" and judged.size:
+        return judged[-1].mean()
+    if rule == "best_val_round" and whole.size:
+        return whole.mean(1).max()
+    if rule == "per_client_best_val" and (whole.size or finite.any(0).all()):
+        return np.where(np.isfinite(judged), judged, -np.inf).max(0).mean()
+    return math.nan
+
+
+@pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
+def test_a_trial_has_the_score_that_training_would_report(
+    project: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """By the run's own rule, also where a client lacks a finite score in some rounds; so do the values for pruning."""
+    study, generator = assembly.load(), np.random.default_rng(0)
+    prepared, once = search._bench(search.find(study, RUN), {}), replace(study.tune, seeds=[1000])
+    prepared = replace(prepared, run=replace(prepared.run, evaluate=replace(prepared.run.evaluate, select=rule)))
+    ends = set()
+    for _ in range(40):
+        val = np.where(generator.random((4, 3)) < 0.5, generator.choice([np.nan, np.inf]), generator.random((4, 3)))
+        rounds = [
+            Report(i, 1, 1, 0.0, 1.0, (), {prepared.point: {"val": torch.from_numpy(row)}}, {}, {}, None, None)
+            for i, row in enumerate(val, 1)
+        ]
+        monkeypatch.setattr(repetition, "repeat", lambda prepared, seed, rounds=rounds: iter(rounds))
+        trial, means = optuna.create_study(direction="maximize").ask(), [best_of(val[:i], rule) for i in range(1, 5)]
+        ends.add(math.isfinite(means[-1]))
+        if math.isfinite(means[-1]):
+            assert trials.values(prepared, once, trial) == pytest.approx([means[-1]])
+        else:
+            with pytest.raises(optuna.TrialPruned):
+                trials.values(prepared, once, trial)
+        reported = trial.study.get_trials()[0].intermediate_values
+        assert reported == pytest.approx({i: mean for i, mean in enumerate(means, 1) if math.isfinite(mean)})
+    assert ends == {True, False}
+
+
 def study_of(*finished: tuple[float, list[list[float]]], directions: tuple[str, ...] = ("maximize",)) -> optuna.Study:
     """A search whose finished trials have these values, of which the last is a list of scores by seed and client."""
     opened = optuna.create_study(directions=list(directions))
@@ -344,6 +389,33 @@ def test_what_a_run_sets_itself_is_not_searched_for(project: Path) -> None:
     assert search.distributions(study, "toy-strong").keys() == {"train.lr"}
 
 
+def test_a_learned_graph_and_its_controls_differ_in_the_graph_alone(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A control has the values that the search of the learned graph found; with a setting of its own it is searched."""
+    pair = {"task": "toy", "method": "pfedgraph"}
+    runs = {
+        "toy-pfedgraph": pair,
+        "toy-shuffled": {**pair, "set": {"graph": "shuffled"}},
+        "toy-other": {**pair, "set": {"graph": "shuffled", "alpha": 0.1}},
+    }
+    spaces = {"pfedgraph": {"alpha": {"low": 0.1, "high": 1.0}, "train.lr": {"low": 0.01, "high": 0.2}}}
+    block = {**STUDY["tune"], "trials": 3, "seeds": [1000], "share": 0.3, "spaces": spaces}
+    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "methods": {"pfedgraph": {}}, "runs": runs, "tune": block}))
+    study = assembly.load()
+    assert [*search.distributions(study, "toy-other")] == ["train.lr"]
+    tune.main("toy")
+    best = {key: json.loads(paths.tuned("toy", "toy", key).read_text())["best"] for key in runs}
+    assert best["toy-shuffled"] == best["toy-pfedgraph"]
+    assert best["toy-pfedgraph"].keys() == {"alpha", "train.lr"}
+    assert not paths.trials("toy", "toy", "toy-shuffled").exists()
+    learned, shuffled = (study.run(key, best[key]) for key in ("toy-pfedgraph", "toy-shuffled"))
+    assert (learned.train, learned.options["alpha"]) == (shuffled.train, shuffled.options["alpha"])
+    assert shuffled.options["graph"] == "shuffled"
+    line = "toy-shuffled: no trial, it takes the values of toy-pfedgraph, from which it differs in the graph alone"
+    assert line in capsys.readouterr().out
+
+
 def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Path) -> None:
     """A longer search that finds nothing better leaves the file that training depends on as it was."""
     content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
@@ -363,6 +435,18 @@ def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Pat
         written.append(json.loads(paths.tuned("toy", "toy", RUN).read_text()))
         assert written[-1] == {"run": RUN, "best": best}
     assert len(made()) == 14
+
+
+def test_training_says_where_no_client_has_a_finite_score(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An area under the ROC curve needs two classes; a warning of NumPy would be an error here."""
+    task = {**STUDY["tasks"]["toy"], "metric": "roc_auc", "evaluate": {"select": "last"}}
+    task["partition"] = {"name": "classes", "clients": 4, "classes": 1, "seed": 0}
+    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "tasks": {"toy": task}, "tune": {"trials": 0}}))
+    dealt = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
+    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", dealt)
+    tune.main("toy")
+    train.main(RUN)
+    assert capsys.readouterr().out.endswith(f"{RUN}, seed 0: no client has a finite test roc_auc\n")
 
 
 def test_killed_with_the_journal_in_its_hands(project: Path) -> None:

@@ -42,6 +42,20 @@ def test_a_diverged_seed_leaves_the_study_readable(folder: Path, by_turns: bool)
     assert report.build(folder).is_file()
 
 
+def test_no_number_is_a_mean_over_the_other_seeds(folder: Path) -> None:
+    """One client of one seed has no finite score: its score, the mean as received, and its gain are missing too."""
+    file = folder / "runs" / BROKEN / "evaluations.parquet"
+    table = pd.read_parquet(file)
+    table.loc[(table["seed"] == 0) & (table["client"] == 2) & (table["split"] == "test"), "value"] = np.nan
+    table.to_parquet(file, index=False)
+    row = results.write(folder).board.set_index("run").loc[BROKEN]
+    assert np.isnan(row[["mean", "pre", "post"]].to_numpy(dtype=float)).all()
+    assert row["clients"] == 11
+    broken = fw.load(folder)["ditto"]
+    assert broken.scores.isna().to_numpy().nonzero()[0].tolist() == [2]
+    assert "accuracy nan over 12 clients" in repr(broken)
+
+
 @pytest.mark.parametrize("by_turns", [False, True])
 @pytest.mark.parametrize("run", [BROKEN, "blobs-fedamp", "blobs-local"])
 def test_a_method_that_has_diverged_is_never_the_best(folder: Path, run: str, by_turns: bool) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fedweave import plots, report, results
 from fedweave.errors import BadInput
+from fedweave.federation.schedule import participants
 from fedweave.report import graphs
 from fedweave.report.sweeps import sweeps
-from tests.weaving_results import CLIENTS, selected, study, write
+from tests.weaving_results import CLIENTS, ROUNDS, selected, study, write
 
 
 def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
@@ -31,6 +33,34 @@ def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
     for task, updates in {"a": CLIENTS, "b": CLIENTS / 2, "c": 4}.items():
         assert table.loc[task, "value"] == pytest.approx(750 * sent / updates / 2**20)
         assert table.loc[task, "printed"] == 488.65
+
+
+@pytest.mark.parametrize(
+    ("clients", "train", "updates"),
+    [
+        (25, {"participation": 0.28}, [7] * ROUNDS),  # 0.28 * 25 is above 7 in floating point
+        (20, {"participation": 0.01}, [1] * ROUNDS),
+        (20, {"participation": 0.5, "newcomers": 4, "join_round": 3}, [8] * 3 + [10] * (ROUNDS - 3)),
+        (20, {"participation": 18, "newcomers": 4, "join_round": 3}, [16] * 3 + [18] * (ROUNDS - 3)),
+        (20, {"participation": 1.0, "newcomers": 4, "join_round": 3, "rounds": ROUNDS - 2}, [16] * 5 + [20] * 7),
+    ],
+)
+def test_traffic_counts_the_clients_that_took_part(
+    tmp_path: Path, clients: int, train: dict, updates: list[int]
+) -> None:
+    """Rounds of a warm-up come on top, and newcomers count from the round in which they join."""
+    column = {"paper": "pfedla", "table": "table3", "dataset": "emnist", "setting": "noniid_1/clients10/k1"}
+    folder = study(tmp_path)
+    path = write(folder, label="HeurpFedLA", published={**column, "budget": "reduced"}, spec={"train": train})
+    info = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(info | {"clients": clients}))
+    made = results.tables(results.load_study(folder)).measures.set_index("quantity")
+    sent = ROUNDS * CLIENTS * 1234 * 4 * 2
+    assert made.loc["comm_cost_MB", "value"] == pytest.approx(750 * sent / sum(updates) / 2**20)
+    late, share = train.get("newcomers", 0), train["participation"]
+    there = [clients - late] * (updates.count(updates[0]) if late else 0)
+    there += [clients] * (ROUNDS - len(there))
+    assert [len(participants(0, i, torch.arange(n), share)) for i, n in enumerate(there)] == updates
 
 
 def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:

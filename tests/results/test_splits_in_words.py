@@ -42,6 +42,7 @@ def test_the_text_names_splits_and_test(made: tuple[results.Study, results.Table
     assert " splits (" not in once
     assert "gain /" not in anew
     assert "gain /" in once
+    assert "the line below a board of several splits names its test" in text
 
 
 def test_the_page_names_the_test_of_every_task(folder: Path, made: tuple[results.Study, results.Tables]) -> None:

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from fedweave import plots, report, results
 from fedweave.errors import BadInput
-from fedweave.pipelines.stages import leaderboard
+from fedweave.pipelines.stages import leaderboard, styled
+from fedweave.pipelines.stages import report as report_stage
 from fedweave.report import page as page_data
 from fedweave.report.summary import summary
 from fedweave.results import marks
@@ -205,10 +206,54 @@ def test_terminal_and_page_say_the_same(
     monkeypatch.chdir(folder.parents[1])
     leaderboard.main("arms")
     shown = capsys.readouterr().out
-    for topic, text in lines(folder).items():
-        assert f"{topic}: {text}" in shown
+    for line in summary(results.load_study(folder), made):
+        assert f"{line.topic}:" in shown
+        assert all(f" {sentence}\n" in shown for sentence in line.sentences)
     row = made.board.iloc[0]
     assert f"{row['low']:.2f} to {row['high']:.2f}" in shown
+
+
+def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Styles that belong to another state of the file are not taken."""
+    monkeypatch.chdir(folder.parents[1])
+    file = Path("results", "arms", "leaderboard.txt")
+    report_stage.write_board(file.parent, "arms")
+    text = file.read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert "\x1b[1m" in styled.read(file)
+    assert styled.plain(styled.read(file)) == text
+    file.write_text("another board\n", encoding="utf-8")
+    assert styled.read(file) == "another board\n"
+
+
+def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, also where a warning is about the last one; tuning names the task of its numbers."""
+    names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
+    folder = write_study(tmp_path / "results" / "s", {"a": {}, "b": ARMS}, names, rounds=6)
+    study = results.load_study(folder)
+    said = summary(study, results.tables(study))
+    for line in said:
+        about = [sentence[0] for sentence in line.sentences if re.match(r"[ab][:,] ", sentence)]
+        assert about == sorted(about), line
+    tuned = next(line for line in said if line.topic == "Tuning")
+    assert [sentence[:31] for sentence in tuned.sentences] == [f"{task}: 20 trials each for 3 of 3 r" for task in "ab"]
+    leaderboard.in_words(Console(), said)
+    shown = capsys.readouterr().out
+    assert re.search(r"^Tuning:\n  a: 20 trials .*\n  b: 20 trials ", shown, re.M)
+
+
+@pytest.mark.parametrize(("width", "gain"), [(160, True), (60, False)])
+def test_only_what_is_shown_is_explained(
+    folder: Path, made: results.Tables, width: int, gain: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(width=width)
+    leaderboard.explain(console, results.load_study(folder), made, leaderboard.boards(console, made).values())
+    text = capsys.readouterr().out
+    assert ("gain / loss: clients" in text) == gain
+    assert "mean over clients, std over seeds" in text
+    assert "tests are Wilcoxon's signed-rank tests over clients\n" in text
+    assert "several splits" not in text
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,10 @@ def test_graph_convolutions_over_smooth() -> None:
 
 def test_numbers_of_a_graph() -> None:
     """Identity and uniform weights are the two ends; signed weights count by their size."""
-    group = torch.tensor([0, 0, 0, 1, 1, 1])
-    alone = describe_graph(torch.eye(N).expand(4, -1, -1), group)
-    assert [float(v) for v in alone.values()] == [1.0, 0.0, 1.0]
-    even = describe_graph(torch.full((2, N, N), 1 / N), group)
-    torch.testing.assert_close(torch.stack([*even.values()]), torch.tensor([1 / N, math.log(N), 0.5]))
-    assert "weight within groups" not in describe_graph(torch.eye(N)[None])
+    alone = describe_graph(torch.eye(N).expand(4, -1, -1))
+    assert [float(v) for v in alone.values()] == [1.0, 0.0]
+    even = describe_graph(torch.full((2, N, N), 1 / N))
+    torch.testing.assert_close(torch.stack([*even.values()]), torch.tensor([1 / N, math.log(N)]))
     signed = torch.eye(N)[None] * 3.0 - torch.ones(N, N)
     assert 0 < describe_graph(signed)["self weight"] < 1
     assert torch.isfinite(torch.stack([*describe_graph(signed).values()])).all()
@@ -191,7 +189,7 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
     with (tmp_path / "diagnostics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {
-        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy", "weight within groups",
+        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy",
         MEANING[VARIATION], MEANING[SIMILARITY],
     }  # fmt: skip
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]

@@ -67,16 +67,14 @@ def test_repetitions_and_threads_fill_the_cores_and_no_more(
 
 
 def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four copies of all clients' parameters each; threads do not depend on it, nor does anything go below one
-    repetition.
-    """
+    """Four copies of all clients' parameters each, and never less than one repetition; they share all cores."""
     monkeypatch.setattr(parallel, "cores", lambda: 8)
     network = nn.Linear(1000, 1000)
     need = 4 * 4 * 20 * 1001 * 1000
     for memory, expected in ((0, 1), (need - 1, 1), (2 * need, 2), (3 * need - 1, 2), (100 * need, 8)):
         monkeypatch.setattr(parallel, "memory", lambda memory=memory: memory)
-        assert parallel.share(network, 16, "cpu", 20) == (expected, 1)
-        assert parallel.share(network, 4, "cpu", 20) == (min(expected, 4), 2)
+        assert parallel.share(network, 16, "cpu", 20) == (expected, 8 // expected)
+        assert parallel.share(network, 4, "cpu", 20) == (min(expected, 4), 8 // min(expected, 4))
     monkeypatch.undo()
     assert parallel.memory() > 2**28
 

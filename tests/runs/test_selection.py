@@ -1,5 +1,6 @@
 """Scores and statistics against NumPy, and the choice of a round against its definition."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -139,6 +140,14 @@ def test_no_round_is_chosen_where_each_lacks_a_client(rule: str) -> None:
     broken = np.array([[np.nan, 1.0], [1.0, np.nan]])
     assert selection.select(broken, [1, 2], rule, True, broken) is None
     assert selection.select(np.full((2, 2), np.nan), [1, 2], rule, True, np.full((2, 2), np.nan)) is None
+
+
+def test_the_mean_of_no_finite_value_is_none_without_a_warning() -> None:
+    assert selection.finite_mean(np.array([1.0, np.nan, 3.0, np.inf])) == 2.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isnan(selection.finite_mean(np.full(3, np.nan)))
+        assert np.isnan(selection.finite_mean(np.empty(0)))
 
 
 def test_errors_name_the_key_and_the_way_out() -> None:

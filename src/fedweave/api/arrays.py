@@ -3,7 +3,9 @@
 Every function raises `BadInput`, one line that names the argument and the way out.
 """
 
+import calendar
 import hashlib
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +19,8 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, shown
+
+DATE = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)")  # day and month, or month and day
 
 
 def as_features(x: Any, name: str) -> np.ndarray:
@@ -48,7 +52,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
     """A time per row [M]: numbers as they are, dates and texts as nanoseconds.
 
     Raises:
-        BadInput: a time is missing, or a text that cannot be read as one.
+        BadInput: a time is missing, or a text that cannot be read as one, or in two ways.
     """
     column = as_column(values, "time", count)
     if column.dtype.kind in "iub":
@@ -57,18 +61,43 @@ def as_times(values: Any, count: int) -> np.ndarray:
         return _without_gaps(column, np.isnan(column))
     import pandas as pd
 
+    day_first = _has_day_first(column.tolist())
     try:
         if column.dtype.kind in "OUS":
             numbers = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
             if np.isfinite(numbers).all():
                 return numbers
-        times = pd.to_datetime(pd.Series(column), utc=True)
+        times = pd.to_datetime(pd.Series(column), utc=True, dayfirst=day_first)
     except (ValueError, TypeError, OverflowError) as error:
         reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
         raise BadInput(
             f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
     return _without_gaps(times.astype("int64").to_numpy(), times.isna().to_numpy())
+
+
+def _has_day_first(values: list[Any]) -> bool:
+    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 says it for all rows.
+
+    Raises:
+        BadInput: no row says it, or two rows contradict each other.
+    """
+    texts = dict.fromkeys(value for value in values if isinstance(value, str))
+    dates = {text: (int(found[1]), int(found[2])) for text in texts if (found := DATE.match(text))}
+    day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
+    if day_first and month_first:
+        raise BadInput(
+            f"time: {shown(day_first)} has the day first, and {shown(month_first)} the month; "
+            "write dates such as 2021-04-03"
+        )
+    unclear = next((text for text, (a, b) in dates.items() if a != b), None)
+    if unclear and not (day_first or month_first):
+        a, b = dates[unclear]
+        raise BadInput(
+            f"time: {shown(unclear)} may be {a} {calendar.month_name[b]} or {b} {calendar.month_name[a]}, and no other "
+            "row says which; write dates such as 2021-04-03 for 3 April"
+        )
+    return day_first is not None
 
 
 def _without_gaps(times: np.ndarray, missing: np.ndarray) -> np.ndarray:

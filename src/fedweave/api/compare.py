@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from fedweave.api import newcomers
 from fedweave.api.arguments import check_callbacks, check_folder
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
+from fedweave.api.folder import results_folder
 from fedweave.api.folder import write as describe
 from fedweave.api.plan import Methods, Plan, plan
 from fedweave.api.progress import Bar, Callback, estimate, heading, reporter
@@ -24,7 +24,7 @@ from fedweave.api.warn import findings
 from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report
-from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.files import write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
@@ -173,12 +173,7 @@ def _performed(
 ) -> tuple[Path, list[str], Any]:
     """(folder of the results of a plan, what the user must know, the folder as an object that removes itself)."""
     check_callbacks(callbacks)
-    if out is not None:
-        check_folder(out, "out")
-    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
-    folder = Path(temporary.name if temporary else str(out))
-    with user_errors():
-        check_writable(folder)
+    with results_folder(out) as (folder, temporary):
         return folder, perform(chosen, folder, resume, progress, callbacks), temporary
 
 
@@ -218,6 +213,8 @@ def perform(
             try:
                 _one(chosen, chosen.study.run(key, best[key]), folder, bar)
             except Diverged as error:
+                # An earlier result of this name has other settings: it must not stand in this one's place.
+                (folder / "runs" / key / "run.json").unlink(missing_ok=True)
                 lost.append(str(error))
                 left.discard(key)
     finally:
@@ -271,13 +268,14 @@ def finished(chosen: Plan, key: str, folder: Path) -> bool:
 def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
     """What an earlier search of the same space has found for a run; None where one is wanted and has not ended."""
     study = chosen.study
-    if not study.tune.trials or not (spaces := search_spaces.searched(study, key)):
+    source = search_spaces.values_from(study, key)
+    if not study.tune.trials or not (spaces := search_spaces.searched(study, source)):
         return {}
     place = folder / "tuned" / study.runs[key].task
-    record = json.loads((place / "trials" / f"{key}.json").read_text(encoding="utf-8"))
+    record = json.loads((place / "trials" / f"{source}.json").read_text(encoding="utf-8"))
     if record["budget"] != study.tune.budget or record["spaces"] != json.loads(json.dumps(spaces)):
         return None
-    return dict(json.loads((place / f"{key}.json").read_text(encoding="utf-8"))["best"])
+    return search_spaces.values_of(study, key, {source: record["best"]})
 
 
 def _forget(chosen: Plan, folder: Path) -> None:

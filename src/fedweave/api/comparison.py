@@ -13,7 +13,7 @@ from fedweave import report, results
 from fedweave.api.board import named, ranked
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
-from fedweave.api.folder import copy, of_task
+from fedweave.api.folder import copy, of_task, partitions
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import named_metric
 from fedweave.errors import BadInput, choose
@@ -140,7 +140,8 @@ class Comparison:
         return None if run is None else MethodResult(str(run.info["method"]), run, self)
 
     @cached_property
-    def _chosen(self) -> pd.DataFrame:
+    def chosen(self) -> pd.DataFrame:
+        """Test score of every run, seed and client at its reported round: the table of `results.clients`."""
         return results.clients(self.study)
 
     @cached_property
@@ -150,11 +151,11 @@ class Comparison:
     @cached_property
     def board(self) -> pd.DataFrame:
         """Scores and cost of every run without tests, which take longer: the table of `results.board`."""
-        return results.board(self.study, self._chosen) if self._stored is None else self._stored.board
+        return results.board(self.study, self.chosen) if self._stored is None else self._stored.board
 
     @cached_property
     def _leaderboard(self) -> pd.DataFrame:
-        tests = results.significance(self.study, self._chosen) if self._stored is None else self._stored.significance
+        tests = results.significance(self.study, self.chosen) if self._stored is None else self._stored.significance
         return ranked(self.board, tests, self.runs)
 
     def with_metric(self, metric: Any) -> "Comparison":
@@ -231,7 +232,7 @@ class Comparison:
         pair = [self[name].run for name in (method, other)]
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
-        values = results.values(pair, self._chosen)
+        values = results.values(pair, self.chosen)
         renamed = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
         test = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
         seeds, clients = renamed[method].shape
@@ -250,16 +251,23 @@ class Comparison:
         The copy takes the place of results that the folder had before.
 
         Raises:
-            BadInput: the folder holds something else.
+            BadInput: the folder holds something else, or the scores are by another metric than the training's.
         """
+        if self._is_rescored:
+            raise BadInput(
+                f"save: scores by {self.metric} are made from stored predictions; save the comparison that "
+                f"with_metric was called on, and call with_metric({self.metric!r}) again after fw.load"
+            )
         folder = Path(folder)
         copy(self.study.folder, folder, "runs")
-        partitions = folder / "partitions"
-        results.write(folder, partitions if partitions.is_dir() else None)
+        results.write(folder, partitions(folder))
         return folder
 
     def report(self) -> Path:
-        """Build report.html in the folder of the results and return its path."""
-        folder = self.study.folder
-        own = folder / "partitions"
-        return report.build(folder, own if own.is_dir() else None)
+        """Build report.html in the folder of the results and return its path; of `with_metric` report-METRIC.html."""
+        folder, metric = self.study.folder, self.metric if self._is_rescored else ""
+        return report.build(folder, partitions(folder), metric=metric)
+
+    @property
+    def _is_rescored(self) -> bool:
+        return any(run.info.get("selected_by") for run in self.study.runs)

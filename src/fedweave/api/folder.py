@@ -3,20 +3,22 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedweave import data
+from fedweave.api.arguments import check_folder
 from fedweave.api.arrays import digest
 from fedweave.api.federation import Federation
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
-from fedweave.files import read, write_atomic
+from fedweave.files import check_writable, read, user_errors, write_atomic
 from fedweave.results.tables import FILES
 from fedweave.runs import serving
 
@@ -28,9 +30,34 @@ RESULTS = (
 )  # fmt: skip
 
 
+@contextmanager
+def results_folder(out: Any) -> Iterator[tuple[Path, Any]]:
+    """Context of a call that writes results: the folder `out`, or without one a folder that removes itself with the
+    object beside it (None where `out` is given).
+
+    Raises:
+        BadInput: `out` is no path or cannot be written, before any work; or the disk is full.
+    """
+    if out is not None:
+        check_folder(out, "out")
+    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
+    folder = Path(temporary.name if temporary else str(out))
+    with user_errors():
+        check_writable(folder)
+        yield folder, temporary
+
+
 def place(folder: Path, task: str) -> Path:
     """Where the data of a task are described."""
     return folder / "partitions" / task
+
+
+def partitions(folder: Path) -> Path | None:
+    """Where the data of all tasks are described; None where the stages of DVC wrote the results, whose data lie in the
+    project.
+    """
+    own = folder / "partitions"
+    return own if own.is_dir() else None
 
 
 def write(federation: Federation, folder: Path, drawn: bool = True) -> None:

@@ -1,6 +1,6 @@
 """Federations that forecast: series of the clients, cut into windows that know some steps and say the next ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     parts = _split(made, owner, None if recording is None else series, names, horizon, options)
     arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
     group = options.group
-    if group is not None and not hasattr(group, "keys"):
+    if group is not None and not isinstance(group, Mapping):
         group = np.asarray(group, dtype=object)[made.first]
     scaled = options.normalize or "standard"
     of = "each client alone" if scaled == "standard_client" else "all clients together"
@@ -100,9 +100,9 @@ def _checked(options: RowOptions) -> int:
     for name in (name for name, wrong in unfit.items() if wrong):
         value = getattr(options, name)
         raise BadInput(f"{name}: {value!r} does not fit forecasts, which are numbers in a chronological split; drop it")
-    if options.split is not None and not isinstance(options.split, str) and not hasattr(options.split, "values"):
+    if options.split is not None and not isinstance(options.split, str | Mapping):
         raise BadInput("split: forecasts are split in the order of time; give shares, such as {'train': 0.6, ...}")
-    if hasattr(options.split, "values") and options.shares is not None:
+    if isinstance(options.split, Mapping) and options.shares is not None:
         raise BadInput(f"shares: {dict(options.shares)}, but split is {dict(options.split)}; give one of them")
     return options.horizon or 1
 
@@ -175,4 +175,4 @@ def _split(
 
 
 def _shares(options: RowOptions) -> Any:
-    return options.split if hasattr(options.split, "values") else options.shares
+    return options.split if isinstance(options.split, Mapping) else options.shares

@@ -1,6 +1,6 @@
 """Clients that join after training: their rows, prepared as those of training were, and the rounds that follow."""
 
-import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import torch
 from fedweave import data, results
 from fedweave.api import arrays, graphs, rows
 from fedweave.api.federation import Federation
+from fedweave.api.folder import results_folder
 from fedweave.api.folder import write as describe
 from fedweave.api.options import RowOptions
 from fedweave.api.tables import Preprocessing
@@ -185,7 +186,7 @@ def _preprocessing(dataset: Dataset) -> Preprocessing | None:
 def _fixed(federation: Federation) -> Any:
     """The scaling of training with its numbers, so that newcomers change nothing of it."""
     arrivals = federation.normalize
-    block = dict(arrivals) if hasattr(arrivals, "keys") else {"name": arrivals}
+    block = dict(arrivals) if isinstance(arrivals, Mapping) else {"name": arrivals}
     if block["name"] == "standard":
         scaling = data.fit_scaling(federation.dataset, federation.partition, arrivals)
         pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
@@ -211,11 +212,10 @@ def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds:
         replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
     )
     prepared = replace(prepared, federation=_judged(prepared.federation, result.run, late))
-    histories = {seed: _continued(prepared, seed, _state(result, seed, prepared, rounds)) for seed in run.seeds}
-    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
-    folder = Path(temporary.name if temporary else str(out))
-    describe(grown, folder)
-    archive.write(folder / "runs" / run.key, prepared, histories)
+    with results_folder(out) as (folder, temporary):
+        histories = {seed: _continued(prepared, seed, _state(result, seed, prepared, rounds)) for seed in run.seeds}
+        describe(grown, folder)
+        archive.write(folder / "runs" / run.key, prepared, histories)
     study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
     done = Comparison(study, (), temporary, result.comparison.model, grown)
     return done[next(iter(done.methods))]
@@ -237,6 +237,11 @@ def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
     if federation.names != result.clients:
         raise BadInput(
             f"join: {federation.name} has other clients than the run; give federation= the one of the training"
+        )
+    if result.run.splits:
+        raise BadInput(
+            "join: every repetition has a split of its own, and test rows of one are training rows of another; "
+            "train with `seed` in place of `seeds`"
         )
     if result.run.info["spec"]["train"].get("newcomers"):
         raise BadInput("join: clients have joined this run already; train all of them from the start")

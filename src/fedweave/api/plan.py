@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fedweave.api.arguments import as_mapping, as_seeds, check_text
+from fedweave.api.central import check_pooled, with_control
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
-from fedweave.data import fit_units
 from fedweave.data.normalise import stored
 from fedweave.errors import BadInput, choose, shown
 from fedweave.federation.executors import Batched, choose_executor
@@ -111,7 +111,9 @@ def plan(
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     check_text(name, "name", "comparison")
     block, adapter = _model(federation, model, head)
-    named = _with_control(federation, resolve(methods), train) if central else resolve(methods)
+    listed = resolve(methods)
+    check_pooled(federation, listed, title)
+    named = with_control(federation, listed, train) if central else listed
     raw = {
         "study": name,
         "seeds": as_seeds(seeds),
@@ -137,30 +139,6 @@ def _runs(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]
         _key(federation, n): {"task": federation.name, "method": m, "set": options} for n, (m, options) in named.items()
     }
     return {"runs": runs, "methods": {method: {} for method, _ in named.values()}}
-
-
-def _with_control(
-    federation: Federation, named: dict[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
-) -> dict[str, tuple[str, dict[str, Any]]]:
-    """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
-
-    Clients with graphs of their own have no common rows, and targets in units of each client have no common scale. A
-    study of attacks, privacy or the server's optimiser is about uploads, of which pooled training has none.
-    """
-    pooling = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
-    listed = any(METHODS[method].pools for method, _ in named.values())
-    about_uploads = any(train.get(key) for key in ("privacy", "robust", "server_optimizer"))
-    if listed or about_uploads or federation.partition.nodes is not None or not _one_unit(federation):
-        return named
-    return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
-
-
-def _one_unit(federation: Federation) -> bool:
-    """Whether all clients' targets are scaled alike."""
-    if federation.dataset.targets is None:
-        return True
-    numbers = fit_units(federation.dataset, federation.partition, federation.normalize)
-    return all(bool((of_clients == of_clients[:1]).all()) for of_clients in numbers)
 
 
 def _of_argument(message: str, federation: Federation, title: str) -> str:

@@ -1,5 +1,6 @@
 """What a comparison tells while it runs: a bar, an estimate of its duration, and reports for callbacks."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from fedweave.errors import Diverged
 from fedweave.federation.records import Report
 from fedweave.runs import repetition
 from fedweave.runs.parallel import share
+from fedweave.runs.selection import finite_mean
 from fedweave.study.spec import Study
 
 TIMED = 2  # rounds behind an estimate; the first one also warms up
@@ -69,7 +71,8 @@ class Bar:
         """A round is over."""
         self.bar.update()
         if progress.val is not None:
-            self.bar.set_postfix_str(f"validation {np.nanmean(progress.val):.4g}", refresh=False)
+            if math.isfinite(value := finite_mean(progress.val)):
+                self.bar.set_postfix_str(f"validation {value:.4g}", refresh=False)
             for callback in self.callbacks:
                 callback(progress)
 

@@ -37,7 +37,8 @@ class MethodResult:
     comparison: "Comparison"
 
     def __repr__(self) -> str:
-        mean, metric = self.scores.mean(), self.run.info["metric"]
+        with_rows = self._by_seed.dropna(axis="columns", how="all")  # clients without test rows never have a score
+        mean, metric = with_rows.to_numpy().mean(), self.run.info["metric"]
         whole = "" if len(self.evaluated) == len(self.clients) else f" of {len(self.clients)}"
         clients = f"{len(self.evaluated)}{whole} clients"
         return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {self.run.trained_rounds} rounds"
@@ -85,16 +86,20 @@ class MethodResult:
 
     @cached_property
     def scores(self) -> "pd.Series[float]":
-        """Test score of every evaluated client, averaged over seeds.
+        """Test score of every evaluated client, averaged over seeds; NaN where a seed has no finite score.
 
         With several splits: of every client of every split, as client 3 of one is not client 3 of another.
         """
-        by_seed = self.chosen().pivot(index="seed", columns="client", values="value")
-        by_seed = by_seed.reindex(columns=list(self.evaluated))
         if not self.run.splits:
-            return by_seed.mean().rename(self.name)
-        splits = pd.Index(map(self.run.split_of.__getitem__, by_seed.index), name="split")
-        return by_seed.set_axis(splits).stack(future_stack=True).rename(self.name)
+            return self._by_seed.mean(skipna=False).rename(self.name)
+        splits = pd.Index(map(self.run.split_of.__getitem__, self._by_seed.index), name="split")
+        return self._by_seed.set_axis(splits).stack(future_stack=True).rename(self.name)
+
+    @cached_property
+    def _by_seed(self) -> pd.DataFrame:
+        """Test score of every seed (rows) and evaluated client (columns)."""
+        table = self.chosen().pivot(index="seed", columns="client", values="value")
+        return table.reindex(columns=list(self.evaluated))
 
     def graphs(self, seed: int | None = None) -> Graphs:
         """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.
@@ -110,8 +115,21 @@ class MethodResult:
         return stored
 
     def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
-        """Who learns from whom, averaged over layers: learners (rows) by sources (columns), after the last round."""
+        """Who learns from whom, averaged over layers: learners (rows) by sources (columns).
+
+        Args:
+            seed: of the repetition; default: the first.
+            round: the last stored graph up to this round; default: that after the last round, which may be later than
+                the round that the scores are of (`chosen`).
+
+        Raises:
+            BadInput: the method has no graph, or none is stored up to this round.
+        """
         stored = self.graphs(seed)
+        if round is not None and not stored.rounds[0] <= round <= stored.rounds[-1]:
+            raise BadInput(
+                f"round: {round} is not in {stored.rounds[0]} to {stored.rounds[-1]}, where graphs are stored"
+            )
         weights = stored.weights[-1 if round is None else stored.at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 

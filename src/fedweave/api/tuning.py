@@ -52,15 +52,15 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
     if workers > 1 and not torch.cuda.is_initialized():  # as by an estimate; no process that is forked can use it then
         show(total - sum(counts.values()), total)
         parallel.side_by_side(perform, waiting, workers, inbox=inbox)
-    best: dict[str, dict[str, Any]] = {}
-    for key in study.runs:
-        record = None
-        if key in keys:
-            perform(key)  # what the processes have left, if one of them died
-            with contextlib.redirect_stdout(io.StringIO()):
-                record = record_of(search.find(study, key, inputs, root(key)))
-        best[key] = record["best"] if record else {}
-        _write(folder / "tuned" / study.runs[key].task, key, best[key], record)
+    records = {}
+    for key in keys:
+        perform(key)  # what the processes have left, if one of them died
+        with contextlib.redirect_stdout(io.StringIO()):
+            records[key] = record_of(search.find(study, key, inputs, root(key)))
+    found = {key: record["best"] for key, record in records.items()}
+    best = {key: search_spaces.values_of(study, key, found) for key in study.runs}
+    for key, values in best.items():
+        _write(folder / "tuned" / study.runs[key].task, key, values, records.get(key))
     return best
 
 

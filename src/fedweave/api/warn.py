@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from fedweave import results
 from fedweave.api.board import named
 from fedweave.api.federation import Federation
+from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
-from fedweave.results import RULE, by_task, format_score, sampled, statistics, unfinished, without_score
+from fedweave.results import RULE, by_task, format_score, not_above, sampled, unfinished, without_score
 from fedweave.results.selection import progress
-from fedweave.results.verdicts import listed
+from fedweave.results.verdicts import listed, reason_without_power
+
+ALIKE = 1e-6  # largest difference of weights that are called identical
 
 if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
@@ -18,7 +22,8 @@ if TYPE_CHECKING:
 
 def findings(done: "Comparison", federation: Federation) -> list[str]:
     """One line each: training was too short, no method is above a control, clients are too small or too few."""
-    return [*_unfinished(done), *_controls(done), *federation.notes, *federation.small_clients(), *_few(done)]
+    lines = [*_unfinished(done), *_controls(done), *_graphless(done)]
+    return [*lines, *federation.notes, *federation.small_clients(), *_few(done)]
 
 
 def _unfinished(done: "Comparison") -> list[str]:
@@ -31,24 +36,37 @@ def _unfinished(done: "Comparison") -> list[str]:
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
 
 
+def _graphless(done: "Comparison") -> list[str]:
+    """The methods whose graph has one row for all clients."""
+    names = [name for name, run in done.runs.items() if _is_one_row(run)]
+    return [f"the rows of the graph of {name} are identical: every client gets the same mixture" for name in names]
+
+
+def _is_one_row(run: results.Run) -> bool:
+    stored = results.graphs(run)
+    if stored is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
+        return False
+    return bool(np.ptp(stored.weights[-1], axis=-2).max() < ALIKE)
+
+
 def _controls(done: "Comparison") -> list[str]:
     """The controls that no other method is above."""
-    board = named(done.board, done.runs)
-    order = 1.0 if bool(done[next(iter(done.methods))].run.higher_is_better) else -1.0
-    lines = _rules(done, board, order)
-    others = board[board["method"] != "local"]["mean"]
-    local = board[board["method"] == "local"]["mean"]
-    if len(local) and len(others) and order * local.iloc[0] >= np.nanmax(order * others):
+    board, higher = named(done.board, done.runs), done.study.runs[0].higher_is_better
+    lines = _rules(done, board, higher)
+    is_local = board["run"].isin([run.name for run in done.study.runs if run.info["method"] == "local"])
+    order = 1.0 if higher else -1.0
+    local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
+    if len(local) and len(others) and local.max() >= others.max():
         lines.append("no method is above local training: collaboration does not pay here")
     return lines
 
 
-def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
-    """The best rule without a model, where methods are below it, and the clients that have no score."""
+def _rules(done: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
+    """The best rule without a model, where methods are not above it, and the clients that have no score."""
     lines = []
     rules = done.controls()
     for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
-        below = board[order * board["mean"] <= order * rule["mean"]]["method"].tolist()
+        below = not_above(board, rule, higher)
         metric = str(rule["metric"])
         best, value = (
             f"{format_score(score, np.nan, metric)}{unit(metric)}" for score in (board["mean"].iloc[0], rule["mean"])
@@ -63,10 +81,7 @@ def _rules(done: "Comparison", board: pd.DataFrame, order: float) -> list[str]:
 
 
 def _few(done: "Comparison") -> list[str]:
-    """A line where not even agreement of all clients would be significant."""
-    clients = len(done.study.runs[0].evaluated)
-    # Where repetitions have splits of their own, they are what the test is over.
-    over_splits = any(run.splits for run in done.study.runs)
-    if len(done.methods) < 2 or over_splits or 2.0 ** (1 - clients) < statistics.ALPHA:
-        return []
-    return [f"with {clients} clients no test can call a difference significant; it takes 6 or more"]
+    """A line for each task where not even agreement of all clients would be significant."""
+    tasks = by_task(done.study).values()
+    reasons = [reason_without_power(runs, results.values(runs, done.chosen)) for runs in tasks]
+    return [line for line in reasons if line]

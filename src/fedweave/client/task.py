@@ -176,7 +176,7 @@ class Task(ABC):
 
     @abstractmethod
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Metric per row [B]; a client's value is its weighted mean."""
+        """Metric per row [B], NaN where outputs are not finite; a client's value is its weighted mean."""
 
     def mean_loss(self, outputs: Tensor, data: ClientData, rows: Tensor) -> Tensor:
         """Mean loss of `outputs` on `rows` (padding ignored); 0 for a client without rows."""
@@ -220,7 +220,9 @@ class Classification(Task):
         return -outputs.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
+        correct = (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
+        # The largest of numbers that are not finite would be the first class, whatever the model has learned.
+        return torch.where(outputs.isfinite().all(-1), correct, torch.nan)
 
 
 @dataclass(frozen=True)

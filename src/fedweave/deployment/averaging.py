@@ -11,7 +11,7 @@ from fedweave.errors import BadInput
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method, Start
-from fedweave.federation.schedule import participants
+from fedweave.federation.schedule import count
 from fedweave.federation.start import admission
 from fedweave.tensors import trees
 from fedweave.tensors.random_streams import stream
@@ -55,7 +55,7 @@ def check(spec: AppSpec, mine: Federation) -> None:
     """
     train, way = spec.forms["train"], "export it without --secure-aggregation"
     here = f"runs.{spec.run.key}: secure aggregation"
-    fewest = len(participants(spec.seed, 0, torch.arange(spec.founders), spec.settings.participation))
+    fewest = count(spec.settings.participation, spec.founders)
     if fewest < FEWEST:
         raise BadInput(f"{here} needs {FEWEST} clients a round, but {fewest} take part; {way}")
     if spec.settings.upload_path.robust:

@@ -116,8 +116,13 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         return self.enlarge(phi, newcomers, start), {**fixed, "models": models, **waiting(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
-        like = next(iter(server["fixed"]["models"].values()))
-        return self.alpha(server["phi"], server["fixed"], everybody(like))
+        ids = everybody(next(iter(server["fixed"]["models"].values())))
+        alpha = self.alpha(server["phi"], server["fixed"], ids)
+        retained = self.retained(alpha, ids)
+        if retained is None:
+            return alpha
+        # A client gets nothing of a layer that it retains, whatever weights the server has learned.
+        return torch.where(retained.T[..., None], torch.eye(len(ids)).to(alpha), alpha)
 
 
 def waiting(newcomers: int, start: Start) -> Tree:

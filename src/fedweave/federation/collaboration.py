@@ -181,20 +181,13 @@ def row_entropy(weights: Tensor) -> Tensor:
     return torch.special.entr(weights).sum(-1).mean(-1)
 
 
-def group_mass(weights: Tensor, group: Tensor) -> Tensor:
-    """Mean weight that a row of [..., N, N] puts on clients of its own group [N], itself included."""
-    same = group[:, None] == group
-    return (weights * same).sum(-1).mean(-1)
-
-
-def describe_graph(weights: Tensor, group: Tensor | None = None) -> dict[str, Tensor]:
-    """Summary of a graph [L, N, N]: weight on oneself, entropy of a row, and, with groups [N], the mass within them.
+def describe_graph(weights: Tensor) -> dict[str, Tensor]:
+    """Summary of a graph [L, N, N]: weight on oneself, and entropy of a row.
 
     Signed weights (a free matrix) count by their size.
     """
     shares = row_shares(weights.abs())
-    numbers = {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
-    return numbers if group is None else {**numbers, "weight within groups": group_mass(shares, group).mean()}
+    return {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
 
 
 def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:

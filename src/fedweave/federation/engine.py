@@ -210,7 +210,7 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
     with torch.no_grad():
         whole = recordable(len(method.task.layers), federation.clients)
         weights = method.collaboration(server) if whole else None
-        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights, federation.group))
+        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights))
     numbers = {name: float(value) for name, value in named.items()}
     if weights is None:
         return numbers

@@ -21,7 +21,9 @@ MEANING: Mapping[str, str] = {
 
 
 def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarray | None) -> dict[str, float]:
-    """Quantity -> value of graphs [L, N, N], averaged over layers; only quantities that have a value.
+    """Quantity -> value of graphs [L, N, N]: the mean over the layers that have one; only quantities with a value.
+
+    A layer that every client keeps has no weight between clients: it has `AUC` and `PRECISION`, those of chance, alone.
 
     Args:
         group: [N] the true group of each client, or None.
@@ -37,8 +39,9 @@ def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarra
         }
     if divergence is not None:
         rules |= {SIMILARITY: lambda layer: similarity_correlation(layer, divergence)}
-    values = {name: float(np.mean([rule(layer) for layer in layers])) for name, rule in rules.items()}
-    return {name: value for name, value in values.items() if np.isfinite(value)}
+    values = {name: np.array([rule(layer) for layer in layers]) for name, rule in rules.items()}
+    means = {name: _mean(each[np.isfinite(each)]) for name, each in values.items()}
+    return {name: mean for name, mean in means.items() if np.isfinite(mean)}
 
 
 def group_auc(weights: np.ndarray, group: np.ndarray) -> float:

@@ -42,17 +42,21 @@ class Training:
     server: Solver | None = None
 
 
+def count(participation: float, clients: int) -> int:
+    """How many of `clients` take part in a round: a fraction (≤ 1) or a number (> 1) of them, at least 1."""
+    # Less 1e-9, as 0.28 * 25 is a little above 7 in floating point.
+    number = int(participation) if participation > 1 else int(np.ceil(participation * clients - 1e-9))
+    return min(clients, max(1, number))
+
+
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:
-    """Positions of the clients sampled in `round`, ascending: a fraction (≤ 1) or a number (> 1) of them, at least
-    1.
-    """
-    n = len(ids)
-    count = int(participation) if participation > 1 else max(1, int(np.ceil(participation * n - 1e-9)))
-    if count >= n:
-        return torch.arange(n)
+    """Positions of the clients sampled in `round`, ascending: `count` of them."""
+    number = count(participation, len(ids))
+    if number == len(ids):
+        return torch.arange(number)
     # Scores depend on identities, so that relabelling the clients relabels the sample.
     scores = first_numbers(seed, SAMPLING, round, ids=ids.numpy())
-    return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:count]))
+    return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:number]))
 
 
 def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
@@ -61,10 +65,10 @@ def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, parti
     In the i-th of these rounds the first `present[i]` clients existed, or none counts if it is 0.
     """
     times = torch.zeros(len(ids), dtype=torch.int64)
-    for round, count in enumerate(present, first):
-        if not count:
+    for round, there in enumerate(present, first):
+        if not there:
             continue
-        times[participants(seed, round, ids[:count], participation)] += 1
+        times[participants(seed, round, ids[:there], participation)] += 1
     return times
 
 

@@ -1,6 +1,5 @@
 """One call from a federation to a recommendation: a race on validation rows, the last comparison, the answers."""
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,10 @@ import pandas as pd
 
 from fedweave import data
 from fedweave.api.federation import Federation
-from fedweave.api.folder import content
+from fedweave.api.folder import content, results_folder
 from fedweave.api.plan import Methods
 from fedweave.api.progress import Callback, duration
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, user_errors
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
 from fedweave.recommendation.blind import blind
@@ -78,17 +76,9 @@ def recommend(
     True
     """
     request = _checked(locals())
-    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
-    folder = Path(temporary.name if temporary else str(out))
-    with user_errors():
-        check_writable(folder)
+    with results_folder(out) as (folder, temporary):
         call = Call(federation, request, folder, progress, tuple(callbacks))
         return call.result(temporary)
-
-
-def load(folder: Path | str) -> Recommendation:
-    """Open the folder of a recommendation, see `Recommendation.load`."""
-    return Recommendation.load(folder)
 
 
 @dataclass(frozen=True)

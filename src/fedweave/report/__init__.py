@@ -28,7 +28,7 @@ def build(
     from fedweave.report import page
 
     study = results.load_study(folder)
-    root = study.folder.resolve().parents[1] / "data" / "partitions"
+    root = study.folder.resolve().parent.parent / "data" / "partitions"
     environment = Environment(
         loader=PackageLoader("fedweave.report"),
         autoescape=True,

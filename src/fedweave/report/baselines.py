@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from fedweave.metrics import METRICS, unit
-from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, unpooled
+from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, not_above, unpooled
 from fedweave.results.verdicts import listed
 
 SPELLED = 4  # most tasks that are described one by one
 
 
 def below_controls(study: Study, tables: Tables) -> tuple[list[str], bool]:
-    """What must be said first: which methods are worse than a rule without a model, and whether a leader is.
+    """What must be said first: which methods are not better than a rule without a model, and whether a leader is.
 
     These are comparisons of numbers: a rule has no seeds, so no test and no claim belongs to it.
     """
@@ -26,32 +26,31 @@ def below_controls(study: Study, tables: Tables) -> tuple[list[str], bool]:
     led = [task for task, leader in sentences if leader]
     if len(led) > SPELLED:
         count = tables.board["task"].nunique()
-        line = f"ON {len(led)} OF {count} TASKS EVERY METHOD IS WORSE THAN A RULE WITHOUT A MODEL (table controls.csv)."
+        line = f"ON {len(led)} OF {count} TASKS NO METHOD IS BETTER THAN A RULE WITHOUT A MODEL (table controls.csv)."
         return [line], True
     lines = [sentence for sentence, leader in sorted(sentences, key=lambda one: not one[1])]
     return lines if len(lines) <= SPELLED else [line for line, leader in sentences if leader], bool(led)
 
 
 def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool) -> Iterator[tuple[str, bool]]:
-    """(sentence, whether it is about the leader) on the best rule that some method is worse than."""
+    """(sentence, whether it is about the leader) on the best rule that some method is not better than."""
     finite = board[board["mean"].notna()]
     for rule in rules[rules["mean"].notna()].to_dict("records")[:1]:
-        sign = 1.0 if higher else -1.0
-        worse = list(finite[sign * finite["mean"] < sign * rule["mean"]]["method"])
+        below = not_above(finite, rule, higher)
         metric = str(rule["metric"])
         control = f"{rule['control']} ({format_score(rule['mean'], np.nan, metric)}{unit(metric)})"
-        if worse and len(worse) == len(finite):
+        if below and len(below) == len(finite):
             best = finite.iloc[0]
             score = format_score(best["mean"], np.nan, metric)
             yield (
-                f"{task}: EVERY METHOD IS WORSE THAN THE CONTROL {control}; the best, {best['method']}, has {score}.",
+                f"{task}: NO METHOD IS BETTER THAN THE CONTROL {control}; the best, {best['method']}, has {score}.",
                 True,
             )
-        elif worse:
-            verb = "is" if len(worse) == 1 else "are"
+        elif below:
+            verb = "is" if len(below) == 1 else "are"
             yield (
-                f"{task}: {len(worse)} of {len(finite)} methods {verb} worse than the control {control}: "
-                f"{listed(worse)}.",
+                f"{task}: {len(below)} of {len(finite)} methods {verb} not better than the control {control}: "
+                f"{listed(below)}.",
                 False,
             )
 

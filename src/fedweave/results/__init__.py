@@ -4,7 +4,16 @@ from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.cached_tables import current, stored
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_score, interval
 from fedweave.results.quantities import cohorts, measures, reported_graphs
-from fedweave.results.references import POOLED, RULE, control_rows, controls, sampled, unpooled, without_score
+from fedweave.results.references import (
+    POOLED,
+    RULE,
+    control_rows,
+    controls,
+    not_above,
+    sampled,
+    unpooled,
+    without_score,
+)
 from fedweave.results.rescoring import rescored
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import (
@@ -68,6 +77,7 @@ __all__ = [
     "load_study",
     "matrix",
     "measures",
+    "not_above",
     "portrait",
     "reported_graphs",
     "rescored",

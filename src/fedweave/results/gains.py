@@ -14,8 +14,8 @@ ALONE = "Local"
 def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Run -> `gain`, `loss`, `clients`: how many clients score better than with Local, worse, and have both scores.
 
-    A client's score is its mean over seeds. Where every seed has a split of its own, nobody is counted: client 3 of one
-    split is not client 3 of another, and has no mean.
+    A client's score is its mean over seeds; it has none where a seed has no finite one. Where every seed has a split of
+    its own, nobody is counted: client 3 of one split is not client 3 of another, and has no mean.
 
     Args:
         runs: those of one task; nothing is returned for Local itself, or where it is missing.
@@ -24,10 +24,10 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
     alone = next((run for run in runs if run.label == ALONE), None)
     if alone is None or alone.splits:
         return {}
-    base, sign = matrix(table, alone.name).mean(), 1.0 if alone.higher_is_better else -1.0
+    base, sign = matrix(table, alone.name).mean(skipna=False), 1.0 if alone.higher_is_better else -1.0
     counts_of = {}
     for run in runs:
-        difference = sign * (matrix(table, run.name).mean() - base).to_numpy()
+        difference = sign * (matrix(table, run.name).mean(skipna=False) - base).to_numpy()
         if run is alone or not np.isfinite(difference).any():
             continue
         counts = {

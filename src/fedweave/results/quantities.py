@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +208,21 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
     """MiB both ways of 750 updates of a client, where the paper prints them; independent of the budget."""
     if run.reference is None or not any(row.metric == "comm_cost_MB" for row in published.column(run.reference)):
         return
-    share, clients = run.info["spec"]["train"]["participation"], run.info["clients"]
-    updates = run.trained_rounds * (int(share) if share > 1 else ceil(share * clients))
-    traffic = run.rounds.groupby("seed")[["bytes_up", "bytes_down"]].sum().sum(axis=1)
-    values = [CLIENT_ROUNDS * total / updates / MIB for total in traffic]
-    yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_over_seeds(values),
+    totals = run.rounds.assign(updates=_updates(run)).groupby("seed")[["bytes_up", "bytes_down", "updates"]].sum()
+    values = CLIENT_ROUNDS * (totals["bytes_up"] + totals["bytes_down"]) / totals["updates"] / MIB
+    yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_over_seeds(values.tolist()),
            "printed": _printed(run.reference, "comm_cost_MB", [run.printed_label])}  # fmt: skip
+
+
+def _updates(run: Run) -> np.ndarray:
+    """How many clients took part in each row of `run.rounds`; newcomers are there from the round in which they join."""
+    from fedweave.federation.schedule import count  # imports torch
+
+    train, clients, rounds = run.info["spec"]["train"], run.info["clients"], run.rounds["round"]
+    founders = clients - train.get("newcomers", 0)
+    warm_up = max(0, rounds.max() - train.get("rounds", rounds.max()))  # its rounds come before those of the method
+    early = rounds <= warm_up + train.get("join_round", 0)
+    return np.where(early, count(train["participation"], founders), count(train["participation"], clients))
 
 
 def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:

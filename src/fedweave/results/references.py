@@ -4,7 +4,7 @@ A rule is what the most frequent class, the training mean or the last value woul
 federated learning: it is the upper bound that privacy forbids.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,12 @@ def controls(study: Study) -> pd.DataFrame:
         order = -1.0 if runs[0].higher_is_better else 1.0
         rows += sorted(parts, key=lambda row: (np.isnan(row["mean"]), order * row["mean"]))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def not_above(board: pd.DataFrame, rule: Mapping[str, Any], higher_is_better: bool) -> list[str]:
+    """The methods of a task's `board` whose mean is not better than that of `rule`, a row of `controls`."""
+    sign = 1.0 if higher_is_better else -1.0
+    return list(board[sign * board["mean"] <= sign * rule["mean"]]["method"])
 
 
 def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:

@@ -98,13 +98,13 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
     """The mean over clients and seeds at both points in the reported rounds: "pre" is of models as received, "post"
-    after local training; NaN for a point that was not evaluated, and where a seed has diverged.
+    after local training; NaN for a point that was not evaluated, and where a client has no finite score there.
     """
     rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
     if (rounds["round"] < 0).any():
         return dict.fromkeys(("pre", "post"), np.nan)
     tests = run.evaluations[run.evaluations["split"] == "test"]
-    means = rounds.merge(tests, on=["seed", "client", "round"]).groupby("point")["value"].mean()
+    means = rounds.merge(tests, on=["seed", "client", "round"]).groupby("point")["value"].mean(skipna=False)
     return {point: float(means.get(point, np.nan)) for point in ("pre", "post")}
 
 

@@ -49,9 +49,9 @@ def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) 
     if sharing := runs[0].info.get("sharing"):
         return (
             f"Clients that share test nodes count as one: with {columns} for {len(sharing)} "
-            "the test cannot call anything significant."
+            "no test can call a difference significant; it takes 6 or more."
         )
-    return f"With {columns} clients the test cannot call anything significant."
+    return f"With {columns} clients no test can call a difference significant; it takes 6 or more."
 
 
 def splits_in_words(runs: Sequence[Run]) -> str:

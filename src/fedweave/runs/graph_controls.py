@@ -1,5 +1,7 @@
 """The control of a run's collaboration graph: from the word in its settings to weights, all checked before training."""
 
+from collections.abc import Sequence
+
 import torch
 
 from fedweave.errors import BadInput
@@ -30,8 +32,8 @@ def check_word(run: Run, where: str) -> None:
         parse(word, cls.own_graphs, f"{where}.graph")
 
 
-def build(run: Run, method: Method, federation: Federation) -> GraphControl | None:
-    """The control that the run's method asks for, or None.
+def build(run: Run, method: Method, federation: Federation, names: Sequence[str] = ()) -> GraphControl | None:
+    """The control that the run's method asks for, or None; `names` are those of the clients, if they have any.
 
     Raises:
         BadInput: a file or run that is missing or does not fit, or nothing that an oracle could know.
@@ -46,14 +48,15 @@ def build(run: Run, method: Method, federation: Federation) -> GraphControl | No
         return GraphControl(word.kind)
     if word.kind == "oracle":
         return GraphControl("stored", {None: Recorded((0,), _oracle(method, federation, where)[None, None])})
-    return GraphControl("stored", read_stored(run, word, federation.clients, len(method.task.layers), where))
+    named = names or [f"client {i}" for i in range(federation.clients)]
+    return GraphControl("stored", read_stored(run, word, federation.clients, len(method.task.layers), where, named))
 
 
 def check_stored(run: Run, where: str) -> None:
     """Refuse a given or replayed graph that the run cannot read, before there are any data or models.
 
     Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
+        BadInput: as `graph_files.read_stored`; the number of layers and the names of clients are not looked at.
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind in STORED and source:

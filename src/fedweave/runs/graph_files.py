@@ -1,29 +1,33 @@
 """Graphs that runs read from files: those that a user gives, and those that another run recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.graph_controls import Recorded
 from fedweave.federation.graph_words import GraphWord
 from fedweave.readers.arrays import map_npy, read_npz
+from fedweave.runs import graph_tables
 from fedweave.study.spec import Run
 
 RESULTS = Path("results")
 FORMATS = ".npy, .npz with the array `weights`, or .csv"
 
 
-def read_stored(run: Run, word: GraphWord, clients: int, layers: int | None, where: str) -> dict[int | None, Recorded]:
+def read_stored(
+    run: Run, word: GraphWord, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
+) -> dict[int | None, Recorded]:
     """Seed -> graphs that `run` reads, as `word` says; a given file has those of every seed, under None.
 
     Args:
         layers: of the run's model; None before there is one, so that their number is not looked at.
         where: what a message begins with: the key and its value.
+        names: of the clients; () before there are data, so that names in a given file are not compared with them.
 
     Raises:
         BadInput: a file or run that is missing, damaged, or does not fit.
@@ -31,7 +35,7 @@ def read_stored(run: Run, word: GraphWord, clients: int, layers: int | None, whe
     if word.source.startswith("~"):
         raise BadInput(f"{where}: ~ is not read as the home folder here; write the whole path, which begins with /")
     if word.kind == "given":
-        return {None: _checked(_given(Path(word.source), where), layers, clients, where)}
+        return {None: _checked(_given(Path(word.source), names, where), layers, clients, where)}
     files = _recorded(run, word.source, where)
     return {
         seed: _checked(_arrays(path, f"{where}: {path}", "train that run again"), layers, clients, f"{where}: {path}")
@@ -47,16 +51,26 @@ def files_of(run: Run) -> tuple[Path, ...]:
     return tuple(sorted(_folder(run, source).glob("collaboration-*.npz"))) if kind == "replayed" else ()
 
 
-def _given(path: Path, where: str) -> Mapping[str, np.ndarray]:
+def _given(path: Path, clients: Sequence[str], where: str) -> Mapping[str, np.ndarray]:
     if path.suffix not in READERS:
         raise BadInput(f"{where}: a file of another format; use {FORMATS}")
     if not path.is_file():
         raise BadInput(f"{where}: there is no such file at {path.absolute()}; write its path from the current folder")
-    what = "header or names" if path.suffix == ".csv" else "texts or objects"
-    return _arrays(path, where, f"it must hold numbers only, no {what}")
+    if path.suffix == ".csv":
+        return {"weights": _table(path, clients, where)}
+    return _arrays(path, where, "it must hold numbers only, no texts or objects")
 
 
-def _arrays(path: Path, where: str, way: str) -> Mapping[str, np.ndarray]:
+def _table(path: Path, clients: Sequence[str], where: str) -> np.ndarray:
+    """The weights of a .csv; with names, in the order of `clients`, if these are known."""
+    read = _arrays(path, where, graph_tables.WAY)
+    weights, names = read["weights"], read["names"]
+    if names:
+        _check_weights(weights, where, names)  # before they change places, so that a message has the names of the file
+    return graph_tables.in_order(weights, names, clients, where) if names and clients else weights
+
+
+def _arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
     try:
         arrays = READERS[path.suffix](path)
     except Exception as error:  # each format has its own dozen of exceptions for damaged files
@@ -72,13 +86,7 @@ def _npy(path: Path) -> dict[str, np.ndarray]:
     return {"weights": np.array(map_npy(path))}
 
 
-def _csv(path: Path) -> dict[str, np.ndarray]:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
-    numbers = [line for line in lines if line.partition("#")[0].strip()]  # numpy warns where there are none
-    return {"weights": np.loadtxt(numbers, delimiter=",", ndmin=2) if numbers else np.empty((0, 0))}
-
-
-READERS = {".npz": read_npz, ".npy": _npy, ".csv": _csv}
+READERS = {".npz": read_npz, ".npy": _npy, ".csv": graph_tables.read_csv}
 
 
 def _recorded(run: Run, source: str, where: str) -> dict[int, Path]:
@@ -122,14 +130,16 @@ def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: s
         )
 
 
-def _check_weights(weights: np.ndarray, where: str) -> None:
+def _check_weights(weights: np.ndarray, where: str, names: Sequence[str] = ()) -> None:
     """Refuse weights that are no shares: the message names the first one."""
     if weights.dtype.kind not in "fiub":
         raise BadInput(f"{where}: its weights are of the type {weights.dtype}; they must be numbers, at least 0")
+    labels = [*map(shown, names)] or range(1, weights.shape[-1] + 1)
     if (bad := np.argwhere(~(np.isfinite(weights) & (weights >= 0)))).size:
-        *matrix, row, column = bad[0] + 1
-        place = f"row {row}, column {column}" + (f" of matrix {matrix[-1]}" if matrix else "")
+        *matrix, row, column = bad[0]
+        place = f"row {labels[row]}, column {labels[column]}" + (f" of matrix {matrix[-1] + 1}" if matrix else "")
         raise BadInput(f"{where}: {place} is {weights[tuple(bad[0])]}; weights are finite numbers, at least 0")
     if (empty := np.argwhere(~(weights > 0).any(-1))).size:
         client = empty[0, -1]
-        raise BadInput(f"{where}: row {client + 1} (client {client}) has no weight; give it one, for itself at least")
+        row = labels[client] if names else f"{client + 1} (client {client})"
+        raise BadInput(f"{where}: row {row} has no weight; give it one, for itself at least")

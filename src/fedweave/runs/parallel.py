@@ -53,10 +53,12 @@ def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1)
 
     if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1, max(1, cores())
+    size = parameter_count(network)
     # Fewer than two waves run at once: three repetitions on two cores end earlier side by side than two and then one.
-    workers = max(1, repetitions if repetitions < 2 * cores() else cores())
-    fitting = memory() // (COPIES * 4 * clients * max(1, parameter_count(network)))
-    return max(1, min(workers, fitting)), 1 if parameter_count(network) < SMALL else max(1, cores() // workers)
+    wanted = repetitions if repetitions < 2 * cores() else cores()
+    fitting = memory() // (COPIES * 4 * clients * max(1, size))
+    workers = max(1, min(wanted, fitting))
+    return workers, 1 if size < SMALL else max(1, cores() // workers)
 
 
 class Inbox:

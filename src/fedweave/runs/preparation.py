@@ -163,7 +163,7 @@ def _prepared(
             f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
             "clients, which is too large to be recorded; leave it out"
         )
-    if control := graph_controls.build(run, method, federation):
+    if control := graph_controls.build(run, method, federation, partition.names):
         method = replace(method, control=control)
     made = PreparedRun(
         run,

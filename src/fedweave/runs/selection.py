@@ -40,6 +40,12 @@ def summarise(values: np.ndarray, higher_is_better: bool = True) -> Summary:
     return Summary(float(values.mean()), float(values.std()), float(mean if np.isfinite(values).all() else np.nan))
 
 
+def finite_mean(values: np.ndarray) -> float:
+    """The mean of the finite entries of `values` [N]; NaN where there is none, such as without validation rows."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else np.nan
+
+
 def headline(values: np.ndarray, higher_is_better: bool = True) -> Headline:
     """`values` [S, N] of seeds and clients as the numbers that are reported."""
     means, spreads, worst = np.array([summarise(row, higher_is_better) for row in values]).T

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.memory import answer, at_once
+from fedweave.study.memory import cache_calls, call_once
 from fedweave.study.syntax import dotted_names, words
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
@@ -64,12 +64,12 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    with at_once():
+    with cache_calls():  # quick enough for no file to change
         while waiting:
             file = waiting.pop()
             if file not in seen:
                 seen.add(file)
-                waiting += answer(_imported, file, places)
+                waiting += call_once(_imported, file, places)
     return tuple(sorted(seen))
 
 
@@ -194,7 +194,7 @@ def _imported(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
     inside = file.is_relative_to(PACKAGE)
     # A file of the package has no neighbours by their bare names.
     beside = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
-    files = [path for use in answer(text, file).uses for path in _resolved(*use, (*beside, *places), frozenset())]
+    files = [path for use in call_once(text, file).uses for path in _resolved(*use, (*beside, *places), frozenset())]
     above = file.parent / "__init__.py"
     return (*files, above) if not inside and above.is_file() else tuple(files)
 
@@ -203,19 +203,19 @@ def _resolved(
     module: str, attributes: tuple[str, ...], places: tuple[Root, ...], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
-    file = answer(_located, module, places)
+    file = call_once(_located, module, places)
     if file is None or (module, attributes) in above:
         return
     if not attributes or file.name != "__init__.py":
         if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
-    content = answer(text, file) if file.is_file() else Text("", (), {}, frozenset())
+    content = call_once(text, file) if file.is_file() else Text("", (), {}, frozenset())
     elsewhere = content.exports.get(attributes[0], (module, (attributes[0],)))
     if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other, names = elsewhere
         yield from _resolved(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
-    elif answer(_located, f"{module}.{attributes[0]}", places):
+    elif call_once(_located, f"{module}.{attributes[0]}", places):
         yield from _resolved(f"{module}.{attributes[0]}", attributes[1:], places, above)
     elif file.is_file() and attributes[0] in content.defines:
         yield file

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.errors import BadInput, choose
+from fedweave.federation.graph_words import is_control
 from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
 from fedweave.study.config import check_value, construct
 from fedweave.study.schema import TrainSpec
-from fedweave.study.spec import Study
+from fedweave.study.spec import Run, Study
 
 FORMS = "give either low and high (with log or step, if needed), or choices"
 
@@ -30,10 +31,43 @@ def derived(method: str) -> dict[str, dict[str, Any]]:
 
 
 def entries(study: Study, key: str) -> dict[str, Any]:
-    """The declared entries for a run; what the run itself sets is not searched for."""
+    """The declared entries for a run; what the run itself sets is not searched for, and nothing where another run's
+    search gives the values (`values_from`).
+    """
+    if values_from(study, key) != key:
+        return {}
     item = study.runs[key]
     fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def values_from(study: Study, key: str) -> str:
+    """The run whose search gives the values of the run `key`: itself, or for a control of the graph the run that is
+    equal to it but for a graph of its own. So a learned graph and its controls differ in the graph alone.
+    """
+    mine = study.run(key)
+    if not _has_control(mine):
+        return key
+    for other, item in study.runs.items():
+        if (item.task, item.method) == (study.runs[key].task, mine.method):
+            theirs = study.run(other)
+            if not _has_control(theirs) and _but_for_the_graph(theirs) == _but_for_the_graph(mine):
+                return other
+    return key
+
+
+def values_of(study: Study, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The tuned values of a run, out of the best values that searches found for their runs."""
+    source = values_from(study, key)
+    return {name: value for name, value in best.get(source, {}).items() if source == key or name != "graph"}
+
+
+def _has_control(run: Run) -> bool:
+    return is_control(str(run.options.get("graph", "")))
+
+
+def _but_for_the_graph(run: Run) -> tuple[Any, ...]:
+    return run.train, {name: value for name, value in run.options.items() if name != "graph"}
 
 
 def declared(study: Study, key: str) -> dict[str, Any]:
