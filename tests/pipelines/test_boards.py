@@ -58,6 +58,12 @@ def test_the_readme_says_what_the_quick_study_shows() -> None:
     assert f"(AUC {areas['HeurFedAMP']:.2f} and {areas['pFedGraph']:.2f})" in text
     rest = areas.loc[["FedAGHN", "SHN", "HeurpFedLA"]]
     assert f"do not ({rest.min():.2f} to {rest.max():.2f})" in text
+    every, controls = (pd.read_csv(boards.FOLDER / f"quick{kind}.csv") for kind in ("", ".controls"))
+    last_value = controls.set_index("control").loc["Last value", "mean"]
+    assert "no method is better than repeating the last value" in text
+    assert last_value < every.loc[every["dataset"] == "us-income", "mean"].min()
+    assert "More than half of the runs had their best validation round at the end" in text
+    assert (2 * every["at_last"] >= every["seeds"]).sum() > len(every) / 2
 
 
 def test_every_method_has_a_row() -> None:
