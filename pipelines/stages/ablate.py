@@ -88,10 +88,10 @@ def _same(first: Run, second: Run) -> bool:
 
 def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
     run = results.load_run(paths.run(study.name, key))
-    totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
     values = results.chosen(run)[VALUES]
     values = values[values["seed"].isin(study.seeds)]
-    return Outcome(settings, values, totals["bytes_up"] + totals["bytes_down"], totals["seconds"], declared=True)
+    sent = run.totals["bytes_up"] + run.totals["bytes_down"]
+    return Outcome(settings, values, sent, run.totals["seconds"], declared=True)
 
 
 def _of_training(

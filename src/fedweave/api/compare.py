@@ -206,8 +206,7 @@ def perform(
     try:
         if progress and planned >= WORTH_AN_ESTIMATE:
             first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
-            runs = {key: chosen.study.runs[key] for key in keys}
-            bar.say(heading(chosen.study, estimate(first, chosen.study) * len(runs) / len(chosen.study.runs)))
+            bar.say(heading(chosen.study, estimate(first, chosen.study) * len(keys) / len(chosen.study.runs)))
         best = tuned(chosen, folder, bar.tune)
         for key in keys:
             try:

@@ -175,10 +175,9 @@ class Contest:
 
     def _costs(self, name: str, sizes: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
         run = self.done.runs[name]
-        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
-        sent = float(totals["bytes_up"] + totals["bytes_down"])
+        sent = float(run.totals["bytes_up"] + run.totals["bytes_down"])
         return {
-            "bytes": sent, "mib": sent / results.MIB, "seconds": float(totals["seconds"]),
+            "bytes": sent, "mib": sent / results.MIB, "seconds": float(run.totals["seconds"]),
             "server_mib": sizes[name][0], "client_mib": sizes[name][1],
             "models": 1 if finals.one_model(run) else len(run.client_names),
         }  # fmt: skip

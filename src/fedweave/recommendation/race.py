@@ -6,7 +6,6 @@ the best of all, and is in the better half.
 """
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,15 +37,11 @@ class Rung:
         rounds: of every candidate.
         table: one row per candidate, best first; `outcome` says what became of it.
         left: the candidates that go on.
-        wall: seconds that it took; 0 where it was there.
-        work: seconds of training of all runs, one after the other.
     """
 
     rounds: int
     table: pd.DataFrame
     left: tuple[Candidate, ...]
-    wall: float
-    work: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +75,7 @@ class Race:
         Raises:
             Diverged: none of them got anywhere.
         """
-        rounds, begun = self.rounds(share), time.perf_counter()
+        rounds = self.rounds(share)
         every = max(1, rounds // EVALUATIONS)
         judged = {**self.options.get("evaluate", {}), "every": every, "models": False, "predictions": False}
         options = {**self.options, "evaluate": judged, "seeds": SEEDS, "train": {**self.train, "rounds": rounds}}
@@ -90,18 +85,17 @@ class Race:
             perform(made, place, True, self.progress, self.callbacks, drawn=False)
         except Diverged as error:
             raise Diverged(f"no candidate of the race got anywhere: {error}") from error
-        wall = time.perf_counter() - begun
         study = results.load_study(place, made.study.runs)
-        return self._judged(number, rounds, candidates, study, wall)
+        return self._judged(number, rounds, candidates, study)
 
     def _judged(
-        self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study, wall: float
+        self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study
     ) -> Rung:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
         scores = {name: results.validation(run).to_numpy() for name, run in runs.items()}
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
         higher = study.runs[0].higher_is_better
-        sent = {name: _bytes(run) for name, run in runs.items()}
+        sent = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
         too_much = {name for name, total in sent.items() if total / rounds * self.train["rounds"] > self.traffic}
         outcome = outcomes(candidates, scores, means, higher, too_much)
         by_name = {one.name: one for one in candidates}
@@ -110,14 +104,13 @@ class Race:
             {
                 "rung": number, "rounds": rounds, "method": one.entry, "candidate": one.name,
                 "settings": described(one.settings), "validation": means.get(one.name, math.nan),
-                "seconds": _seconds(runs[one.name]) if one.name in runs else math.nan,
+                "seconds": float(runs[one.name].totals["seconds"]) if one.name in runs else math.nan,
                 "mib": sent.get(one.name, math.nan) / results.MIB, "outcome": outcome[one.name],
             }
             for one in map(by_name.__getitem__, order)
         ]  # fmt: skip
         left = tuple(one for one in candidates if outcome[one.name] == GOES_ON)
-        work = sum(run.rounds["seconds"].sum() for run in runs.values())
-        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), left, wall, float(work))
+        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), left)
 
 
 GOES_ON = "goes on"
@@ -195,11 +188,3 @@ def described(settings: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _bytes(run: results.Run) -> float:
-    return float(run.rounds.groupby("seed")[["bytes_up", "bytes_down"]].sum().sum(axis=1).mean())
-
-
-def _seconds(run: results.Run) -> float:
-    return float(run.rounds.groupby("seed")["seconds"].sum().mean())

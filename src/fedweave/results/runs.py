@@ -119,6 +119,11 @@ class Run:
         return int(self.rounds.groupby("seed")["round"].nunique().min())
 
     @cached_property
+    def totals(self) -> "pd.Series[float]":
+        """`bytes_up`, `bytes_down` and `seconds` of one repetition: sums over rounds, averaged over seeds."""
+        return self.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+
+    @cached_property
     def reference(self) -> published.Reference | None:
         """The printed column that the task names, if it names one."""
         block = self.info.get("published")

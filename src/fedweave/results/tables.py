@@ -74,7 +74,6 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     scores = {task: values(runs, table) for task, runs in by_task(study).items()}
     helped = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
-        totals = run.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
         printed = None
         if run.reference and not run.shortfall:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
@@ -85,7 +84,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             "study": study.name, **_score(run, table), "low": low, "high": high,
             **points(run, table), **progress(run), **helped.get(run.name, {}),
         }  # fmt: skip
-        rows.append({**about, **totals.to_dict(), **printed_numbers, "order": order})
+        rows.append({**about, **run.totals.to_dict(), **printed_numbers, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
