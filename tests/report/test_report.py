@@ -102,14 +102,14 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
-    assert "with 4 for 12 the test cannot call anything significant" in verdicts.reason_without_power(
+    assert "with 4 for 12 no test can call a difference significant" in verdicts.reason_without_power(
         study.runs, pooled
     )
     assert verdicts.reason_without_power(study.runs[:1], pooled) == ""
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients the test cannot"), (6, "")])
+@pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients no test can"), (6, "")])
 def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
     leaderboard.main("toy")
     text = report.build(folder).read_text(encoding="utf-8")
     for shown in (capsys.readouterr().out, text):
-        assert ("cannot call anything significant" in shown) == bool(message)
+        assert ("no test can call a difference significant" in shown) == bool(message)
         assert message in shown
 
 

@@ -127,14 +127,21 @@ def _curve(table: "pd.DataFrame", factor: str) -> "Figure":
     mean, std = (table[name].fillna(0.0).to_numpy()[order] for name in ("mean", "std"))
     axis.errorbar(range(len(x)), mean, yerr=std, color=SERIES[5], marker="o", markersize=5)
     for at in np.flatnonzero(table["declared"].to_numpy()[order]):
-        axis.plot(at, mean[at], "o", markerfacecolor="none", markeredgecolor=INK, markersize=12)
+        _ring(axis, float(at), mean[at])
     axis.set_xticks(range(len(x)), [f"{x[i]:g}" for i in order])
     axis.set(xlabel=factor.rpartition(".")[2], title=title(table["metric"].iloc[0]))
     axis.margins(x=0.06)
     return figure
 
 
+def _ring(axis: "Axes", x: float, y: float) -> None:
+    """A ring around the variant that is as declared."""
+    axis.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=12)
+
+
 def _map(table: "pd.DataFrame", first: str, second: str) -> "Figure":
+    from matplotlib.patches import Rectangle
+
     values = factors_of(table)
     figure, axes = panels(min(500, 150 + 88 * len(values[second])), 70 + 34 * len(values[first]))
     axis, low, high = axes[0, 0], table["mean"].min(), table["mean"].max()
@@ -149,6 +156,8 @@ def _map(table: "pd.DataFrame", first: str, second: str) -> "Figure":
         axis.text(
             x, y, f"{row['mean']:.4g}", ha="center", va="center", fontweight="bold" if row["declared"] else "normal"
         )
+        if row["declared"]:
+            axis.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, edgecolor=INK))
     axis.set_xticks(range(len(values[second])), map(str, values[second]))
     axis.set_yticks(range(len(values[first])), map(str, values[first]))
     axis.set(xlim=(-0.5, len(values[second]) - 0.5), ylim=(len(values[first]) - 0.5, -0.5), xlabel=second, ylabel=first)
@@ -164,6 +173,8 @@ def _rows(table: "pd.DataFrame") -> "Figure":
     for row, (mean, std) in enumerate(zip(table["mean"], table["std"].fillna(0.0), strict=True)):
         axis.plot([base, mean], [row, row], color=SERIES[5], linewidth=5, alpha=0.35, solid_capstyle="butt")
         axis.errorbar(mean, row, xerr=std, fmt="o", color=SERIES[5], markersize=7, linewidth=1.5)
+        if table["declared"].iloc[row]:
+            _ring(axis, mean, row)
     axis.set_yticks(range(len(table)), table["variant"].map(str), color=INK)
     axis.set_ylim(len(table) - 0.5, -0.5)
     axis.margins(x=0.08)

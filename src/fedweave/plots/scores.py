@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.metrics import title
+from fedweave.metrics import higher_is_better, title
 from fedweave.plots.style import INK, MUTED, Look, drawing, name_below, name_ends, panels
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROW = 13.5  # height in points of a method's name next to its line
 ROOM = 16  # most methods whose names all fit next to their lines
+WIDE = 10  # an error whose largest value is so many times its smallest one has a logarithmic axis
 
 
 @drawing
@@ -52,7 +53,7 @@ def convergence(
                 _lead(axis, (at, last), mean, MUTED if method in quiet else look.color, look.series)
     axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_ylim(*_focus(curves, metric))
+    _set_heights(axis, *_focus(curves, metric), metric)
     axis.margins(x=0)
     if narrow:
         name_below(axis, [(method, looks[method]) for method in bold or methods if method in named])
@@ -85,8 +86,8 @@ def _lead(axis: "Axes", across: tuple[float, float], height: float, color: str, 
 
 
 def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
-    """Limits of the part after the first fifth of 20 rounds or more; a diverging MSE does not flatten the other
-    curves.
+    """Lowest and highest value after the first fifth of 20 rounds or more; a diverging error does not flatten the
+    other curves.
     """
     rounds = np.unique(curves["round"])
     values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(
@@ -96,10 +97,26 @@ def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
     if not values.size:
         return 0.0, 1.0
     low, high = values.min(), values.max()
-    if metric == "mse":
-        high = min(high, 3 * np.quantile(values, 0.75))
-    pad = 0.04 * (high - low) or 0.01 * abs(high) or 1.0
-    return low - pad, high + pad
+    if not higher_is_better(metric):
+        high = max(low, min(high, 3 * np.quantile(values, 0.75)))
+    return low, high
+
+
+def _set_heights(axis: "Axes", low: float, high: float, metric: str) -> None:
+    """Limits of the heights from `low` to `high`; logarithmic for an error that falls so far that the differences at
+    the end would look like one line.
+    """
+    if higher_is_better(metric) or low <= 0 or high < WIDE * low:
+        pad = 0.04 * (high - low) or 0.01 * abs(high) or 1.0
+        axis.set_ylim(low - pad, high + pad)
+        return
+    from matplotlib.ticker import LogLocator
+
+    factor = (high / low) ** 0.04
+    axis.set(yscale="log", ylim=(low / factor, high * factor), title=f"{title(metric)}, logarithmic axis")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter("{x:g}")  # by default an exponent in TeX
+    axis.yaxis.set_minor_formatter("")
 
 
 @drawing
@@ -141,28 +158,42 @@ def _violin(axis: "Axes", scores: np.ndarray, row: int, look: Look) -> None:
 
 @drawing
 def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
-    """Score against traffic and against time, one dot per method; logarithmic where the range asks for it."""
-    figure, axes = panels(500, max(290, 60 + ROW * len(board)), 1, 2, sharey=True)
+    """Score, traffic and time, a row for each method in the order of `board`: so every dot has its name, also where
+    methods send the same. Costs are logarithmic where their range asks for it.
+    """
+    figure, axes = panels(500, 56 + 18 * len(board), 1, 3, gaps=(3.0, 7.0), sharey=True)
     traffic = (board["bytes_up"] + board["bytes_down"]).to_numpy(dtype=float) / 2**20
-    seconds = board["seconds"].to_numpy(dtype=float)
-    for axis, x, label in zip(axes[0], (traffic, seconds), ("MiB sent, both ways", "seconds"), strict=True):
-        positive = x[x > 0]
-        if positive.size and positive.max() > 30 * positive.min():
-            axis.set_xscale("symlog", linthresh=float(positive.min()))
-            axis.xaxis.set_major_formatter("{x:g}")  # by default an exponent in TeX
-        for method, at, mean, std in zip(board["method"], x, board["mean"], board["std"], strict=True):
-            look = looks[method]
-            bar = axis.errorbar(at, mean, yerr=np.nan_to_num(std), fmt="o", color=look.color, markersize=7, linewidth=1)
-            for part, artist in enumerate(a for a in (bar[0], *bar[2]) if a is not None):
-                artist.set_gid(f"series-{look.series}-{part}")
+    score, seconds = (board[name].to_numpy(dtype=float) for name in ("mean", "seconds"))
+    std = np.nan_to_num(board["std"].to_numpy(dtype=float))
+    _dots(axes[0, 0], score, board["method"], looks, std)
+    for axis, x in ((axes[0, 1], traffic), (axes[0, 2], seconds)):
+        _dots(axis, x, board["method"], looks, np.zeros(len(x)))
+        _set_costs(axis, x)
+    for axis, label in zip(axes[0], (title(metric), "MiB sent, both ways", "seconds"), strict=True):
         axis.set_xlabel(label)
-        axis.margins(0.08)
-        if axis.get_xscale() == "linear":
-            axis.set_xlim(left=-0.03 * float(x.max(initial=0.0)))
-    axes[0, 0].set_title(title(metric))
-    ends = [(method, mean, looks[method]) for method, mean in zip(board["method"], board["mean"], strict=True)]
-    name_ends(axes[0, 1], ends)
+    axes[0, 0].set_yticks(range(len(board)), list(board["method"]), color=INK)
+    axes[0, 0].set_ylim(len(board) - 0.5, -0.5)
     return figure
+
+
+def _dots(axis: "Axes", x: np.ndarray, methods: "pd.Series", looks: Mapping[str, Look], std: np.ndarray) -> None:
+    """A dot at `x` for each method, in its row, with a bar of `std` to both sides."""
+    for row, (method, at, spread) in enumerate(zip(methods, x, std, strict=True)):
+        look = looks[method]
+        bar = axis.errorbar(at, row, xerr=spread or None, fmt="o", color=look.color, markersize=7, linewidth=1)
+        for part, artist in enumerate(a for a in (bar[0], *bar[2]) if a is not None):
+            artist.set_gid(f"series-{look.series}-{part}")
+    axis.margins(x=0.1)
+
+
+def _set_costs(axis: "Axes", x: np.ndarray) -> None:
+    """The axis of a cost: from zero, or logarithmic."""
+    positive = x[x > 0]
+    if positive.size and positive.max() > 30 * positive.min():
+        axis.set_xscale("symlog", linthresh=float(positive.min()))
+        axis.xaxis.set_major_formatter("{x:g}")  # by default an exponent in TeX
+    else:
+        axis.set_xlim(left=-0.06 * float(np.nanmax(x, initial=0.0)))
 
 
 @drawing

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.plots.graph import NAMED
+from fedweave.plots.graph import LETTER, NAMED
 from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 5  # panels in one row of a figure
+SHAPES = ("o", "^", "s")  # of points on a map, one after every six groups
+LOOKS = 6 * len(SHAPES)  # most groups that look different on a map
+MAP, FONT = (450, 330), 8.0  # width and height of a map without its legend, and size of the names on it, in points
 QUIET: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
 
 
@@ -135,28 +138,65 @@ def atlas(
     names: Sequence[str] = (),
     group_names: Sequence[str] = (),
 ) -> "Figure":
-    """Clients as points [N, 2], coloured by group [N] if there are groups; `edges` [2, E] join partners."""
+    """Clients as points [N, 2], with colours and shapes by group [N] if there are groups; `edges` [2, E] join
+    partners. A name (or a number, without names) is left out where it would cover another one.
+    """
     figure, axes = panels(460, 400)
     axis = axes[0, 0]
     axis.axis("off")
     ends = places[edges]  # [2, E, 2]
     gaps = np.full_like(ends[:1], np.nan)
     axis.plot(*np.concatenate([ends, gaps]).transpose(2, 1, 0).reshape(2, -1), color=MUTED, linewidth=0.5, alpha=0.5)
-    colours = [SERIES[5]] * len(places) if group is None else [SERIES[int(g) % 6] for g in group]
-    axis.scatter(*places.T, c=colours, s=34, linewidth=0, zorder=3)
-    low, high = places[:, 0].min(), places[:, 0].max()
-    for client, place in enumerate(places):
-        name = names[client] if len(names) == len(places) else str(client)
-        shift, side = (
-            ((-4, 3), "right") if place[0] > high - 0.15 * (high - low) else ((4, 3), "left")
-        )  # no name is cut
-        axis.annotate(name, place, shift, textcoords="offset points", ha=side, fontsize=8, color=MUTED)
+    _points(axis, places, np.full(len(places), len(SERIES) - 1) if group is None else group)
     axis.margins(x=0.12, y=0.07)
-    if group is not None and 1 < len(group_names) <= len(SERIES):
+    _write(axis, places, names if len(names) == len(places) else [str(client) for client in range(len(places))])
+    if group is not None and 1 < len(group_names) <= LOOKS:
         for number, name in enumerate(group_names):
-            axis.plot([], [], "o", color=SERIES[number], label=name)
-        figure.legend(loc="outside upper left", ncols=len(group_names), frameon=False, fontsize=10, handletextpad=0.1)
+            axis.plot([], [], SHAPES[number // 6], color=SERIES[number % 6], markeredgewidth=0, label=name)
+        figure.legend(
+            loc="outside upper left", ncols=min(4, len(group_names)), frameon=False, fontsize=9, handletextpad=0.1,
+            columnspacing=0.8,
+        )  # fmt: skip
     return figure
+
+
+def _points(axis: "Axes", places: np.ndarray, group: np.ndarray) -> None:
+    """Clients as points: six colours by group, with another shape after every six groups."""
+    for number in np.unique(group):
+        look = {"marker": SHAPES[number // 6 % len(SHAPES)], "color": SERIES[number % 6]}
+        axis.plot(*places[group == number].T, **look, linestyle="", markersize=6, markeredgewidth=0, zorder=3)
+
+
+def _write(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None:
+    """Names next to their points, as far as they fit."""
+    low, span = places.min(0), np.ptp(places, axis=0)
+    size = np.array([MAP[0] / 1.24, MAP[1] / 1.14])  # without the margins
+    points = (places - low) / np.where(span > 0, span, 1.0) * size
+    for client, side in fitting(points, [LETTER * FONT * len(name) for name in names], MAP[0] / 1.12):
+        axis.annotate(
+            names[client], places[client], (-5 if side == "right" else 5, 0), textcoords="offset points", ha=side,
+            va="center", fontsize=FONT, color=MUTED,
+        )  # fmt: skip
+
+
+def fitting(points: np.ndarray, widths: Sequence[float], right: float) -> list[tuple[int, str]]:
+    """Clients whose names fit next to their `points` [N, 2], with the side at which a name is aligned.
+
+    A name stands right of its point, or left of it, where it covers no point and no name before it and does not end
+    beyond `right`. All lengths are in points of the page.
+    """
+    taken: list[tuple[float, float, float]] = []  # left and right end, and height
+    fits = []
+    for client, ((x, y), width) in enumerate(zip(points, widths, strict=True)):
+        for side, start in (("left", x + 5), ("right", x - 5 - width)):
+            inside = -right * 0.1 <= start and start + width <= right
+            over = (abs(points[:, 1] - y) < FONT) & (points[:, 0] > start - 3) & (points[:, 0] < start + width + 3)
+            clear = not any(abs(y - h) < 1.1 * FONT and start < b and a < start + width for a, b, h in taken)
+            if inside and clear and not over.any():
+                taken.append((start, start + width, y))
+                fits.append((client, side))
+                break
+    return fits
 
 
 @drawing
@@ -183,5 +223,6 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
         axis.set_xticks(range(clients), client_names, rotation=90, fontsize=min(9.0, 360 / clients))
     else:
         axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set(xlabel="" if named else "client", title="label", xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
+    what = "number of the class" if all(str(name).isdigit() for name in names) else "class"
+    axis.set(xlabel="" if named else "client", title=what, xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
     return figure

@@ -212,16 +212,20 @@ def name_ends(
     """
     ends = [end for end in ends if np.isfinite(end[1])]
     low, high = axes.get_ylim()
-    gap = (high - low) * size * 1.2 / max(axes.get_window_extent().height, 1)
+    scale = axes.yaxis.get_transform()  # names are spread evenly on the page, on a logarithmic axis too
+    bottom, top, *heights = scale.transform(np.array([low, high, *(end[1] for end in ends)], dtype=np.float64))
+    gap = (top - bottom) * size * 1.2 / max(axes.get_window_extent().height, 1)
+    places = scale.inverted().transform(spread(heights, gap, bottom, top))
     across = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
-    for (label, y, look), at in zip(ends, spread([end[1] for end in ends], gap, low, high), strict=True):
+    for (label, y, look), at in zip(ends, places, strict=True):
         options: dict[str, Any] = {
             "color": MUTED if label in quiet else look.color,
             "clip_on": False,
             "transform": across,
         }
-        (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [y, at], linewidth=0.6, alpha=0.6, **options)
+        start = np.clip(y, low, high)  # a diverged one would have a line far beyond the figure
+        (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [start, at], linewidth=0.6, alpha=0.6, **options)
         (key,) = axes.plot(
             1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options
         )

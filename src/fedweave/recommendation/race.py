@@ -88,9 +88,7 @@ class Race:
         study = results.load_study(place, made.study.runs)
         return self._judged(number, rounds, candidates, study)
 
-    def _judged(
-        self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study
-    ) -> Rung:
+    def _judged(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
         scores = {name: results.validation(run).to_numpy() for name, run in runs.items()}
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}

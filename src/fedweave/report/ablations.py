@@ -10,14 +10,14 @@ import pandas as pd
 from fedweave import plots
 from fedweave.plots import Look
 from fedweave.report import extras
+from fedweave.report.board import STYLES
 from fedweave.report.method_views import Figure
 from fedweave.results import EMPTY, Study, format_score
-
-MARKS = {"better": "▲", "worse": "▽", "": "·"}
+from fedweave.results.marks import MEANING, SYMBOLS
 
 
 class Variant(NamedTuple):
-    """A row: name, score, worst tenth, difference to the declared run with its interval, mark and title of the test."""
+    """A row: name, score, worst tenth, difference to the declared run, and its mark with style and title."""
 
     name: str
     declared: bool
@@ -25,6 +25,7 @@ class Variant(NamedTuple):
     worst10: str
     difference: str
     mark: str
+    style: str
     title: str
 
 
@@ -60,16 +61,24 @@ def _row(row: Mapping[str, object]) -> Variant:
     number = {name: float(str(row[name])) for name in extras.NUMBERS}
     metric, tested = str(row["metric"]), np.isfinite(number["p_adjusted"])
     change = format_score(number["difference"], np.nan, metric)
-    sign = "+" if number["difference"] > 0 else ""
+    sign, word = "+" if number["difference"] > 0 else "", _outcome(str(row["verdict"]), number) if tested else ""
     return Variant(
         str(row["variant"]),
         bool(row["declared"]),
         format_score(number["mean"], number["std"], metric),
         format_score(number["worst10"], np.nan, metric),
         (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
-        MARKS[str(row["verdict"])] if tested else "",
-        f"[{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}" if tested else "",
+        SYMBOLS[word],
+        STYLES.get(word, ""),
+        f"{MEANING[word]}: [{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}"
+        if tested
+        else "",
     )
+
+
+def _outcome(verdict: str, number: Mapping[str, float]) -> str:
+    """The word for a test; the table has one only for a decided test, so the interval says which others are open."""
+    return verdict or ("undecided" if number["low"] > 0 or number["high"] < 0 else "same")
 
 
 def _together(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.plots.graph import NAMED
 from fedweave.report.method_views import Figure
 from fedweave.results import Graphs, Run
 
-NEIGHBOURS = 30  # most clients whose single weights are drawn as lines, or who are named on a map
+NEIGHBOURS = 30  # most clients whose single weights are drawn as lines
 DENSE = 0.3  # share of pairs from which on edges on a map would hide the clients
 EMBEDDED = 20  # fewest clients for t-SNE; fewer are shown in the plane of their principal components
 DEFAULT = "client "  # how nameless clients are called
@@ -107,14 +108,20 @@ def maps(runs: Sequence[Run]) -> Iterable[Figure]:
         places, how = in_the_plane(vectors_of.vectors)
         stored = results.graphs(run, vectors_of.seed)
         links = edges(stored.weights[-1], len(places)) if stored else np.empty((2, 0), dtype=int)
-        names = names_of(run, len(places)) if len(places) <= NEIGHBOURS else []
+        names = names_of(run, len(places)) if len(places) <= NAMED else []
         groups = [] if vectors_of.group is None else run.group_names(vectors_of.group)
-        coloured = " Colours are groups." if vectors_of.group is not None else ""
         yield Figure(
             run.label,
             plots.atlas(places, links, vectors_of.group, names, groups),
-            f"{how}, round {vectors_of.round}, seed {vectors_of.seed}.{coloured}",
+            f"{how}, round {vectors_of.round}, seed {vectors_of.seed}. {_about_points(names, groups)}",
         )
+
+
+def _about_points(names: Sequence[str], groups: Sequence[str]) -> str:
+    """What the marks and words on a map are."""
+    marks = "Colours are groups. " if len(groups) <= len(plots.LIGHT) else "Colours and shapes are groups. "
+    words = "A name is" if names else "The file clients.csv has the name of every number. A number is"
+    return f"{marks if groups else ''}{words} left out where it would cover another one."
 
 
 def edges(weights: np.ndarray, clients: int) -> np.ndarray:

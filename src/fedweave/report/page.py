@@ -21,12 +21,15 @@ RANKED = 5  # fewest tasks for a diagram of ranks over tasks
 
 
 class Glance(NamedTuple):
-    """One method over the tasks: mean rank, label, series, and (text, mark) for each task."""
+    """One method over the tasks: mean rank, label, series, (text, mark) for each task, and on how many tasks it has a
+    score, where these are not all.
+    """
 
     rank: str
     method: str
     series: int
     cells: list[tuple[str, str]]
+    part: str
 
 
 class Search(NamedTuple):
@@ -117,7 +120,8 @@ def _mean_ranks(board: pd.DataFrame) -> pd.Series:
 
 
 def glance(board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: Mapping[str, Look]) -> list[Glance]:
-    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method ran on.
+    """The study in one table, best mean rank first; ranks are averaged over the tasks that a method has a score on.
+    Methods without a score on some task are below, because their ranks are of other tasks.
 
     marks: task -> method -> its mark.
     """
@@ -125,15 +129,17 @@ def glance(board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: M
     for row in board.to_dict("records"):
         text = format_score(row["mean"], np.nan, row["metric"])
         texts.setdefault(row["method"], {})[row["task"]] = (text, marks[row["task"]][row["method"]])
-    mean = _mean_ranks(board)
+    mean, scored = _mean_ranks(board), board[board["mean"].notna()].groupby("method")["task"].nunique()
+    count = {m: int(scored.get(m, 0)) for m in texts}
     return [
         Glance(
             f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY,
             m,
             looks[m].series,
             [texts[m].get(t, (EMPTY, "")) for t in marks],
+            f"{count[m]} of {len(marks)} tasks" if count[m] < len(marks) else "",
         )
-        for m in sorted(texts, key=lambda m: (np.nan_to_num(mean[m], nan=np.inf), -len(texts[m]), m))
+        for m in sorted(texts, key=lambda m: (-count[m], np.nan_to_num(mean[m], nan=np.inf), m))
     ]
 
 

@@ -15,8 +15,8 @@ from fedweave.report.graphs import Collaboration
 from fedweave.report.method_views import POINTS, Figure, Grid
 from fedweave.report.rounds import rounds
 from fedweave.results import Run, Tables, published, statistics
-from fedweave.results.marks import MEANING, REFERENCES, SYMBOLS, marked, outcome
-from fedweave.results.verdicts import reason_without_power, test_in_words, verdict
+from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, marked, outcome, to_control
+from fedweave.results.verdicts import listed, reason_without_power, test_in_words, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # clients above which a collaboration graph takes the whole width
@@ -90,7 +90,7 @@ def view(
             grid for grid in (method_views.cohorts(_of(tables.cohorts, task)), method_views.others(measures)) if grid
         ],
         shares=list(method_views.shares(measures)),
-        pairs=_pairs(list(board["method"]), significance[significance["family"] == "pairs"]),
+        pairs=_pairs(list(board["method"]), significance),
         ranks=_ranks(tables.ranks, task, "splits" if runs[0].splits else "clients"),
         marks=marks,
     )
@@ -156,7 +156,8 @@ def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _cost(board: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> Figure:
     drawn = plots.cost(board, looks, metric)
-    return Figure("Score against cost", drawn, "Totals of one run, all rounds and clients.")
+    caption = "Best score first. Costs are of one seed, over all rounds and clients, averaged over the seeds."
+    return Figure("Score against cost", drawn, caption)
 
 
 def _of_metric(runs: list[Run]) -> list[str]:
@@ -238,14 +239,21 @@ def ranking(ranks: pd.DataFrame, task: str = "") -> statistics.Ranking | None:
     )
 
 
-def _pairs(methods: list[str], tests: pd.DataFrame) -> dict[str, Any]:
-    """Methods and a square of cells (symbol, style, title): does the row's method beat the column's?"""
+def _pairs(methods: list[str], significance: pd.DataFrame) -> dict[str, Any]:
+    """Methods, a square of cells (symbol, style, title): does the row's method beat the column's?, and the controls
+    that the leaderboard compares with by another correction.
+    """
     square = {(a, a): ("", "", "") for a in methods}
-    for test in tests.to_dict("records"):
+    for test in significance[significance["family"] == "pairs"].to_dict("records"):
         a, b = test["method"], test["other"]
         numbers = f"{test['difference']:+.3g} [{test['low']:+.3g}, {test['high']:+.3g}], p = {test['p_adjusted']:.2g}"
         for first, second in ((a, b), (b, a)):
             word = outcome(test, first)
             title = f"{a} \N{MINUS SIGN} {b}: {numbers}; {first} {MEANING.get(word, 'could not be tested')}"
             square[first, second] = (SYMBOLS[word], STYLES.get(word, ""), title)
-    return {"methods": methods, "cells": [[square[a, b] for b in methods] for a in methods]}
+    controls = [control for control in CONTROLS if to_control(significance, control)]
+    return {
+        "methods": methods,
+        "cells": [[square[a, b] for b in methods] for a in methods],
+        "controls": listed([f"vs {control}" for control in controls]) if controls else "",
+    }

@@ -41,6 +41,14 @@
     });
   }
 
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    hint.className = "hint";
+    hint.textContent = "Scroll to the right for more columns →";
+    box.before(hint);
+    new ResizeObserver(() => { hint.hidden = box.scrollWidth <= box.clientWidth + 1; }).observe(box);
+  }
+
   const pick = (series) => {
     for (const element of document.querySelectorAll("[data-series]"))
       element.classList.toggle("picked", series !== null && element.dataset.series === series);
