@@ -1,5 +1,6 @@
 """Where things lie, relative to the project folder."""
 
+import re
 from pathlib import Path
 
 import fedweave
@@ -11,6 +12,14 @@ RESULTS = Path("results")
 STATE = Path(".fedweave")  # what survives a stage: checkpoints, journals of searches, compiled steps
 PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
+
+
+def current() -> str:
+    """The study of params.yaml, read without a YAML library; empty without that file."""
+    file = Path("params.yaml")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    name = re.search(r"^study: *['\"]?([^'\"\s#]+)", text, re.M)
+    return name[1] if name else ""
 
 
 def tuned(study: str, task: str, run: str) -> Path:

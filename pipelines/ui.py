@@ -12,6 +12,7 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.pipelines import paths
 from fedweave.pipelines.addresses import (
     LOOPBACK,
     bound_host,
@@ -22,6 +23,7 @@ from fedweave.pipelines.addresses import (
     reached_host,
     url,
 )
+from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.mlflow_records.synchronise import follow
 from fedweave.pipelines.processes import Children, stage
 
@@ -79,8 +81,8 @@ def main() -> None:
         for server, process, words in zip(both, running, outputs, strict=True):
             _await(server, process, words)
             print(f"{server.name:8} {url(server.port)}", flush=True)
-        for study, runs in _studies():
-            print(f"runs of {study}: {runs}", flush=True)
+        for what, runs in _runs():
+            print(f"{what}: {runs}", flush=True)
         follow(Path("results"), threading.Event())
         if bound_host() != LOOPBACK:
             print(
@@ -93,13 +95,18 @@ def main() -> None:
     raise BadInput("a server ended by itself; its last output: " + " | ".join(words[-1] for words in outputs if words))
 
 
-def _studies() -> Iterator[tuple[str, str]]:
-    """The studies that MLflow knows, and where their runs are."""
+def _runs() -> Iterator[tuple[str, str]]:
+    """The tasks of the current study and the other studies that MLflow knows, and where their runs are: its first page
+    is about language models.
+    """
     from mlflow import MlflowClient
 
+    current = paths.current()
     for experiment in MlflowClient().search_experiments(order_by=["name"]):
-        if experiment.name != "Default":
-            yield experiment.name, f"{mlflow_address()}/{page(experiment.experiment_id)}"
+        name, links = experiment.name, stamp.links(experiment.name) if experiment.name == current else {}
+        yield from ((f"{task}, {name}, in MLflow", f"{mlflow_address()}/{link}") for task, link in links.items())
+        if name != "Default" and not links:
+            yield f"{name} in MLflow", f"{mlflow_address()}/{page(experiment.experiment_id)}"
 
 
 def _answers(port: int) -> bool:

@@ -1,7 +1,11 @@
 """What `fedweave list` shows: a header, and a row for each name."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from fedweave.errors import BadInput, choose
 from fedweave.study import catalogue
@@ -78,3 +82,23 @@ def studies() -> list[tuple[Any, ...]]:
     """Every study of the catalogue."""
     overlays = {name: catalogue.overlay(name) for name in catalogue.studies()}
     return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in overlays.items())]
+
+
+def show(out: Console, rows: Sequence[Sequence[Any]]) -> None:
+    """Print `rows` below their header: in a terminal as wide as it is, elsewhere one whole line each, for grep."""
+    header, *body = [[*map(str, row)] for row in rows]
+    if not out.is_terminal:
+        out.print(*_lines([header, *body]), sep="\n", soft_wrap=True, highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, title in enumerate(header):
+        table.add_column(title, style="cyan" if i == 0 else None, no_wrap=i == 0)
+    for row in body:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fedweave import __version__
@@ -90,7 +89,7 @@ def list_(
     name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
     uses: studies.Uses = None,
 ) -> None:
-    """List what can be used, one line each."""
+    """List what can be used; outside of a terminal, such as in a pipe, one line each."""
     if what != "studies":
         plugins.load(plugins.paths(uses or [], "--uses").values())
     rows = {
@@ -100,14 +99,8 @@ def list_(
         "partitions": listing.partitions,
         "studies": listing.studies,
     }
-    table = Table(box=None, pad_edge=False, header_style="bold")
     listed = rows[choose(what, rows, "fedweave list")]
-    header, *body = listing.settings(what, name) if name else listed()
-    for i, title in enumerate(header):
-        table.add_column(title, style="cyan" if i == 0 else None, no_wrap=i == 0)
-    for row in body:
-        table.add_row(*map(str, row))
-    out.print(table)
+    listing.show(out, listing.settings(what, name) if name else listed())
 
 
 if __name__ == "__main__":

@@ -153,10 +153,7 @@ def show(done: fw.Comparison) -> None:
 
     screen, partitions = terminal.console(), done.study.folder / "partitions"
     tables = results.current(done.study, partitions)
-    for task, part in tables.board.groupby("task", sort=False):
-        screen.print(leaderboard.fitting(screen, part, tables.controls[tables.controls["task"] == task]), "")
-    for line in leaderboard.LEGEND:
-        screen.print(line, style="dim", soft_wrap=True)
+    leaderboard.explained(screen, done.study, tables, reasons=False)
     leaderboard.in_words(screen, summary(done.study, tables))
     for line in done.warnings:
         screen.print(f"warning: {line}", soft_wrap=True, highlight=False)

@@ -50,6 +50,15 @@ IGNORED = """# data, results and caches: reproducible by `dvc repro`, stored by 
 /mlruns/
 /mlartifacts/
 /.prefect/
+# made by `fedweave federate` and `python -m fedweave.deployment`: apps, rows of clients, secret keys
+/app/
+/app-data/
+/client.pt
+/federation/
+/my-keys/
+/server-keys/
+/state/
+/superlink.db
 __pycache__/
 *.py[co]
 """

@@ -20,6 +20,12 @@ from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, spec
 
 RAW = Path("data/raw")
+CHOSEN = {
+    "best_val_round": "chosen by validation",
+    "per_client_best_val": "chosen by validation for each client",
+    "last": "the last one",
+}
+SCORED = {"pre": "as received, before local training", "post": "after local training"}
 out = Console(markup=False)  # labels have [brackets]
 
 
@@ -170,6 +176,16 @@ def _download(dataset: str) -> None:
         data.download(dataset, RAW, progress=show)
 
 
+def _reported(result: fw.MethodResult) -> str:
+    """Which round the scores are of, what chose it, and whether the models had been trained locally after it."""
+    rounds = result.chosen()["round"]
+    first, last = rounds.min(), rounds.max()
+    if last < 0:
+        return "no round has a finite score of every client"
+    which = f"round {first}" if first == last else f"rounds {first} to {last}"
+    return f"{which}, {CHOSEN[result.run.info['select']]}; scored {SCORED[result.run.info['point']]}"
+
+
 def _show(result: fw.MethodResult, seed: int) -> None:
     """A table of the scores at the round that validation chose, and where the files are."""
     from fedweave.runs.selection import summarise
@@ -187,7 +203,7 @@ def _show(result: fw.MethodResult, seed: int) -> None:
     out.print(table)
     sent = result.rounds[["bytes_down", "bytes_up"]].to_numpy().sum() / 2**20
     out.print(
-        f"selected by {info['select']} at point {info['point']!r}; {sent:.1f} MiB sent, "
+        f"{_reported(result)}; {sent:.1f} MiB sent, "
         f"{result.rounds['seconds'].sum():.1f} s; files in {result.run.folder}",
         soft_wrap=True,
     )

@@ -3,23 +3,20 @@ the time that all took; without importing what made them, where nothing has chan
 """
 
 import os
-import re
 import sys
 import time
 from pathlib import Path
 
-from fedweave.pipelines import ROOT
+from fedweave.pipelines import ROOT, paths
 from fedweave.pipelines.addresses import mlflow_address
 from fedweave.pipelines.launching.lines import duration
 from fedweave.pipelines.mlflow_records import stamp, synchronise
-
-STYLES = re.compile(r"\x1b\[[0-9;]*m")
+from fedweave.pipelines.stages import styled
 
 
 def main(begun: str = "") -> None:
     """Finish a reproduction of params.yaml's study that began at `begun`, in seconds since 1970."""
-    name = re.search(r"^study: *['\"]?([^'\"\s#]+)", Path("params.yaml").read_text(encoding="utf-8"), re.M)
-    study = name[1] if name else ""
+    study = paths.current()
     folder = Path("results", study)
     if study:
         synchronise.apart(folder, study)
@@ -36,8 +33,8 @@ def show(file: Path) -> None:
     if not file.is_file():
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])
         return
-    text = file.read_text(encoding="utf-8")
-    print(text if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else STYLES.sub("", text), end="")
+    with_styles = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(styled.read(file) if with_styles else file.read_text(encoding="utf-8"), end="")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What `dvc repro` says, as one line for each stage that it runs, and a progress line where a terminal shows it."""
+"""What `dvc repro` says: one line for each stage that it runs; meanwhile a progress line in a terminal, and elsewhere a
+line now and then.
+"""
 
 import os
 import re
@@ -11,6 +13,7 @@ UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change
 BLOCKS = {"uses": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}  # of params.yaml: stages for each entry
 SINGLE = 5  # stages that every study has: names, code of fedweave, sources, evaluate, report
 WIDEST = 120
+NEWS = 60.0  # seconds between two lines about a stage that goes on, where no terminal shows it
 
 
 def count(params: str) -> int:
@@ -45,7 +48,8 @@ class View:
         self._output, self._errors, self._total = output, errors, total
         self._moving = output.isatty()  # a line that is written over and over
         self._stage, self._begun, self._seen = "", 0.0, 0
-        self._first = time.monotonic()
+        self._said = ""  # the last line of the stage
+        self._first = self._told = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
     def output(self, line: str) -> None:
@@ -59,7 +63,14 @@ class View:
             self._begin("")
             self._counts["unchanged"] += 1
         elif self._stage and line.strip() and not line.startswith(("> ", "Updating lock file", "Generating lock file")):
-            self._move(f"{self._stage}: {line.strip()}")
+            self._said = f": {line.strip()}"
+            self._move(self._stage + self._said)
+
+    def wait(self) -> None:
+        """In a log or a pipe, a line now and then tells that the stage still runs."""
+        now = time.monotonic()
+        if self._stage and not self._moving and now - self._told >= NEWS:
+            self._print(f"{self._place()} {self._stage} (running for {duration(now - self._begun)}){self._said}")
 
     def error(self, line: str) -> None:
         """A line of their errors, shown as it is."""
@@ -82,7 +93,8 @@ class View:
     def _begin(self, stage: str) -> None:
         if self._stage:
             self._finish("ran")
-        self._stage, self._begun, self._seen = stage, time.monotonic(), self._seen + 1
+        self._stage, self._begun, self._said, self._seen = stage, time.monotonic(), "", self._seen + 1
+        self._told = self._begun
         self._total = max(self._total, self._seen)
         self._move(stage)
 
@@ -97,6 +109,7 @@ class View:
         return f"{self._seen:{len(str(self._total))}}/{self._total}"
 
     def _print(self, line: str) -> None:
+        self._told = time.monotonic()
         print(line, file=self._output, flush=True)
 
     def _move(self, text: str) -> None:

@@ -72,7 +72,8 @@ def _follow(child: int, output: int, errors: int) -> int:
         for pipe, show in ((output, view.output), (errors, view.error)):
             selector.register(pipe, selectors.EVENT_READ, show)
         while selector.get_map():
-            for key, _ in selector.select():
+            view.wait()
+            for key, _ in selector.select(lines.NEWS):
                 content = os.read(key.fd, 65536)
                 log.write(content)
                 log.flush()

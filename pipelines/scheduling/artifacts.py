@@ -25,16 +25,14 @@ if TYPE_CHECKING:
     from fedweave.results import Study, Tables
 
 PARENT = "mlflow.parentRunId"
-ABOUT = (
-    "verdicts are against the leader of the task, corrected over all pairs; vs Local and vs FedAvg-FT have their own"
-)
-AGAINST = {"same": "not significant"}  # of the outcomes against a control, that which has another word here
+# Prefect cuts a table that is wider than its page, and a description at the end of its line.
+ABOUT = "verdict: against the leader of the task; ▲ significantly better, ▽ worse, ≈ not significant, ? undecided"
 VERDICTS = {
-    "best": "leads, significantly ahead of all others",
+    "best": "leads, ahead of all",
     "lead": "leads",
-    "tied": "≈ not significantly different",
+    "tied": "≈ not significant",
     "undecided": "? undecided",
-    "behind": "significantly behind",
+    "behind": "▽ behind",
     "diverged": "diverged",
     "alone": "nothing to compare with",
 }
@@ -97,21 +95,19 @@ def publish(study: str) -> None:
 
 
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
-    """A row for every run, best first on each task, with what the tests say in words."""
+    """A row for every run, best first on each task, with what the tests say; the report has the other columns."""
     from fedweave import results
     from fedweave.results.marks import CONTROLS, SYMBOLS, column
 
     for _, part in tables.board.groupby("task", sort=False):
         for text, row in zip(results.leaderboard_rows(part), part.to_dict("records"), strict=True):
-            score = results.format_score(row["mean"], row["std"], row["metric"])
-            words = {f"vs {control}": row[column(control)] for control in CONTROLS}
             yield {
-                "task": str(row["task"]), "rank": text["rank"], "method": text["method"],
-                "mean ± std": f"{score} {row['metric']}", "verdict": VERDICTS[row["mark"]],
-                **{name: f"{SYMBOLS[word]} {AGAINST.get(word, word)}" for name, word in words.items()},
-                "95 % interval": text["interval"], "as received": text["pre"], "after training": text["post"],
+                "task": f"{row['task']}, {row['metric']}", "#": text["rank"], "method": text["method"],
+                "mean ± std": results.format_score(row["mean"], row["std"], row["metric"]),
+                "verdict": VERDICTS[row["mark"]],
+                **{f"vs {control}": SYMBOLS[row[column(control)]] for control in CONTROLS},
+                "as received": text["pre"], "after training": text["post"],
                 "worst 10 %": text["worst10"], "gain / loss": text["gain"],
-                "MiB": text["mib"], "seconds": text["seconds"],
             }  # fmt: skip
 
 

@@ -19,7 +19,26 @@ class StaleStage(NamedTuple):
     gpu: bool
 
 
+class Plan(NamedTuple):
+    """The stages to run, and how many there are with the unchanged ones."""
+
+    stale: list[StaleStage]
+    total: int
+
+    def outcome(self, made: int) -> str:
+        """What is said after `made` stages were brought up to date."""
+        if not made:
+            return f"{self.total} stages unchanged"
+        rest = f", {self.total - made} unchanged" if made < self.total else ""
+        return f"{made} stages brought up to date{rest}"
+
+
 def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
+    """The stages of `plan` that have to run."""
+    return plan(targets).stale
+
+
+def plan(targets: Sequence[str] = ()) -> Plan:
     """The stages that changed, or depend on one that did, in an order in which they can run.
 
     Args:
@@ -47,7 +66,7 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
         needs = tuple(sorted(stale.keys() & set(graph.successors(name))))
         if needs or name in changed:
             stale[name] = StaleStage(name, needs, name in gpu)
-    return list(stale.values())
+    return Plan(list(stale.values()), len(graph))
 
 
 def _group(name: str) -> str:

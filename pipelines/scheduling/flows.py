@@ -28,9 +28,9 @@ from ruamel.yaml import YAML
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import host, planning, ray_cluster, remote_stages, slurm_flow
+from fedweave.pipelines.scheduling import dvc_graph, host, planning, ray_cluster, remote_stages, slurm_flow
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
-from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
+from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible
 from fedweave.pipelines.scheduling.pool import Lost, Place, cancel_remote_runs, run_remotely
 from fedweave.study import catalogue
@@ -158,7 +158,7 @@ def _submit(
 def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
     progress = Bar("stages", "stages that are up to date")
-    progress.show(0.0)
+    progress.show(0.0 if futures else 1.0)
     failed, idle = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):
         future.wait()  # the state known here; the server hears of it a moment later
@@ -222,17 +222,20 @@ def reproduce(
     if study:
         use_study(study)
     away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
-    stages = stale_stages(targets or ())
+    plan = dvc_graph.plan(targets or ())
+    stages = plan.stale
     if where == "workers":
         cancel_remote_runs(RECALL)  # what a flow that was killed left with them
     with ray_cluster.connected(parallel, devices) if where == "ray" and stages else nullcontext():
-        failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices)) if stages else ([], 0)
+        failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices))
     finished = str(_params()["study"])
     synchronise.apart(RESULTS / finished, finished)
     publish(finished)
     if failed or idle:
         raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
-    return f"{away + len(stages)} stages brought up to date"
+    done, board = plan.outcome(away + len(stages)), RESULTS / finished / "leaderboard.txt"
+    get_run_logger().info("%s", f"{done}; leaderboard: {board}" if board.is_file() else done)
+    return done
 
 
 @flow(name="stage", flow_run_name="{work_order.stage}")

@@ -203,6 +203,7 @@ def main(port: int = 8080) -> None:
         )
     threading.Thread(target=_keep_up, args=(mirror,), daemon=True).start()
     print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
+    print("it shows a copy in memory: its buttons that edit or delete do not change the searches", flush=True)
     make_server(HOST, port, mirror.serve(wsgi(mirror.storage)), handler_class=_Quiet).serve_forever()
 
 

@@ -1,6 +1,6 @@
 """The leaderboard in the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -39,18 +39,37 @@ LEAST = (
     "post",
     "pre",
 )
+ONE_SPLIT, SPLITS = "one split", "splits"  # kinds of tasks whose methods are tested
+# What explains the boards, each with what it is about, of which one must be shown: columns, marks, rows, tests.
 LEGEND = (
-    "mean over clients, std over seeds, at the round that validation data select; "
-    "interval: bootstrap over seeds and clients",
-    "as received / after training: the means at both evaluation points of that round, before and after local training; "
-    "the mean of a method is that of the point which its paper reports",
-    "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
-    "? undecided (the interval leaves out zero, the corrected test does not decide)",
-    "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
-    "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
-    "tests are Wilcoxon's signed-rank tests over clients; the line below a board of several splits names another",
-    "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, ≈ and ? as above; "
-    "gain / loss: clients with a better / worse mean over seeds than with Local",
+    ((), "mean over clients, std over seeds, at the round that validation data select"),
+    (("interval",), "interval: bootstrap over seeds and clients"),
+    (
+        ("pre", "post"),
+        "as received / after training: the means at both evaluation points of that round, before and after local "
+        "training; the mean of a method is that of the point which its paper reports",
+    ),
+    (
+        ("tied", "undecided"),
+        "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
+        "? undecided (the interval leaves out zero, the corrected test does not decide)",
+    ),
+    (
+        (results.RULE,),
+        "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
+    ),
+    (
+        (results.POOLED,),
+        "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
+    ),
+    ((ONE_SPLIT,), "tests are Wilcoxon's signed-rank tests over clients"),
+    ((SPLITS,), "the line below a board of several splits names its test"),
+    (
+        ("vs_local", "vs_fedavg_ft"),
+        "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, "
+        "≈ not significantly different, ? undecided",
+    ),
+    (("gain",), "gain / loss: clients with a better / worse mean over seeds than with Local"),
 )
 
 NAMED = 6  # most runs in a line
@@ -83,19 +102,47 @@ def show(study: results.Study) -> None:
 
 
 def _print(console: Console, loaded: results.Study, tables: results.Tables) -> None:
-    for task, part in tables.board.groupby("task", sort=False):
-        console.print(fitting(console, part, tables.controls[tables.controls["task"] == task]))
-        runs = results.by_task(loaded)[str(task)]
-        if splits := verdicts.splits_in_words(runs):
-            console.print(splits, soft_wrap=True, highlight=False)
-        if reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients)):
-            console.print(reason, soft_wrap=True)
-        console.print("")
-    for line in LEGEND:
-        console.print(line, style="dim", soft_wrap=True)
+    explained(console, loaded, tables)
     for grid in extra_grids(tables):
         console.print("", plain(grid))
     in_words(console, summary(loaded, tables))
+
+
+def explained(console: Console, study: results.Study, tables: results.Tables, reasons: bool = True) -> None:
+    """Print the leaderboard of every task and what explains them.
+
+    Args:
+        reasons: whether to say below a board why its test has no power; who prints warnings says so there.
+    """
+    shown = boards(console, tables)
+    for task, board in shown.items():
+        console.print(board)
+        runs = results.by_task(study)[task]
+        if splits := verdicts.splits_in_words(runs):
+            console.print(splits, soft_wrap=True, highlight=False)
+        if reasons and (reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients))):
+            console.print(reason, soft_wrap=True)
+        console.print("")
+    explain(console, study, tables, shown.values())
+
+
+def boards(console: Console, tables: results.Tables) -> dict[str, Table]:
+    """Task -> its leaderboard, as wide as the terminal."""
+    rules = tables.controls
+    parts = tables.board.groupby("task", sort=False)
+    return {str(task): fitting(console, part, rules[rules["task"] == task]) for task, part in parts}
+
+
+def explain(console: Console, study: results.Study, tables: results.Tables, shown: Iterable[Table]) -> None:
+    """The lines of the legend that are about what is `shown`."""
+    headers = {column.header for table in shown for column in table.columns}
+    present = {key for key, header in COLUMNS.items() if header in headers}
+    present |= {*tables.board["mark"], *tables.controls["kind"]}
+    tested = [runs for runs in results.by_task(study).values() if len(runs) > 1]
+    present |= {SPLITS if verdicts.splits_in_words(runs) else ONE_SPLIT for runs in tested}
+    for about, line in LEGEND:
+        if not about or present.intersection(about):
+            console.print(line, style="dim", soft_wrap=True, highlight=False)
 
 
 def fitting(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
@@ -122,12 +169,12 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), rules: pd.DataFrame |
 
 
 def in_words(console: Console, lines: Sequence[Line]) -> None:
-    """The study in five lines."""
+    """The study in five lines; one with several sentences, such as one for each task, has them below its title."""
     console.print("")
     for line in lines:
-        console.print(
-            f"{line.topic}: {line.text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False
-        )
+        several = len(line.sentences) > 1
+        text = "".join(f"\n  {sentence}" for sentence in line.sentences) if several else f" {line.text}"
+        console.print(f"{line.topic}:{text}", style="bold" if line.warning else "", soft_wrap=True, highlight=False)
     console.print("")
 
 

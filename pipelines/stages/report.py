@@ -10,6 +10,7 @@ from fedweave import report, results
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
+from fedweave.pipelines.stages import styled
 from fedweave.study import spec
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # what the text is made for
@@ -47,13 +48,17 @@ def partitions(folder: Path) -> Path:
 
 
 def write_board(folder: Path, study: str = "") -> None:
-    """Write `folder`/leaderboard.txt: what the terminal shows of the study, with its styles."""
+    """Write `folder`/leaderboard.txt: what the terminal shows of the study. Its styles are kept elsewhere, because an
+    editor, git and a mail show them as codes.
+    """
     from fedweave.pipelines.stages import leaderboard
 
     text = io.StringIO()
     with _terminal(), redirect_stdout(text):
         leaderboard.main(study)
-    write_atomic(folder / "leaderboard.txt", text.getvalue())
+    file, styled_text = folder / "leaderboard.txt", text.getvalue()
+    write_atomic(styled.place(file), styled_text)
+    write_atomic(file, styled.plain(styled_text))
 
 
 @contextmanager

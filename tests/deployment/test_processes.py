@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -167,6 +168,21 @@ def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path,
         following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
     written.write("finished", "3 rounds")
     assert following.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
+
+
+def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
+    """While the server waits for clients, it has written 0 of 0 rounds."""
+    from fedweave.deployment.flower import following
+
+    written = status.Status(tmp_path)
+    written.write("starting", "waiting for clients")
+    later = threading.Timer(1.0, lambda: replace(written, rounds=3, done=3).write("finished", "3 rounds"))
+    later.start()
+    following.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
+    later.join()
+    said = capsys.readouterr().err
+    assert "| 0/3 [" in said
+    assert "| 3/3 [" in said
 
 
 def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):

@@ -163,7 +163,7 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
         return look(submission)
 
     monkeypatch.setattr(collection, "progress", seldom)
-    assert reproduce(where="slurm") == "1 stages brought up to date"
+    assert reproduce(where="slurm").startswith("1 stages brought up to date, ")
     assert len(looks) > 2
     assert stale_stages() == []
 

@@ -1,5 +1,6 @@
 """Processes that end with their parent, DVC's graph as a plan, and the Prefect flow over it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -117,13 +118,21 @@ stage(main, ArithmeticError)
 
 
 @pytest.mark.usefixtures("reporting")
-def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path) -> None:
+def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A second one says that nothing changed and where the leaderboard is; its bar is full at once."""
+    from prefect.artifacts import Artifact
+
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     assert flow(parallel=2, retries=0) == "4 stages brought up to date"
     assert Path("joined.txt").read_text().startswith("joined.txt")
     assert stale_stages() == []
-    assert flow(parallel=2, retries=0) == "0 stages brought up to date"
+    board = Path("results/toy/leaderboard.txt")
+    board.parent.mkdir(parents=True)
+    board.touch()
+    assert flow(parallel=2, retries=0) == "4 stages unchanged"
+    assert f"4 stages unchanged; leaderboard: {board}" in capfd.readouterr().err
+    assert json.loads(str(Artifact.get("stages").data)) == 100.0
 
 
 @pytest.mark.usefixtures("reporting")
@@ -136,7 +145,7 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
     assert Path("made-a.txt").exists()
     assert not Path("joined.txt").exists()
     Path("fail").unlink()
-    assert flow(parallel=2, retries=0) == "2 stages brought up to date"
+    assert flow(parallel=2, retries=0) == "2 stages brought up to date, 2 unchanged"
 
 
 @pytest.mark.usefixtures("reporting")

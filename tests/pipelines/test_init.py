@@ -1,10 +1,13 @@
 """`fedweave init` in a folder that is a project already."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from fedweave.pipelines.commands import projects
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -38,3 +41,19 @@ def test_an_unchanged_pipeline_is_renewed(project: Path, monkeypatch: pytest.Mon
     projects.init(project)
     assert (project / "dvc.yaml").read_text(encoding="utf-8") == newer["dvc.yaml"]
     assert (project / ".env").read_text(encoding="utf-8") == wanted[".env"]
+
+
+@pytest.mark.parametrize("ignored", [(ROOT / ".gitignore").read_text(), projects.IGNORED], ids=["checkout", "project"])
+def test_git_leaves_out_what_a_federation_writes(tmp_path: Path, ignored: str) -> None:
+    """Rows of clients and secret keys, by the names of README.md and docs/federation.md; code is not left out."""
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    written = ("app/spec.json", "app-data/client-0.pt", "client.pt", "federation/keys/client-0", "my-keys/hospital-1",
+               "server-keys/server.key", "state/client.pt", "superlink.db")  # fmt: skip
+    for name in (*written, ".gitignore", "src/federation/code.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(ignored)
+    said = subprocess.run(
+        ["git", "status", "--short", "--untracked-files=all"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == ["??", ".gitignore", "??", "src/federation/code.py"]

@@ -1,6 +1,7 @@
 """What `make repro` prints while DVC runs."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,24 @@ def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str)
     assert len(shown) == 4
     assert "\r" not in output.getvalue()
     assert errors.getvalue() == "error: a line of its own\n"
+
+
+def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before a minute without news, and not where a terminal shows it."""
+    output, terminal = io.StringIO(), Terminal()
+    monkeypatch.setattr(lines, "columns", lambda stream: 60)
+    views = [lines.View(stream, io.StringIO(), 12) for stream in (output, terminal)]
+    for view in views:
+        for line in SAID.splitlines()[:4]:
+            view.output(line)
+        view.wait()
+    assert output.getvalue() == ""
+    monkeypatch.setattr(lines, "NEWS", 0.0)
+    for view in views:
+        view.wait()
+    shown = r" 2/12 train@digits-ditto \(running for \d\.\d s\): digits-ditto seed 0: round 1/2\n"
+    assert re.fullmatch(shown, output.getvalue())
+    assert "running for" not in terminal.getvalue()
 
 
 def test_a_terminal_shows_what_a_stage_says_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert before == {path: path.stat().st_mtime_ns for path in before}
     printed = capsys.readouterr().out
     for text in (
-        "Who leads: ",
+        "Who leads:\n",
         "Against Local: ",
         "Tuning: ",
         "Convergence: ",

@@ -1,5 +1,6 @@
 """`fedweave run`: the same run as `fit`, in a folder that collects runs and that every reader opens."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,9 @@ def test_a_finished_run_is_taken_and_can_be_trained_again(
     before = file.stat().st_mtime_ns
     single.run("fedavg", rounds=2)
     assert file.stat().st_mtime_ns == before
-    assert "--no-resume trains it again" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "--no-resume trains it again" in said
+    assert re.search(r"^round [12], chosen by validation; scored as received, before local training; ", said, re.M)
     single.run("fedavg", rounds=2, resume=False)
     assert file.stat().st_mtime_ns > before
 

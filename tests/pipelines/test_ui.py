@@ -2,11 +2,15 @@
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import ui
+from fedweave.pipelines.addresses import page
+from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.processes import Children
 from tests.servers import free_port
 
@@ -53,3 +57,19 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
     monkeypatch.setattr(ui, "PATIENCE", 30.0)
     started(LATE, ui.bound_host())
     assert ui.bound_host() in ui.servers()[0].command
+
+
+def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's first page does not lead to them; another study, and one that was never logged, has one link."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.delenv("MLFLOW_UI_URL", raising=False)
+    monkeypatch.setenv("MLFLOW_PORT", "5001")
+    client = MlflowClient(store)
+    number = {name: client.create_experiment(name) for name in ("another", "mine")}
+    base = "http://127.0.0.1:5001/"
+    whole = {f"{name} in MLflow": base + page(number[name]) for name in number}
+    Path("params.yaml").write_text("study: mine  # ours\n", encoding="utf-8")
+    assert dict(ui._runs()) == whole
+    stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"})
+    tasks = {"digits, mine, in MLflow": f"{base}#/one", "arms, mine, in MLflow": f"{base}#/two"}
+    assert dict(ui._runs()) == {"another in MLflow": whole["another in MLflow"], **tasks}

@@ -178,15 +178,20 @@ def simulate(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower.supervise import ended_by_signals
 
     spec = app_spec(options.app)
-    _ = spec.timeline  # what cannot run is refused before anything starts
+    rounds = spec.timeline.rounds  # what cannot run is refused before anything starts
     clients = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
     if len(clients) < len(spec.clients):
         raise BadInput(f"{options.data}: {len(clients)} files client-N.pt, but the federation has {len(spec.clients)}")
+    print(
+        f"a SuperLink and {len(clients)} SuperNodes are starting, each in processes of its own; this may take minutes; "
+        f"logs: {options.out / 'hosts'}",
+        flush=True,
+    )
     server = options.out / "server"
     federation = partial(processes.local_federation, options.out, clients, [spec.hash])
     with ended_by_signals(), alone(options.out, "wait for its end, or give another --out"), federation() as host:
         number = following.launch(host, options.app, server)
-        following.follow(server, host, number)
+        following.follow(server, host, number, rounds=rounds)
     study = server / "results" / spec.run.study
     print(f"results in {study}; bytes on the connection in {server / 'connection.csv'}")
 

@@ -72,7 +72,7 @@ def upper_bound(study: Study, tables: Tables) -> list[str]:
         if np.isfinite(gap):
             metric = str(row["metric"])
             size, score = (format_score(value, np.nan, metric) for value in (abs(gap), row["mean"]))
-            size += " points" if unit(metric) else ""
+            size += " points" if unit(metric) else f" ({metric})"
             place = "equal to it" if not gap else f"{size} {'worse' if gap > 0 else 'better'}"
             lines.append(
                 f"{row['task']}: {row['control']}, one model on the pooled rows of all clients, is not federated and "

@@ -57,17 +57,36 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         for line in (results.sampled(task, runs), results.without_score(task, runs))
         if line
     ]
-    first = (*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *about, *upper_bound(study, tables))
+    first = [*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *about, *upper_bound(study, tables)]
     return [
-        Line("Who leads", first, bool(loud) or alarm),
+        Line("Who leads", _ordered(first, [*parts]), bool(loud) or alarm),
         *_unequal_rounds(study),
         Line("Against Local", tuple(_against_local(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(tables.significance),
         *([Line("Value of edges", unmeasured)] if (unmeasured := without_edges(study)) else []),
-        Line("Tuning", tuning.changes(study)),
+        Line("Tuning", _tuning(study)),
         _convergence(tables.board),
     ]
+
+
+def _ordered(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+    """The sentences that are about all tasks, and then those of each task, in the order of the boards."""
+
+    def place(sentence: str) -> int:
+        return next((number for number, task in enumerate(tasks) if sentence.startswith(f"{task}: ")), -1)
+
+    return tuple(sorted(sentences, key=place))
+
+
+def _tuning(study: Study) -> tuple[str, ...]:
+    """What tuning changed: a sentence for each task, if there are few tasks, since units differ between them."""
+    parts, whole = results.by_task(study), tuning.changes(study)
+    if len(whole) == 1 or not 1 < len(parts) <= SPELLED:
+        return whole
+    return tuple(
+        f"{task}: {' '.join(tuning.changes(study._replace(runs=tuple(runs))))}" for task, runs in parts.items()
+    )
 
 
 def _joined(loud: Sequence[str], tasks: int) -> list[str]:
@@ -264,14 +283,10 @@ def _convergence(board: pd.DataFrame) -> Line:
     late = results.unfinished(board)
     if late.empty:
         return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
-    several = board["task"].nunique() > 1
-    if len(late) > MOST_LATE:
-        names = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
-    else:
-        named = ((str(task), list(part["method"])) for task, part in late.groupby("task", sort=False))
-        names = "; ".join((f"{task}: " if several else "") + ", ".join(methods) for task, methods in named)
-    sentence = (
-        "NOT CONVERGED, validation was best at the last round in at least half of the seeds: "
-        f"{names}. More rounds may help them."
-    )
-    return Line("Convergence", (sentence,), True)
+    begin = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
+    if len(late) > MOST_LATE or board["task"].nunique() == 1:
+        many = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
+        names = many if len(late) > MOST_LATE else ", ".join(late["method"])
+        return Line("Convergence", (f"{begin}: {names}. More rounds may help them.",), True)
+    of_tasks = [f"{task}: {', '.join(part['method'])}." for task, part in late.groupby("task", sort=False)]
+    return Line("Convergence", (f"{begin}. More rounds may help:", *of_tasks), True)

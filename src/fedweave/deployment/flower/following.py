@@ -100,12 +100,13 @@ def run_state(host: Host, number: str) -> tuple[str, str]:
     return (str(mine[0]["status"]), str(mine[0]["status-details"])) if mine else ("", "")
 
 
-def follow(folder: Path, host: Host, number: str, progress: bool = True) -> dict[str, Any]:
+def follow(folder: Path, host: Host, number: str, progress: bool = True, rounds: int = 0) -> dict[str, Any]:
     """Show a bar until the federation has finished.
 
     Args:
         folder: of its server.
         number: of its run in the SuperLink.
+        rounds: how many there will be, for the time in which its server does not know it yet; 0: unknown.
 
     Raises:
         BadInput: it has failed, or its server or the SuperLink has ended.
@@ -113,11 +114,11 @@ def follow(folder: Path, host: Host, number: str, progress: bool = True) -> dict
     from tqdm import tqdm
 
     run = _Run(host, folder, number, time.monotonic() + LOOK)
-    bar = tqdm(total=None, unit=" rounds", disable=not progress, dynamic_ncols=True)
+    bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress, dynamic_ncols=True)
     try:
         while not run.outcome(now := status.read(folder)):
             if now:
-                bar.total = now["rounds"]
+                bar.total = now["rounds"] or bar.total
                 bar.update(now["round"] - bar.n)
             time.sleep(0.3)
         bar.total = now["rounds"]

@@ -1,0 +1,23 @@
+"""The leaderboard as a terminal shows it, kept beside the plain text of results/; without an import that takes time."""
+
+import re
+from pathlib import Path
+
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain(text: str) -> str:
+    """`text` without styles, and without spaces at the ends of its lines."""
+    return "\n".join(line.rstrip() for line in STYLES.sub("", text).split("\n"))
+
+
+def place(file: Path) -> Path:
+    """Where the styled form of results/<study>/leaderboard.txt is kept."""
+    return Path(".fedweave", "boards", f"{file.parent.name}.ansi")
+
+
+def read(file: Path) -> str:
+    """The styled form of `file`; `file` itself where there is none, or that of another state, as after `dvc pull`."""
+    text, kept = file.read_text(encoding="utf-8"), place(file)
+    styled = kept.read_text(encoding="utf-8") if kept.is_file() else ""
+    return styled if plain(styled) == text else text

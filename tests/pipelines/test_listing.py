@@ -1,0 +1,21 @@
+"""`fedweave list` outside of a terminal: every row is one whole line, so that grep finds it."""
+
+import pytest
+
+from fedweave.methods import METHODS
+from fedweave.pipelines.commands import listing, main
+from fedweave.study import catalogue
+
+
+def test_every_row_is_one_whole_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the variables of the shell say that lines are short."""
+    monkeypatch.setenv("COLUMNS", "80")
+    main.list_("methods")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *METHODS]
+    for line, row in zip(lines, listing.methods(), strict=True):
+        assert [word for word in row if word not in line] == []
+    main.list_("studies")
+    about = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in about] == ["name", *catalogue.studies()]
+    assert max(map(len, about)) > 200
