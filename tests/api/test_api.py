@@ -342,6 +342,7 @@ REFUSED = {
     "train.rounds: 0 is out of range": {"rounds": 0},
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
     "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
+    "model.name: missing; give such as": {"model": {"hidden": 3}},
     "SmallCNN takes larger images": {"model": "small_cnn"},
     "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},

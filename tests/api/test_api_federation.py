@@ -63,6 +63,32 @@ def test_chronological_split() -> None:
         assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
 
 
+@pytest.mark.filterwarnings("ignore:Could not infer format")  # of pandas, for years of two digits
+@pytest.mark.parametrize("written", ["%d.%m.%Y %H:%M", "%d/%m/%y", "%m/%d/%Y", "%Y-%m-%d"])
+def test_texts_of_dates_are_read_in_the_order_that_they_have(written: str) -> None:
+    """One number above 12 says for all rows whether the day comes first; the first rows may not say it."""
+    days = pd.Series(pd.date_range("2021-01-02", periods=60))
+    order = np.random.default_rng(1).permutation(60)
+    order = np.concatenate([order[days[order].dt.day <= 12], order[days[order].dt.day > 12]])
+    clock = days[order].dt.strftime(written).tolist()
+    for parts in rows(fw.Federation.from_arrays(X, Y, client=WHO, time=clock)):
+        ends = [(min(order[[*parts[p]]]), max(order[[*parts[p]]])) for p in PARTS]
+        assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
+
+
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        (["01.04.2021", "02.04.2021"] * 30, r"'01.04.2021' may be 1 April or 4 January, .* such as 2021-04-03"),
+        (["13.4.2021", "4/13/2021"] * 30, r"'13.4.2021' has the day first, and '4/13/2021' the month; write dates"),
+    ],
+)
+def test_dates_of_two_meanings_are_refused(clock: list[str], message: str) -> None:
+    """Neither order is guessed."""
+    with pytest.raises(fw.BadInput, match=message):
+        fw.Federation.from_arrays(X, Y, client=WHO, time=clock)
+
+
 def test_given_splits() -> None:
     """Labels per row and rows per part say the same; validation can be taken from training rows."""
     label = np.array((["train"] * 3 + ["val"] * 3 + ["test"] * 3) * 7)[:60]
@@ -101,6 +127,18 @@ def test_kinds(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
 
     assert torch.equal(adapter.rows(torch.from_numpy(federation.dataset.x[:5])), torch.from_numpy(x[:5]))
     assert {*seen} == {shape}
+
+
+def test_outputs_that_are_not_finite_are_not_called_random() -> None:
+    """NaN differs from itself, as a random number does."""
+    from torch import nn
+
+    class Wrong(nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch) * float("nan")
+
+    with pytest.raises(fw.BadInput, match="its outputs are not finite; look for a division by 0"):
+        fw.fit("local", fw.Federation.from_arrays(X, Y, client=WHO), model=lambda s, o: Wrong(4, o), progress=False)
 
 
 def test_digest_follows_the_data() -> None:

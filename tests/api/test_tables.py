@@ -224,3 +224,56 @@ def test_codes_survive_the_disk(tmp_path: Path) -> None:
         fw.data.Dataset("d", "images", made.x, made.y, 2, categories=(3, 0, 0))
     with pytest.raises(fw.BadInput, match="codes of categories, which no scaling fits"):
         fw.data.fit_scaling(made, federation(shops()).partition, "standard")
+
+
+def test_texts_among_numbers_and_identifiers_are_said() -> None:
+    """A few texts make a category of a column of numbers; categories of few codes and clean columns raise nothing."""
+    table, draws = shops(), np.random.default_rng(2)
+    numbers = pd.Series(draws.normal(size=len(table)).round(2).astype(str))
+    rare = np.arange(len(table)) % 20 == 0
+    odd = {
+        "texts": numbers.mask(rare, "n/a?"),
+        "limits": numbers.mask(rare, "<0.5"),
+        "comma": numbers.str.replace(".", ","),
+        "codes": [str(i % 9) if i % 20 else "other" for i in range(len(table))],
+        "half": [str(i % 50) if i % 2 else f"ward {i % 50}" for i in range(len(table))],
+        "gaps": pd.Series(draws.normal(size=len(table))).mask(rare),
+        "patient": [f"P{i}" for i in range(len(table))],
+    }
+    notes = federation(table.assign(**odd)).notes
+    assert [note.split("'")[1] for note in notes] == ["texts", "limits", "comma", "patient"]
+    assert notes[0].startswith("column 'texts': 95 % of its values are numbers, and it is read as ")
+    assert notes[0].endswith(" categories because of 'n/a?' (30 rows); make these empty")
+    assert notes[2].endswith("; write a point in place of the comma")
+    assert "'patient' has 360 different values in 360 training rows" in notes[3]
+
+
+def test_names_that_differ_only_in_spelling_are_said() -> None:
+    """Spaces, capitals and accents that are stored in two ways, of clients and of classes."""
+    table = shops()
+    cases = {"'Ann' and 'Ann '": "Ann ", "'ANN' and 'Ann'": "ANN"}
+    for names, other in cases.items():
+        who = table["who"].where((table["who"] != "Ann") | (table.index % 2 == 0), other)
+        assert federation(table.assign(who=who)).notes == (
+            f"clients {names} differ only in spelling; write them the same way if they are one",
+        )
+    accents = table.assign(who=table["who"].replace({"Bob": "Zo\u00eb", "Cy": "Zoe\u0308"}))
+    assert r"clients 'Zoe\u0308' and 'Zo\xeb' differ" in federation(accents).notes[0]
+    late = table["late"].where(table.index % 4 > 0, table["late"].str.title())
+    notes = federation(table.assign(late=late)).notes
+    assert notes[0].startswith("classes 'No' and 'no' differ only in spelling (and 1 more groups of names); ")
+
+
+def test_unknown_options_are_refused_before_the_file_is_read() -> None:
+    """With the nearest name, in every call that takes options."""
+    named: dict[str, Any] = {"client": "who", "label": "late", "windw": 3}
+    calls: dict[str, Any] = {
+        "table": lambda: fw.Federation.from_pandas(shops(), **named),
+        "file": lambda: fw.Federation.from_file("missing.csv", **named),
+        "graphs": lambda: fw.Federation.from_graphs([], windw=3),
+    }
+    for call in calls.values():
+        with pytest.raises(fw.BadInput, match="options: 'windw' is unknown; did you mean 'window'"):
+            call()
+    with pytest.raises(fw.BadInput, match=r"table: has no rows"):
+        federation(shops().iloc[:0])

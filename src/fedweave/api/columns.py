@@ -21,6 +21,8 @@ def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     """Options that are names of columns of `table`; the name of a rule is none, unless a column has it."""
     if not hasattr(table, "columns"):
         raise BadInput(f"table: {shown(table)} is no pandas table; give one, or use Federation.from_file")
+    if not len(table):
+        raise BadInput("table: has no rows; give one row for each example")
     names = {key: getattr(options, key) for key in PER_ROW if isinstance(getattr(options, key), str)}
     named = {key: name for key, name in names.items() if key != "split" or name in table}
     for key, name in named.items():

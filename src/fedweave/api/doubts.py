@@ -1,16 +1,19 @@
-"""What makes a score too good to be true: a column that gives the label away, and test rows that train as well."""
+"""Doubts about data: columns that give the label away or are misread, test rows that train too, names spelled twice."""
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.api.options import Arrangement
 from fedweave.data import Dataset
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedweave.api.options import Arrangement
+    from fedweave.api.tables import Column
 
 FEWEST = 50  # rows below which chance makes columns and rows look alike
 MOST = 20_000  # rows that are looked at
@@ -18,11 +21,13 @@ BINS = 200  # intervals of a column of numbers
 ERROR = 0.01  # share of wrong guesses below which a column alone reveals the label
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
+MOSTLY = 0.8  # share of numbers in a column of texts above which it was meant to have numbers alone
+CODES = 10  # most different numbers that may be codes of categories
 TOO_MANY = 3  # times as many equal rows as chance makes are duplicates
 
 
 def revealing(
-    table: "pd.DataFrame", features: Sequence[str], arrangement: Arrangement, train: np.ndarray
+    table: "pd.DataFrame", features: Sequence[str], arrangement: "Arrangement", train: np.ndarray
 ) -> tuple[str, ...]:
     """A line for each column that alone predicts nearly every label of training rows.
 
@@ -88,6 +93,65 @@ def _cells(column: "pd.Series[Any]", half: int) -> np.ndarray:
     bins = min(BINS, half // 2)
     edges = np.unique(np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1])) if len(finite) else finite
     return np.where(np.isnan(numbers), 0, np.searchsorted(edges, numbers) + 1)
+
+
+def misread(table: "pd.DataFrame", columns: Iterable["Column"], rows: int) -> tuple[str, ...]:
+    """A line for each category that was meant to be numbers, or has so many values that nothing is learned from it.
+
+    Args:
+        rows: of training.
+    """
+    lines = []
+    for column in columns:
+        if column.levels and rows >= FEWEST:
+            line = _texts_among_numbers(table[column.name], len(column.levels))
+            if not line and len(column.levels) > rows / 2:
+                line = (
+                    f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
+                    "hardly anything can be learned from it; leave it out with features="
+                )
+            lines.append(line)
+    return tuple(filter(None, lines))
+
+
+def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
+    """A line if most values are numbers and some are texts, which make a category of all."""
+    import pandas as pd
+
+    counts = column.value_counts()
+    counts = counts[counts > 0]  # a category of pandas may have values that no row has
+    texts = pd.Series([str(value) for value in counts.index], dtype=object)
+    numbers = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
+    with_comma = ~numbers & pd.to_numeric(texts.str.replace(",", "."), errors="coerce").notna().to_numpy()
+    meant, sizes = numbers | with_comma, counts.to_numpy()
+    share = sizes[meant].sum() / max(sizes.sum(), 1)
+    if numbers.all() or share <= MOSTLY or meant.sum() <= CODES:
+        return ""
+    first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
+    more = f" and {others} other texts" if others else ""
+    way = "write a point in place of the comma" if with_comma[first] else "make these empty"
+    return (
+        f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
+        f"categories because of {texts[first]!r} ({sizes[first]} rows){more}; {way}"
+    )
+
+
+def spellings(kind: str, names: Sequence[str]) -> tuple[str, ...]:
+    """A line if names of `kind` are the same but for capitals, spaces at the ends, or the way an accent is stored."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_composed(name).strip().casefold(), []).append(name)
+    alike = [group for group in groups.values() if len(group) > 1]
+    if not alike:
+        return ()
+    more = f" (and {len(alike) - 1} more groups of names)" if len(alike) > 1 else ""
+    # Two ways to store an accent look the same, unless both are written out.
+    listed = " and ".join(map(repr if len({*map(_composed, alike[0])}) > 1 else ascii, alike[0]))
+    return (f"{kind} {listed} differ only in spelling{more}; write them the same way if they are one",)
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def duplicates(

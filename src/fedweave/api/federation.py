@@ -12,7 +12,7 @@ from fedweave import data
 from fedweave.api import columns, images, overview, reading, rows
 from fedweave.api import graphs as subgraphs
 from fedweave.api.arguments import check_path, check_text
-from fedweave.api.options import RowOptions
+from fedweave.api.options import TABLE_OPTIONS, RowOptions, check_names, row_options
 from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, shown
@@ -126,7 +126,7 @@ class Federation:
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
         used = rows.TableOptions(features, embed, preprocess, text)
-        return cls(**rows.of_table(table, client, label, used, RowOptions(**options)))
+        return cls(**rows.of_table(table, client, label, used, row_options(options, TABLE_OPTIONS)))
 
     @classmethod
     def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
@@ -143,6 +143,7 @@ class Federation:
         """
         check_path(path, "path")
         named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        check_names(named, TABLE_OPTIONS)
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.of_stored(reading.read_arrays(path), client, label, named))
         return cls.from_pandas(columns.read_used(path, client, label, named), client=client, label=label, **named)
@@ -166,7 +167,7 @@ class Federation:
         """
         check_path(folder, "folder")
         listed = images.listed(folder) if table is None else reading.read_table(table)
-        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, RowOptions(**options)))
+        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod
     def from_huggingface(
@@ -190,7 +191,7 @@ class Federation:
             options = {"split": "split", **options}
         if image is None:
             return cls.from_pandas(table, client=client, label=label, **options)
-        return cls(**rows.of_images(table, image, client, label, Path(), size, RowOptions(**options)))
+        return cls(**rows.of_images(table, image, client, label, Path(), size, row_options(options)))
 
     @classmethod
     def from_graphs(
@@ -211,7 +212,7 @@ class Federation:
         Raises:
             BadInput: shapes that do not fit each other, an edge of an unknown node, and as `from_arrays`.
         """
-        settings = RowOptions(**{"name": "own-graphs", **options})
+        settings = row_options({"name": "own-graphs", **options})
         if edges is None:
             return cls(**subgraphs.of_graphs(graphs, settings))
         return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, settings))

@@ -1,17 +1,18 @@
 """Options of all federations of one's own data, and rows with their clients, targets and parts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from fedweave.api import arrays
+from fedweave.api import arrays, doubts
 from fedweave.api.arguments import check_seed, check_text
 from fedweave.api.reading import read_pairs
 from fedweave.api.splits import SplitOptions, split_rows
 from fedweave.api.targets import as_targets
 from fedweave.data import Dataset, Partition
+from fedweave.errors import choose
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,31 @@ class RowOptions:
         time = None if self.time is None else arrays.as_times(self.time, count)
         recording = None if self.recording is None else arrays.as_column(self.recording, "recording", count)
         return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
+
+
+TABLE_OPTIONS = ("features", "embed", "preprocess", "text")
+INTERNAL = ("least_classes",)  # which no user gives
+
+
+def check_names(given: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Refuse the name of an option that is none of rows, and none of `more`.
+
+    Raises:
+        BadInput: with the nearest name.
+    """
+    known = [field.name for field in fields(RowOptions) if field.name not in INTERNAL]
+    for name in given:
+        choose(name, [*known, *more], "options")
+
+
+def row_options(given: Mapping[str, Any], more: Iterable[str] = ()) -> RowOptions:
+    """The options of rows that a call was given; `more` are names of others that it has.
+
+    Raises:
+        BadInput: an unknown name.
+    """
+    check_names(given, more)
+    return RowOptions(**given)
 
 
 @dataclass(frozen=True)
@@ -115,6 +141,7 @@ def partition_fields(
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
     """The fields of a federation whose partition is given."""
+    spelled = (*doubts.spellings("clients", arrangement.names), *doubts.spellings("classes", arrangement.classes))
     return {
         "dataset": dataset,
         "partition": partition,
@@ -123,5 +150,5 @@ def partition_fields(
         "normalize": options.normalize or "none",
         "shape": tuple(shape),
         "classes": arrangement.classes,
-        "notes": notes,
+        "notes": (*notes, *spelled),
     }

@@ -254,6 +254,8 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
     model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
     if isinstance(model, str | Mapping):
         block = {"name": model} if isinstance(model, str) else dict(model)
+        if "name" not in block:
+            raise BadInput("model.name: missing; give such as {'name': 'mlp', 'hidden': 3}")
         block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")

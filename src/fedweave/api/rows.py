@@ -129,6 +129,7 @@ def of_table(
     notes = (
         *doubts.revealing(table, chosen, arrangement, train),
         *doubts.duplicates(dataset, arrangement.rows, whole_rows),
+        *doubts.misread(table, preprocessing.columns, len(train)),
     )
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
     return {**fields, "preprocessing": preprocessing}

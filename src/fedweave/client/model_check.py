@@ -70,6 +70,8 @@ class _Probe:
             whole = self._run(self.first)
             again = self._run(self.first)
             alone = torch.cat([self._run(self.first[i : i + 1]) for i in range(len(self.first))])
+        if not whole.isfinite().all():  # NaN is never equal to NaN, which would look like chance
+            self._refuse("its outputs are not finite", "look for a division by 0, a logarithm, or very large weights")
         if not torch.equal(whole, again):
             self._refuse("is random in evaluation", "use nn.Dropout, or F.dropout(x, p, training=self.training)")
         if not _close(whole, alone):

@@ -1,12 +1,18 @@
 """Reading a data set by its name."""
 
+import traceback
+import zipfile
 from pathlib import Path
 
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check
-from fedweave.data.registry import DATASETS, KINDS
+from fedweave.data.registry import DATASETS, KINDS, Loader
 from fedweave.data.sources.retrieval import require
 from fedweave.errors import BadInput, choose
+from fedweave.registry import definition
+
+PACKAGE = Path(__file__).resolve().parents[1]
+OF_FILES = (OSError, EOFError, zipfile.BadZipFile)  # what a file that is missing or damaged raises
 
 
 def load(name: str, root: Path | str) -> Dataset:
@@ -32,6 +38,18 @@ def load(name: str, root: Path | str) -> Dataset:
         raise
     except Exception as error:  # a file that is not what its name says can raise nearly anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        place = _place(loader, error)
+        if place:
+            raise BadInput(f"dataset {name}: its loader failed in {place} ({reason}); correct it there") from error
         raise BadInput(
             f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again"
         ) from error
+
+
+def _place(loader: Loader, error: Exception) -> str:
+    """File and line of a user's loader in which `error` arose; empty for our loaders, and for errors of files."""
+    file = Path(definition(loader)[0])
+    if file.is_relative_to(PACKAGE) or isinstance(error, OF_FILES):
+        return ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
+    return f"{file}, line {frames[-1].lineno}" if frames else ""

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind, Partition
+from fedweave.data.partitions import promises
 from fedweave.data.partitions.options import check_option, integer
 from fedweave.errors import BadInput, choose, shown
 from fedweave.registry import check_name, register
@@ -67,8 +68,8 @@ def partition(
     """Distribute the rows of `dataset` over `clients` clients by the rule `name` of PARTITIONS.
 
     Raises:
-        BadInput: an unknown rule or option, a missing or impossible value, or a rule that does not fit the
-            data set.
+        BadInput: an unknown rule or option, a missing or impossible value, a rule that does not fit the data set, or
+            that returned what is no partition of it.
     """
     deal = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
     clients = integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
@@ -82,7 +83,15 @@ def partition(
     missing = [key for key, setting in described.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
-    return deal(dataset, clients, seed, **options)
+    file = promises.users_file(deal)
+    here = f"partition {name!r}" + (f" of {file}" if file else "")
+    try:
+        made = deal(dataset, clients, seed, **options)
+    except BadInput as error:  # Partition itself may have refused the rows, which does not know the rule
+        if file and str(error).startswith("partition: "):
+            raise BadInput(str(error).replace("partition", here, 1)) from error
+        raise
+    return promises.check(made, dataset, None if TRAITS[name].owners else clients, here)
 
 
 def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str, Any], ...]:

@@ -1,0 +1,109 @@
+"""A user's partition rules and loaders: what they return is checked at once, and messages name their file."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedweave import data
+from fedweave.data import Partition
+from fedweave.data.base import Dataset
+from fedweave.data.partitions.registry import TRAITS, rule
+from fedweave.data.registry import DATASETS, dataset
+from fedweave.errors import BadInput
+
+ROWS = 60
+Parts = dict[str, list[np.ndarray]]
+
+
+def toy() -> Dataset:
+    return Dataset("toy", "images", np.zeros((ROWS, 1, 1, 1), np.float32), np.arange(ROWS) % 2, 2)
+
+
+def good() -> Parts:
+    """Four clients of 15 rows, of which 9 train."""
+    blocks = np.split(np.arange(ROWS), 4)
+    return {"train": [b[:9] for b in blocks], "val": [b[9:12] for b in blocks], "test": [b[12:] for b in blocks]}
+
+
+@pytest.fixture
+def deal() -> Iterator[Callable[..., Partition]]:
+    """Deals `toy` by a rule of this file that returns what it is given."""
+
+    def dealt(make: Callable[[], Any], clients: int = 4) -> Partition:
+        @rule("mine", kinds=("images",))
+        def mine(dataset: Dataset, clients: int, seed: int) -> Any:
+            return make()
+
+        return data.partition(toy(), "mine", clients, 0)
+
+    yield dealt
+    data.PARTITIONS.pop("mine", None)
+    TRAITS.pop("mine", None)
+
+
+def partition(parts: Parts, **more: Any) -> Partition:
+    return Partition(tuple(parts["train"]), tuple(parts["val"]), tuple(parts["test"]), **more)
+
+
+def with_rows(part: str, client: int, rows: Any) -> Partition:
+    """A partition that is good but for the rows of one part of one client."""
+    parts = good()
+    parts[part][client] = np.array(rows, dtype=np.int64)
+    return partition(parts)
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "returned a tuple; return a fedweave.data.Partition": lambda: (1, 2),
+    "returned 2 clients, but 4 are asked for": lambda: partition({k: v[:2] for k, v in good().items()}),
+    "client 0 and another one have the name 'x'": lambda: partition(good(), names=("x", "y", "x", "z")),
+    "names must have 4 entries": lambda: partition(good(), names=("x",)),
+    "its clients must hold rows": lambda: partition(good(), layout={"window": 1, "horizon": 1, "stride": 1}),
+    "client 1 has no row in train": lambda: with_rows("train", 1, []),
+    "client 3 has no row in test": lambda: with_rows("test", 3, []),
+    "client 2 has row 60, but rows are 0 to 59": lambda: with_rows("train", 2, [31, 60]),
+    "client 0 has row 3 twice": lambda: with_rows("train", 0, [3, 4, 3]),
+    "client 0 has row 12 twice": lambda: with_rows("train", 0, [3, 12]),
+    "row 42 is in train of client 0 and in test of client 2": lambda: with_rows("train", 0, [3, 42]),
+    "row 40 is in val of client 2 and in test of client 1": lambda: with_rows("test", 1, [29, 40]),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_rule_that_breaks_its_promise_is_refused(message: str, deal: Callable[..., Partition]) -> None:
+    """One line with the rule and its file."""
+    with pytest.raises(BadInput) as caught:
+        deal(WRONG[message])
+    assert str(caught.value).startswith(f"partition 'mine' of {Path(__file__).resolve()}: {message}")
+
+
+def test_what_rules_may_do(deal: Callable[..., Partition]) -> None:
+    """No validation rows, rows that nobody has, and a test set or training rows that clients have in common."""
+    parts = good()
+    parts["val"] = [np.zeros(0, dtype=np.int64)] * 4
+    parts["test"] = [np.concatenate(parts["test"])] * 4
+    parts["train"][1] = parts["train"][0]
+    assert deal(lambda: partition(parts)).clients == 4
+
+
+def test_an_error_in_a_loader_names_its_line(tmp_path: Path) -> None:
+    """An error of a file is still that of a download."""
+
+    @dataset("broken")
+    def broken(root: Path) -> Any:
+        return 1 // 0
+
+    @dataset("absent")
+    def absent(root: Path) -> Any:
+        return (root / "nothing").read_text()
+
+    line = broken.__code__.co_firstlineno + 2
+    try:
+        with pytest.raises(BadInput, match=rf"its loader failed in {Path(__file__).resolve()}, line {line} \(ZeroDiv"):
+            data.load("broken", tmp_path)
+        with pytest.raises(BadInput, match=r"cannot be read .FileNotFoundError.*run the download stage again"):
+            data.load("absent", tmp_path)
+    finally:
+        del DATASETS["broken"], DATASETS["absent"]
