@@ -29,10 +29,10 @@ Methods = Annotated[
 
 @app.command()
 def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None) -> None:
-    """Print a study as the params.yaml it would write; into a file or a pipe, that file."""
+    """Check a study and print it as the params.yaml it would write; into a file or a pipe, that file."""
     from rich.syntax import Syntax
 
-    text = dump(chosen(name, task, method, uses))
+    text = dump(checked(name, task, method, uses))
     if out.is_terminal:
         out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
     else:
@@ -66,11 +66,7 @@ def switch(
     Raises:
         BadInput: the study is not sound, or params.yaml has changes that would be lost.
     """
-    from fedweave.pipelines.stages import graphs
-    from fedweave.runs import assembly
-
-    content, where = chosen(name, tasks, methods, uses), str(catalogue.place(name))
-    graphs.check(assembly.check(spec.parse(content, where), where), where)
+    content = checked(name, tasks, methods, uses)
     if spec.PARAMS.is_file() and not force:
         now = spec.read_yaml(spec.PARAMS)
         if now != content and not _as_written() and not _from_catalogue(now):
@@ -81,6 +77,22 @@ def switch(
     write_atomic(spec.PARAMS, dump(content))
     if projects.separate():
         projects.note_packages(uses=content.get("uses") or ())
+    return content
+
+
+def checked(
+    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
+) -> dict[str, Any]:
+    """What `chosen` returns, once everything in it is known to be sound that can be known without data.
+
+    Raises:
+        BadInput: as `chosen`, or the first thing in the study that cannot run.
+    """
+    from fedweave.pipelines.stages import graphs
+    from fedweave.runs import assembly
+
+    content, where = chosen(name, tasks, methods, uses), str(catalogue.place(name))
+    graphs.check(assembly.check(spec.parse(content, where), where), where)
     return content
 
 

@@ -114,7 +114,7 @@ WRONG = {
     "given:wrong.npy": ["[10]", "needs [10, 10]"],
     "given:negative.csv": ["row 2, column 3 is -0.5"],
     "given:nan.csv": ["row 2, column 3 is nan"],
-    "given:header.csv": ["could not convert string", "no header or names"],
+    "given:header.csv": ["the first line has names, and no other line begins with one of them", "and no names or"],
     "given:damaged.npz": ["damaged"],
     "replayed:digits-fedavg": ["fedavg has no collaboration graph"],
     "replayed:digits-bad": ["this is the run itself"],
@@ -176,7 +176,10 @@ def test_a_replayed_run_has_as_many_clients(content: dict[str, Any]) -> None:
 
 
 def test_a_search_is_before_the_run_that_it_would_replay(content: dict[str, Any]) -> None:
+    """Where the run has a search of its own: one that is equal but for its graph takes the values of the other."""
     content["tune"] = {"trials": 2, "spaces": {"fedaghn": {"train.lr": {"low": 0.1, "high": 0.2}}}}
+    graphs.check(spec.parse(content), "params.yaml")
+    content["runs"]["digits-again"]["set"]["train.epochs"] = 2
     with pytest.raises(BadInput, match=r"runs\.digits-again\.graph: 'replayed:digits-own'.*tune\.trials: 0"):
         graphs.check(spec.parse(content), "params.yaml")
 

@@ -74,7 +74,8 @@ BAD = {
     "a damaged file": ("given:damaged.npz", "damaged"),
     "objects": ("given:objects.npy", "elements of type .* are refused.*it must hold numbers only"),
     "texts": ("given:texts.npy", "of the type <U1; they must be numbers"),
-    "a header": ("given:header.csv", "could not convert string 'a'.*numbers only, no header or names"),
+    "a header alone": ("given:header.csv", "the first line has names, and no other line begins with one of them"),
+    "words": ("given:words.csv", "could not convert string 'a b'.*numbers with commas between them"),
     "an empty file": ("given:nothing.csv", "the file is empty"),
     "an empty array": ("given:nothing.npy", "the file is empty"),
     "no such run": ("replayed:none", "no finished run"),
@@ -98,6 +99,7 @@ def write_bad(folder: Path) -> None:
     np.savez("named.npz", graph=square)
     Path("damaged.npz").write_bytes(b"PK")
     Path("header.csv").write_text("a,b,c,d,e\n" + "1,1,1,1,1\n" * N)
+    Path("words.csv").write_text("a b\n")
     Path("nothing.csv").write_text("# no weights yet\n\n")
     replayed(folder / "results/s/runs/plain")
     recorded = {"weights": square[None, None], "rounds": np.array([1]), "layers": np.array([""])}

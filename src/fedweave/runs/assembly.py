@@ -112,6 +112,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     checks.check_budget(run, here)
     graph_controls.check_word(run, here)
     if inputs:
+        graph_controls.check_given(run, inputs.partition, here)
         task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
         kind = NodeClassification if MODELS[run.task.model["name"]].reads == "graph" else RowClassification

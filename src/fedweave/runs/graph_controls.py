@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fedweave.data import Partition
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
 from fedweave.federation.federation import Federation
@@ -48,20 +49,39 @@ def build(run: Run, method: Method, federation: Federation, names: Sequence[str]
         return GraphControl(word.kind)
     if word.kind == "oracle":
         return GraphControl("stored", {None: Recorded((0,), _oracle(method, federation, where)[None, None])})
-    named = names or [f"client {i}" for i in range(federation.clients)]
+    named = names or numbered(federation.clients)
     return GraphControl("stored", read_stored(run, word, federation.clients, len(method.task.layers), where, named))
 
 
-def check_stored(run: Run, where: str) -> None:
-    """Refuse a given or replayed graph that the run cannot read, before there are any data or models.
+def numbered(clients: int) -> tuple[str, ...]:
+    """Names of clients whose data have none, as results have them."""
+    return tuple(f"client {i}" for i in range(clients))
+
+
+def check_given(run: Run, partition: Partition, where: str) -> None:
+    """Refuse a given graph that does not fit the clients of `partition`; a run to replay may not be trained yet.
 
     Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers and the names of clients are not looked at.
+        BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
+    """
+    if str(run.options.get("graph", "")).startswith("given:"):
+        check_stored(run, where, partition.names or numbered(partition.clients))
+
+
+def check_stored(run: Run, where: str, names: Sequence[str] = ()) -> None:
+    """Refuse a given or replayed graph that the run cannot read, before there are any models.
+
+    Args:
+        names: of the clients; () before there are data, so that they are not looked at.
+
+    Raises:
+        BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind in STORED and source:
         word = GraphWord(kind, source)
-        read_stored(run, word, run.task.partition["clients"], None, f"{where}.graph: {run.options['graph']!r}")
+        clients = len(names) or run.task.partition["clients"]
+        read_stored(run, word, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
 
 
 def _oracle(method: Method, federation: Federation, where: str) -> torch.Tensor:
