@@ -57,7 +57,7 @@ def test_sentences_count_the_tests() -> None:
     rows = pd.read_csv(boards.FOLDER / "graphs.csv")
     own = rows[~rows["method"].str.endswith("]")]
     gain = own["edge_value_correlation"].dropna()
-    assert f"between {gain.min():.2f} and {gain.max():+.2f}" in text
+    assert f"between −{-gain.min():.2f} and {gain.max():+.2f}" in text
     assert f"above 0.3 for {(gain > 0.3).sum()} of {len(gain)} graphs" in text
     alike = set(own.loc[own["row_variation"] < 1e-3, "method"])
     assert alike == {"pFedGAT", "SFL", "FedAMP", "CFL"}
