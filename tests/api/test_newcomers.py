@@ -160,6 +160,7 @@ def test_refused(federation: fw.Federation) -> None:
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),
         ("out: '' is no path of a folder", NEW, {"out": ""}),
+        ("options: 'splt' is unknown; did you mean 'split'", NEW, {"splt": "random"}),
         ("/dev/null/new", NEW, {"out": "/dev/null/new"}),
     ):
         with pytest.raises(fw.BadInput, match=message):

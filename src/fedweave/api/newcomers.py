@@ -13,7 +13,7 @@ from fedweave.api import arrays, graphs, rows
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder
 from fedweave.api.folder import write as describe
-from fedweave.api.options import RowOptions
+from fedweave.api.options import RowOptions, row_options
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
@@ -108,9 +108,14 @@ def _grown(federation: Federation, fresh: Federation) -> Partition:
     return Partition(**parts, relation=old.relation, names=federation.names + fresh.names)
 
 
+def _options(federation: Federation, arrivals: Data) -> RowOptions:
+    """How the newcomers' rows are read and split; they need not have every class."""
+    return replace(row_options(arrivals.options), name=federation.name, least_classes=1)
+
+
 def _fresh_graphs(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarray]:
     """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
-    options = RowOptions(**{"name": federation.name, "least_classes": 1, **arrivals.options})
+    options = _options(federation, arrivals)
     own = federation.preprocessing
     if (own is None) != (arrivals.edges is None):
         way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
@@ -137,7 +142,7 @@ def _fresh(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarr
     channels = federation.dataset.channels
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-    options = RowOptions(**{"name": federation.name, "least_classes": 1, **task, **arrivals.options})
+    options = replace(_options(federation, arrivals), **task)
     if federation.preprocessing is None and not hasattr(arrivals.rows, "columns"):
         fresh = Federation(**rows.of_arrays(arrivals.rows, arrivals.label, arrivals.client, options))
         return fresh, fresh.dataset.x
