@@ -122,7 +122,7 @@ def test_the_last_rows_are_not_taken_by_a_date_of_two_readings() -> None:
     table = pd.DataFrame({"day": dates, "sales": [1.0, 2.0, 3.0]})
     assert portable.last_window(table, columns, 2).ravel().tolist() == [1.0, 2.0]
     table["day"] = ["04.03.2021", "03.04.2021", "05.02.2021"]
-    with pytest.raises(portable.InputError, match=r"column 'day' has the time '04\.03\.2021'; write it such as"):
+    with pytest.raises(portable.InputError, match=r"column 'day' has the time '04\.03\.2021'; write such as"):
         portable.last_window(table, columns, 2)
 
 

@@ -7,6 +7,7 @@ from fedweave.api.federation import Federation
 from fedweave.data import fit_units
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
+from fedweave.study.spec import Study
 
 
 def with_control(
@@ -25,16 +26,21 @@ def with_control(
     return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
 
 
-def check_pooled(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]], title: str) -> None:
-    """Refuse training on pooled rows where rows have no common scale, and a comparison of nothing else."""
+def check_units(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]], title: str) -> None:
+    """Refuse training on pooled rows where rows have no common scale."""
     pooled = [name for name, (method, _) in named.items() if METHODS[method].pools]
     if pooled and not _one_unit(federation):
         raise BadInput(
             f"{title}: {pooled[0]}: every client has its own offset and unit of the targets, so that rows cannot be "
             "pooled; leave it out"
         )
-    if title == "compare()" and len(pooled) == len(named):
-        raise BadInput(f"methods: {pooled[0]!r} is a control on pooled rows; add a method that it is compared with")
+
+
+def check_compared(study: Study) -> None:
+    """Refuse a comparison of nothing but training on pooled rows."""
+    methods = [item.method for item in study.runs.values()]
+    if all(METHODS[method].pools for method in methods):
+        raise BadInput(f"methods: {methods[0]!r} is a control on pooled rows; add a method that it is compared with")
 
 
 def _one_unit(federation: Federation) -> bool:

@@ -13,6 +13,7 @@ import torch
 from fedweave import results
 from fedweave.api import newcomers
 from fedweave.api.arguments import check_callbacks, check_folder
+from fedweave.api.central import check_compared
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder
@@ -87,7 +88,6 @@ def compare(
     >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
     Comparison of 2 methods on 'own-data': 3 clients, 1 seed
     """
-    settings = {"rounds": rounds, **train}
     chosen = plan(
         federation,
         methods,
@@ -99,8 +99,9 @@ def compare(
         evaluate=evaluate,
         central=central,
         name=name,
-        train=settings,
+        train={"rounds": rounds, **train},
     )
+    check_compared(chosen.study)
     folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
     study = results.load_study(folder, chosen.study.runs)
     done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)

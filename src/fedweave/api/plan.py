@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedweave.api.arguments import as_mapping, as_seeds, check_text
-from fedweave.api.central import check_pooled, with_control
+from fedweave.api.central import check_units, with_control
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
 from fedweave.client.model_check import check_model
@@ -112,7 +112,7 @@ def plan(
     check_text(name, "name", "comparison")
     block, adapter = _model(federation, model, head)
     listed = resolve(methods)
-    check_pooled(federation, listed, title)
+    check_units(federation, listed, title)
     named = with_control(federation, listed, train) if central else listed
     raw = {
         "study": name,

@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
-DAY_OR_MONTH = re.compile(r"\s*\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d)")
 MOST = 2048  # rows that the program takes at once
 
 
@@ -107,25 +105,19 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
-    latest = table.iloc[np.argsort(_times(table[time]), kind="stable")[-length:]]
-    used = [column["name"] for column in columns if column["role"] == "value"]
+    import pandas as pd
+
+    # A few rows do not say whether the day or the month is first, as all rows of training did
+    unclear = table[time][table[time].astype(str).str.match(r"\s*\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d)")]
+    if len(unclear):
+        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
+    order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
+    latest = table.iloc[np.argsort(order.to_numpy(), kind="stable")[-length:]]
+    used = (column["name"] for column in columns if column["role"] == "value")
     window = np.stack([as_numbers(latest[name], name) for name in used], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
     return window[None].astype(np.float32)
-
-
-def _times(column: "pd.Series[Any]") -> np.ndarray:
-    """Times in an order [M]."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column):
-        return column.to_numpy()
-    # A few rows do not say whether the day or the month is first, as all rows of training did.
-    unclear = next((text for text in column if isinstance(text, str) and DAY_OR_MONTH.match(text)), None)
-    if unclear is not None:
-        raise InputError(f"table: column {column.name!r} has the time {unclear!r}; write it such as 2021-04-03")
-    return pd.to_datetime(column, utc=True).to_numpy()
 
 
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
