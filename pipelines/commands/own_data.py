@@ -148,11 +148,11 @@ def _answers(result: fw.MethodResult, rows: Any, client: str, seed: int | None) 
 def show(done: fw.Comparison) -> None:
     """The leaderboard, the summary in sentences, what to know before believing it, and where the report is."""
     from fedweave import results
+    from fedweave.api.folder import partitions
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    screen, partitions = terminal.console(), done.study.folder / "partitions"
-    tables = results.current(done.study, partitions)
+    screen, tables = terminal.console(), results.current(done.study, partitions(done.study.folder))
     leaderboard.explained(screen, done.study, tables, reasons=False)
     leaderboard.in_words(screen, summary(done.study, tables))
     for line in done.warnings:

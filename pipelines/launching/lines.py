@@ -48,8 +48,8 @@ class View:
         self._output, self._errors, self._total = output, errors, total
         self._moving = output.isatty()  # a line that is written over and over
         self._stage, self._begun, self._seen = "", 0.0, 0
-        self._said = ""  # the last line of the stage
-        self._first = self._told = time.monotonic()
+        self._message = ""  # the last line of the stage
+        self._first = self._latest = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
     def output(self, line: str) -> None:
@@ -63,14 +63,14 @@ class View:
             self._begin("")
             self._counts["unchanged"] += 1
         elif self._stage and line.strip() and not line.startswith(("> ", "Updating lock file", "Generating lock file")):
-            self._said = f": {line.strip()}"
-            self._move(self._stage + self._said)
+            self._message = f": {line.strip()}"
+            self._move(self._stage + self._message)
 
     def wait(self) -> None:
         """In a log or a pipe, a line now and then tells that the stage still runs."""
         now = time.monotonic()
-        if self._stage and not self._moving and now - self._told >= NEWS:
-            self._print(f"{self._place()} {self._stage} (running for {duration(now - self._begun)}){self._said}")
+        if self._stage and not self._moving and now - self._latest >= NEWS:
+            self._print(f"{self._place()} {self._stage} (running for {duration(now - self._begun)}){self._message}")
 
     def error(self, line: str) -> None:
         """A line of their errors, shown as it is."""
@@ -93,8 +93,8 @@ class View:
     def _begin(self, stage: str) -> None:
         if self._stage:
             self._finish("ran")
-        self._stage, self._begun, self._said, self._seen = stage, time.monotonic(), "", self._seen + 1
-        self._told = self._begun
+        self._stage, self._begun, self._message, self._seen = stage, time.monotonic(), "", self._seen + 1
+        self._latest = self._begun
         self._total = max(self._total, self._seen)
         self._move(stage)
 
@@ -109,7 +109,7 @@ class View:
         return f"{self._seen:{len(str(self._total))}}/{self._total}"
 
     def _print(self, line: str) -> None:
-        self._told = time.monotonic()
+        self._latest = time.monotonic()
         print(line, file=self._output, flush=True)
 
     def _move(self, text: str) -> None:

@@ -18,6 +18,6 @@ def place(file: Path) -> Path:
 
 def read(file: Path) -> str:
     """The styled form of `file`; `file` itself where there is none, or that of another state, as after `dvc pull`."""
-    text, kept = file.read_text(encoding="utf-8"), place(file)
-    styled = kept.read_text(encoding="utf-8") if kept.is_file() else ""
+    text, copy = file.read_text(encoding="utf-8"), place(file)
+    styled = copy.read_text(encoding="utf-8") if copy.is_file() else ""
     return styled if plain(styled) == text else text

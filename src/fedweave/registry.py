@@ -47,6 +47,12 @@ def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
         return str(getattr(entry, "__module__", "")), name
 
 
+def users_file(entry: Callable[..., Any]) -> Path | None:
+    """The file of a class or function that a user wrote; None of one of ours, and of one without a file."""
+    place = Path(definition(entry)[0])
+    return place if place.is_file() and not place.is_relative_to(Path(__file__).resolve().parent) else None
+
+
 def files(kind: str, name: str, entry: Callable[..., Any]) -> tuple[Path, ...]:
     """The files that define what is entered as `name`: where it was entered, what made it, and the bases of a class."""
     parts = inspect.getmro(entry) if isinstance(entry, type) else (entry,)

@@ -14,13 +14,12 @@ import numpy as np
 
 from fedweave import data
 from fedweave.api.arguments import as_array, check_kind, check_size
+from fedweave.api.portable import DATE
 from fedweave.api.portable import as_images as as_images
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetric
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, shown
-
-DATE = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)")  # day and month, or month and day
 
 
 def as_features(x: Any, name: str) -> np.ndarray:
@@ -83,7 +82,7 @@ def _has_day_first(values: list[Any]) -> bool:
         BadInput: no row says it, or two rows contradict each other.
     """
     texts = dict.fromkeys(value for value in values if isinstance(value, str))
-    dates = {text: (int(found[1]), int(found[2])) for text in texts if (found := DATE.match(text))}
+    dates = {text: (int(found[1]), int(found[2])) for text in texts if (found := re.match(DATE, text))}
     day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
     if day_first and month_first:
         raise BadInput(

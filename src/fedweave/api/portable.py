@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
+DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not say which is the day, as all of training
 MOST = 2048  # rows that the program takes at once
 
 
@@ -107,8 +108,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     import pandas as pd
 
-    # A few rows do not say whether the day or the month is first, as all rows of training did
-    unclear = table[time][table[time].astype(str).str.match(r"\s*\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d)")]
+    unclear = table[time][table[time].astype(str).str.match(DATE)]
     if len(unclear):
         raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
     order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)

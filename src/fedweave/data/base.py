@@ -195,6 +195,12 @@ def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
     return array.size == 0 or (int(array.min()) >= 0 and int(array.max()) < limit)
 
 
+def repeated(rows: np.ndarray) -> int | None:
+    """The entry of `rows` [m] that is there most often, if that is more than once."""
+    values, times = np.unique(rows, return_counts=True)
+    return int(values[times.argmax()]) if len(values) < len(rows) else None
+
+
 def symmetric(pairs: np.ndarray, count: int) -> np.ndarray:
     """Both directions of `pairs` [2, E] between `count` nodes: int64, sorted, unique, no self loops."""
     a, b = np.asarray(pairs, dtype=np.int64)

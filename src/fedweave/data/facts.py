@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.data.base import Dataset, Partition
+from fedweave.data.base import Dataset, Partition, repeated
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
@@ -97,9 +97,8 @@ def check_fits(dataset: Dataset, partition: Partition) -> None:
                 f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}"
             )
         for held in (rows, nodes):
-            values, times = np.unique(held, return_counts=True)
-            if len(values) < len(held):
-                raise BadInput(f"partition: client {i} holds row {values[times.argmax()]} twice; {again}")
+            if (row := repeated(held)) is not None:
+                raise BadInput(f"partition: client {i} holds row {row} twice; {again}")
 
 
 def _check_windows(dataset: Dataset, partition: Partition, again: str) -> None:

@@ -9,9 +9,8 @@ from fedweave.data.facts import check
 from fedweave.data.registry import DATASETS, KINDS, Loader
 from fedweave.data.sources.retrieval import require
 from fedweave.errors import BadInput, choose
-from fedweave.registry import definition
+from fedweave.registry import users_file
 
-PACKAGE = Path(__file__).resolve().parents[1]
 OF_FILES = (OSError, EOFError, zipfile.BadZipFile)  # what a file that is missing or damaged raises
 
 
@@ -48,8 +47,8 @@ def load(name: str, root: Path | str) -> Dataset:
 
 def _place(loader: Loader, error: Exception) -> str:
     """File and line of a user's loader in which `error` arose; empty for our loaders, and for errors of files."""
-    file = Path(definition(loader)[0])
-    if file.is_relative_to(PACKAGE) or isinstance(error, OF_FILES):
+    file = users_file(loader)
+    if file is None or isinstance(error, OF_FILES):
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
     return f"{file}, line {frames[-1].lineno}" if frames else ""

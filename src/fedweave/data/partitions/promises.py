@@ -1,25 +1,17 @@
 """What every partition rule promises: rows of the data set, each in one part, and rows for every client asked for."""
 
+from collections import Counter
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedweave.data.base import Dataset, Partition
+from fedweave.data.base import Dataset, Partition, repeated
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
-from fedweave.registry import definition
 
-PACKAGE = Path(__file__).resolve().parents[2]
 HOLDS = {"images": "rows: leave nodes, edges and layout out", "graph": "subgraphs: give nodes and edges",
          "series": "windows: give layout, with window, horizon and stride"}  # fmt: skip
-
-
-def users_file(rule: Any) -> Path | None:
-    """The file of a rule that a user wrote; None of one of ours, and of one without a file."""
-    place = Path(definition(rule)[0])
-    return place if place.is_file() and not place.is_relative_to(PACKAGE) else None
 
 
 def check(made: Any, dataset: Dataset, clients: int | None, here: str) -> Partition:
@@ -46,10 +38,9 @@ def check(made: Any, dataset: Dataset, clients: int | None, here: str) -> Partit
 
 def _check_form(made: Partition, dataset: Dataset, here: str) -> None:
     """Refuse two clients of one name, and clients that hold what the data set is not made of."""
-    names = [*made.names]
-    twice = next((one for i, one in enumerate(names) if one in names[:i]), None)
+    twice = next((name for name, count in Counter(made.names).items() if count > 1), None)
     if twice is not None:
-        raise BadInput(f"{here}: client {names.index(twice)} and another one have the name {twice!r}; rename one")
+        raise BadInput(f"{here}: client {made.names.index(twice)} and another one have the name {twice!r}; rename one")
     graph, series = dataset.kind == "graph", dataset.kind == "series"
     if (made.nodes is not None, made.edges is not None, bool(made.layout)) != (graph, graph, series):
         raise BadInput(f"{here}: its clients must hold {HOLDS[dataset.kind]}")
@@ -75,9 +66,7 @@ def _check_client(made: Partition, dataset: Dataset, i: int, here: str) -> None:
 def _check_rows(rows: np.ndarray, limit: int, i: int, here: str) -> None:
     if rows.max() >= limit:  # a partition refuses negative rows itself
         raise BadInput(f"{here}: client {i} has row {rows.max()}, but rows are 0 to {limit - 1}; give rows that exist")
-    counts = np.bincount(rows)
-    if counts.max() > 1:
-        row = int(counts.argmax())
+    if (row := repeated(rows)) is not None:
         raise BadInput(f"{here}: client {i} has row {row} twice; give each row once, in one part")
 
 

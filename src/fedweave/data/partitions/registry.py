@@ -8,7 +8,7 @@ from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions import promises
 from fedweave.data.partitions.options import check_option, integer
 from fedweave.errors import BadInput, choose, shown
-from fedweave.registry import check_name, register
+from fedweave.registry import check_name, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
 
 Rule = Callable[..., Partition]
@@ -83,7 +83,7 @@ def partition(
     missing = [key for key, setting in described.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
-    file = promises.users_file(deal)
+    file = users_file(deal)
     here = f"partition {name!r}" + (f" of {file}" if file else "")
     try:
         made = deal(dataset, clients, seed, **options)
