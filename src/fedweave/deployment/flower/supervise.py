@@ -15,6 +15,7 @@ from types import FrameType
 from fedweave.runs.parallel import die_with_parent
 
 DELAY = 5.0  # seconds before the next start
+POLL = 0.5  # seconds between two looks at a program
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -45,6 +46,13 @@ def _heard() -> list[signal.Signals]:
     return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
+def _exit_code(program: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of `program`. One long wait could miss a signal that comes just before it starts."""
+    while (code := program.poll()) is None:
+        time.sleep(POLL)
+    return code
+
+
 def supervised(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run `command` until it ends without an error or this process gets a signal of `ENDING`; returns the exit code."""
     stopped: list[int] = []
@@ -62,7 +70,7 @@ def supervised(command: Sequence[str], environment: Mapping[str, str] | None = N
         children[:] = [subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)]
         if stopped:  # before the child was noted
             children[0].send_signal(signal.SIGTERM)
-        code = children[0].wait()
+        code = _exit_code(children[0])
         if stopped or not code:
             return 0 if stopped else code
         print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
