@@ -36,6 +36,33 @@ class Forgetful(Sound):
         return torch.utils._pytree.tree_map(lambda leaf: leaf + 1e-3 * len(self.calls), made)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Misspelt(Sound):
+    """Its hook has a name that nothing calls."""
+
+    def collaborations(self, server: Any) -> Tensor:
+        return torch.eye(2)[None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helped(Sound):
+    """Its helper has nearly the name of a hook, and is used."""
+
+    def stage(self, server: Any) -> Any:
+        return server
+
+    def collaboration(self, server: Any) -> Tensor | None:
+        return super().collaboration(self.stage(server))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incomplete(Sound):
+    """Its server loses a part of the model."""
+
+    def merge(self, old: Any, mean: Any) -> Any:
+        return {name: value for name, value in mean.items() if not name.startswith(self.task.head[0])}
+
+
 class Linear(ClientModel):
     """A linear map."""
 
@@ -69,6 +96,19 @@ def test_methods() -> None:
         check_method(Forgetful)
     with pytest.raises(AssertionError, match="derive it from"):
         check_method(dict)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_hook_is_named() -> None:
+    """A helper that is used may have nearly the same name."""
+    method_checks(Helped)
+    with pytest.raises(AssertionError, match="Misspelt: nothing calls collaborations; name it collaboration, or _coll"):
+        method_checks(Misspelt)
+
+
+def test_a_lost_parameter_is_named() -> None:
+    """An untrained one would be used in its place."""
+    with pytest.raises(AssertionError, match=r"the model that the method returned lacks \w+\.\w+"):
+        check_method(Incomplete)
 
 
 def kept(check: Any) -> bool:

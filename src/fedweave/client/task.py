@@ -16,6 +16,7 @@ from fedweave.client.augment import shift
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
+from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
 from fedweave.models.gcn import Cells
@@ -75,6 +76,11 @@ class Task(ABC):
     def buffers(self) -> tuple[str, ...]:
         """Names of the BatchNorm buffers, which stay with the client."""
         return tuple(name for name, _ in self.template.named_buffers())
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of all parameters and buffers."""
+        return frozenset({*self.params, *self.buffers})
 
     @cached_property
     def layers(self) -> dict[str, tuple[str, ...]]:
@@ -163,7 +169,16 @@ class Task(ABC):
         mask: Tensor | None = None,
         method: str = "forward",
     ) -> Tensor:
-        """Outputs [B, ...] for `rows`; a key makes it a training pass, in which `mask` [B] marks real rows."""
+        """Outputs [B, ...] for `rows`; a key makes it a training pass, in which `mask` [B] marks real rows.
+
+        Raises:
+            BadInput: the model lacks a parameter or buffer, in whose place an untrained one would be used.
+        """
+        if method == "forward" and not self.names <= model.keys():
+            raise BadInput(
+                f"the model that the method returned lacks {', '.join(sorted(self.names - model.keys()))}; "
+                "every parameter and buffer comes from the server or is kept by the client"
+            )
         return self.call(model, self.batch(data, rows, key), method, key=key, mask=mask)
 
     @abstractmethod

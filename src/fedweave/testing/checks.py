@@ -1,6 +1,10 @@
 """The checks that users call."""
 
+import ast
+import difflib
+import inspect
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, partial
@@ -45,16 +49,39 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
 
     Raises:
-        AssertionError: the class is no complete method, or makes sense on no task.
+        AssertionError: the class is no complete method, misspells the name of a hook, or makes sense on no task.
     """
     sound = isinstance(cls, type) and issubclass(cls, Method)
     assert sound, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
     assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
+    _check_names(cls)
     suited = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
     assert suited, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
     return [check for kind in suited for check in _method_checks(cls, kind, settings)]
+
+
+def _check_names(cls: type[Method]) -> None:
+    """No function is used nowhere and nearly named like a hook: the default would run in its place."""
+    bases = [base for base in cls.__mro__ if issubclass(base, Method)]
+    try:
+        used = frozenset().union(*map(_used, bases))
+    except OSError:  # a class without a file cannot be read
+        return
+    for base in bases:
+        hooks = {name for parent in base.__mro__[1:] for name in vars(parent) if not name.startswith("_")}
+        own = {name for name, value in vars(base).items() if callable(value) or isinstance(value, property)}
+        for name in sorted(own - hooks - used):
+            near = difflib.get_close_matches(name, hooks, 1, 0.8)
+            assert not near, f"{base.__name__}: nothing calls {name}; name it {near[0]}, or _{name} if it is no hook"
+
+
+@cache
+def _used(cls: type) -> frozenset[str]:
+    """Names of the attributes that the text of a class uses."""
+    nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))
+    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
 
 
 def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
