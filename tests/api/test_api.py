@@ -297,19 +297,31 @@ def test_one_method_with_two_settings() -> None:
     assert [compared[name].settings["method"]["lam"] for name in names] == [0.5, 1e-5]
 
 
-def test_warnings() -> None:
-    """Said once each: training was too short, nobody is above the majority, clients are small or few."""
+def test_warnings(tmp_path: Path) -> None:
+    """Said once each: training was too short, nobody is above the majority, clients are small or few.
+
+    A folder that is opened later says the same.
+    """
     draws = np.random.default_rng(0)
     x, y = draws.normal(size=(90, 3)), (draws.random(90) < 0.2).astype(int)
     federation = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="noise")
     with pytest.warns(UserWarning, match="no method is above") as caught:
         compared = fw.compare(
-            federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]}, **QUIET
-        )
+            federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]},
+            out=tmp_path / "one", **QUIET,
+        )  # fmt: skip
     messages = " | ".join(str(w.message) for w in caught)
     assert "With 3 clients no test can call a difference significant; it takes 6 or more." in messages
     assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in messages
     assert {*compared.warnings} <= {str(w.message) for w in caught}
+    assert fw.load(tmp_path / "one").warnings == compared.warnings
+    copied = shutil.copytree(tmp_path / "one", tmp_path / "two")
+    again = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="again")
+    with pytest.warns(UserWarning, match="no test can"):
+        fw.compare(again, ["local", "fedavg"], rounds=1, seeds=1, name="two", out=copied, **QUIET)
+    both = fw.load(copied).warnings
+    assert [line.removeprefix("noise: ") for line in both if line.startswith("noise: ")] == [*compared.warnings]
+    assert any(line.startswith("again: With 3 clients") for line in both)
     assert 60 < compared.majority() <= 100
     with pytest.warns(UserWarning, match="the rows of the graph of pfedgat are identical"):
         fw.compare(federation, ["pfedgat"], rounds=1, seeds=1, lr=1e-30, **QUIET)

@@ -4,7 +4,6 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from fedweave.api.folder import write as describe
 from fedweave.api.plan import Methods, Plan, plan
 from fedweave.api.progress import Bar, Callback, estimate, heading, reporter
 from fedweave.api.tuning import tuned
-from fedweave.api.warn import findings
 from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report
@@ -105,10 +103,9 @@ def compare(
     folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
     study = results.load_study(folder, chosen.study.runs)
     done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)
-    lines = (*done.warnings, *findings(done, federation))
-    for line in lines:
+    for line in done.warnings:
         warnings.warn(line, stacklevel=2)
-    return replace(done, warnings=lines)
+    return done
 
 
 def fit(
@@ -166,7 +163,7 @@ def load(folder: Path | str) -> Comparison:
         BadInput: it has no finished run, or a damaged one.
     """
     check_folder(folder, "folder")
-    return Comparison(results.load_study(folder), ())
+    return Comparison(results.load_study(folder))
 
 
 def _performed(

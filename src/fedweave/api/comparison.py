@@ -16,6 +16,7 @@ from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, of_task, partitions
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import named_metric
+from fedweave.api.warn import findings
 from fedweave.errors import BadInput, choose
 from fedweave.results import Run, Study, statistics
 
@@ -65,14 +66,14 @@ class Comparison:
 
     Attributes:
         study: the finished runs.
-        warnings: what to know before believing the numbers.
+        lost: a line for each method that diverged, where this call trained it.
         temporary: the folder, where it goes with this object.
         model: makes the clients' models, where they have no name.
         federation: the clients, where they are in memory.
     """
 
     study: Study
-    warnings: tuple[str, ...]
+    lost: tuple[str, ...] = ()
     temporary: Any = None
     model: Any = None
     federation: Federation | None = None
@@ -169,7 +170,12 @@ class Comparison:
         Raises:
             BadInput: an unknown metric, one that does not fit the targets, or no predictions are stored.
         """
-        return replace(self, study=results.rescored(self.study, str(named_metric(metric))), warnings=())
+        return replace(self, study=results.rescored(self.study, str(named_metric(metric))))
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before believing the numbers."""
+        return (*self.lost, *findings(self))
 
     def controls(self) -> pd.DataFrame:
         """One row per control that is no method, best first: `kind` "control" or "not federated".

@@ -78,8 +78,11 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         "classes": [*federation.classes],
         "shape": [*federation.shape],
     }
-    text = json.dumps(about, indent=1, default=str) + "\n"
-    if (own / ABOUT).is_file() and (own / ABOUT).read_text(encoding="utf-8") != text:
+    text = json.dumps({**about, "notes": notes(federation)}, indent=1, default=str) + "\n"
+    if (own / ABOUT).is_file() and {**of_task(folder, federation.name), "notes": []} != {
+        **json.loads(text),
+        "notes": [],
+    }:
         raise BadInput(
             f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder, "
             "or give the data another name"
@@ -89,6 +92,11 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         serving.write_graphs(own / serving.GRAPHS, federation.partition)
     if drawn:
         data.describe(own, federation.dataset, federation.partition)
+
+
+def notes(federation: Federation) -> list[str]:
+    """What is doubtful in the data, one line each."""
+    return [*federation.notes, *federation.small_clients()]
 
 
 def copy(source: Path, target: Path, part: str) -> None:

@@ -1,5 +1,6 @@
 """What a user must know before believing a comparison."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.api.board import named
-from fedweave.api.federation import Federation
+from fedweave.api.folder import notes, of_task
 from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.results import RULE, by_task, format_score, not_above, sampled, unfinished, without_score
@@ -20,10 +21,23 @@ if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
 
 
-def findings(done: "Comparison", federation: Federation) -> list[str]:
-    """One line each: training was too short, no method is above a control, clients are too small or too few."""
-    lines = [*_unfinished(done), *_controls(done), *_graphless(done)]
-    return [*lines, *federation.notes, *federation.small_clients(), *_few(done)]
+def findings(done: "Comparison") -> list[str]:
+    """One line each: training was too short, no method is above a control, clients are too small or too few.
+
+    With several tasks a line begins with the name of its task.
+    """
+    tasks = by_task(done.study)
+    if len(tasks) == 1:
+        return [*_unfinished(done), *_controls(done), *_graphless(done), *_notes(done), *_few(done)]
+    parts = {task: replace(done, study=done.study._replace(runs=tuple(runs))) for task, runs in tasks.items()}
+    return [f"{task}: {line}" for task, part in parts.items() for line in findings(part)]
+
+
+def _notes(done: "Comparison") -> list[str]:
+    """What is doubtful in the data; nothing where the stages of DVC wrote the results, whose report has it."""
+    if done.federation is not None:
+        return notes(done.federation)
+    return [*of_task(done.study.folder, done.study.runs[0].task).get("notes", ())]
 
 
 def _unfinished(done: "Comparison") -> list[str]:
@@ -75,13 +89,12 @@ def _rules(done: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
             lines.append(f"no method is above the control {rule['control']!r}: {best} against {value}")
         elif below:
             lines.append(f"not above the control {rule['control']!r} ({value}): {listed(below)}")
-    for task, runs in by_task(done.study).items():
-        lines += [line for line in (sampled(task, runs), without_score(task, runs)) if line]
-    return lines
+    task, runs = done.study.runs[0].task, [*done.study.runs]
+    return [*lines, *filter(None, (sampled(task, runs), without_score(task, runs)))]
 
 
 def _few(done: "Comparison") -> list[str]:
-    """A line for each task where not even agreement of all clients would be significant."""
-    tasks = by_task(done.study).values()
-    reasons = [reason_without_power(runs, results.values(runs, done.chosen)) for runs in tasks]
-    return [line for line in reasons if line]
+    """A line where not even agreement of all clients would be significant."""
+    runs = [*done.study.runs]
+    line = reason_without_power(runs, results.values(runs, done.chosen))
+    return [line] if line else []
