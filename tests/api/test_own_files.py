@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import fedweave as fw
+from fedweave.api.reading import read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 90
@@ -52,6 +53,24 @@ def test_a_table_from_a_file(ending: str, tmp_path: Path) -> None:
     same(made, fw.Federation.from_pandas(TABLE, **NAMES, **options))
     with pytest.raises(fw.BadInput, match="no column 'sze'"):
         fw.Federation.from_file(file, **NAMES, features=["sze"])
+
+
+@pytest.mark.parametrize("decimal", [",", "."])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_a_file_with_semicolons(decimal: str, ending: str, tmp_path: Path) -> None:
+    """As spreadsheets write it; training and prediction read it in the same way, and texts with a comma stay texts."""
+    table = TABLE.assign(kind=TABLE["kind"] + ",5", unused=np.where(TABLE["unused"] > 1, np.nan, TABLE["unused"]))
+    table.to_csv(tmp_path / f"orders.{ending}", index=False, sep=";", decimal=decimal, float_format="%.17g")
+    table.to_csv(tmp_path / "plain.csv", index=False, float_format="%.17g")
+    made, plain = (
+        fw.Federation.from_file(tmp_path / name, **NAMES, features=["size", "kind", "unused"])
+        for name in (f"orders.{ending}", "plain.csv")
+    )
+    same(made, plain)
+    run = fw.fit("local", made, rounds=1, progress=False)
+    rows = read_table(tmp_path / f"orders.{ending}", ["size", "kind", "unused"])
+    assert [*rows] == ["size", "kind", "unused"]
+    np.testing.assert_array_equal(run.predict(rows, "shop 1"), run.predict(table, "shop 1"))
 
 
 def test_arrays_from_a_file(tmp_path: Path) -> None:

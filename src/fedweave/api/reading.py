@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = ".npz"
+DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?\s*"
 
 
 def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
+
+    A CSV file may have semicolons in place of commas, as spreadsheets write it where the decimal mark is a comma.
 
     Args:
         columns: the only ones to read, which saves memory; default: all. One that the file lacks is passed over.
@@ -42,14 +45,27 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
             if kind in (".parquet", ".pq"):
                 table = pd.read_parquet(path, columns=columns and [*filter({*_names(path)}.__contains__, columns)])
             else:
-                used = None if columns is None else {*columns}.__contains__
-                table = pd.read_csv(path, sep="\t" if kind == ".tsv" else ",", usecols=used)
+                table = _delimited(path, "\t" if kind == ".tsv" else ",", columns)
     except Exception as error:  # readers raise a dozen types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as a table ({reason}); {_way(error)}") from error
     if not len(table):
         raise BadInput(f"{path}: has no rows; write one line per row below the header")
     return table
+
+
+def _delimited(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
+    """A table of a text file."""
+    import pandas as pd
+
+    used = None if columns is None else {*columns}.__contains__
+    header = [*pd.read_csv(path, sep=separator, nrows=0)]
+    if len(header) > 1 or ";" not in header[0]:
+        return pd.read_csv(path, sep=separator, usecols=used)
+    table = pd.read_csv(path, sep=";", usecols=used)
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
+    return table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
 
 
 def _names(path: Path) -> list[str]:
