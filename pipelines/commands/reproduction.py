@@ -19,7 +19,7 @@ from fedweave import results
 from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.commands import claims, figures
+from fedweave.pipelines.commands import claims, differences, figures
 from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.pipelines.processes import stage
 from fedweave.results import published
@@ -28,7 +28,7 @@ from fedweave.study import catalogue
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- (study|method|claims|numbers): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (study|method|claims|numbers|differences): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SHOWN = (
     "dataset",
     "setting",
@@ -68,7 +68,10 @@ def main(*studies: str) -> None:
 
 def filled(page: str) -> str:
     """The text of a page with the tables of today in its blocks."""
-    made = {"study": table, "method": numbers, "claims": lambda name: claims.table(), "numbers": further}
+    made = {
+        "study": table, "method": numbers, "claims": lambda name: claims.table(), "numbers": further,
+        "differences": differences.table,
+    }  # fmt: skip
     return BLOCK.sub(lambda match: match[1] + made[match[2]](match[3]) + match[4], page)
 
 

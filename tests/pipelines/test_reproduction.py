@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import claims, figures, questions, reproduction
+from fedweave.pipelines.commands import claims, differences, figures, questions, reproduction
 from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
+from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +69,7 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for kind, name in blocks if kind == "study"} == studies
     assert {name for kind, name in blocks if kind == "numbers"} == numbers
     assert blocks["claims", "all"] == reproduction.PAGE
+    assert {name for kind, name in blocks if kind == "differences"} == {*read_yaml(differences.PAIRS)}
     own = {name: METHODS[name].label for name in ("fedaghn", "pfedgat", "pfedla", "heurpfedla", "shn", "fedsheafhn")}
     assert {path.stem: name for (kind, name), path in blocks.items() if kind == "method"} == own
 
@@ -347,3 +350,25 @@ def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
         p, p_adjusted = (questions.ask(f"{kind} | {pair}").values[0] for kind in ("p", "p controls"))
         assert (*interval, p, p_adjusted) == pytest.approx((row.low, row.high, row.p, row.p_adjusted), abs=1e-4)
     assert table["p"].min() == 2 / 2**6
+
+
+@pytest.mark.parametrize(("clients", "significant"), [(12, True), (4, False)])
+def test_differences_are_those_of_the_significance_table(clients: int, significant: bool, folder: Path) -> None:
+    """Bold where the corrected test against a control is significant; empty where a method has no score."""
+    study = write_study(folder / "results" / "paper" / "table", clients=clients, extras=False)
+    results.write(study)
+    reproduction.take("paper/table")
+    tests = pd.read_csv(study / "significance.csv").query("family == 'controls' and other == 'Local'")
+    others = tests["method"].tolist()
+    assert [*tests["better"].notna()] == [significant] * len(tests)
+    pairs = {f"to {name}": f"{name} - Local" for name in others} | {"none": f"{others[0]} - Gone"}
+    Path(differences.PAIRS).write_text(yaml.safe_dump({"paper/table": pairs}, sort_keys=False))
+    header, _, line = differences.table("paper/table").splitlines()
+    assert header.split(" | ")[1:] == [*[*pairs][:-1], "none |"]
+    *cells, last = line.strip("| ").split(" | ")[1:]
+    assert last == results.EMPTY
+    for cell, test in zip(cells, tests.itertuples(), strict=True):
+        numbers = f"{test.difference:+.1f} ({test.low:.1f} to {test.high:.1f})"
+        assert cell == (numbers if pd.isna(test.better) else f"**{numbers}**")
+    with pytest.raises(BadInput, match="'paper/other' is unknown"):
+        differences.table("paper/other")

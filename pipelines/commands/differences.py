@@ -1,0 +1,45 @@
+"""Tables of differences between methods in docs/reproduction.md: one row per setting, one column per pair.
+
+docs/reproduction/differences.yaml names the pairs of each study, such as `FED-PUB - Local`.
+"""
+
+from fedweave.errors import choose
+from fedweave.pipelines.commands import questions
+from fedweave.pipelines.commands.stored_numbers import FOLDER, clients, rows
+from fedweave.results import EMPTY, statistics
+from fedweave.results.marks import CONTROLS
+from fedweave.study.config import read_yaml
+
+PAIRS = FOLDER / "differences.yaml"
+Pair = tuple[str, str]
+
+
+def table(study: str) -> str:
+    """The differences of a study as Markdown, each with its 95 % interval over seeds and clients.
+
+    A difference to a control is bold where the test, corrected over all tests against the controls in this setting,
+    is significant.
+
+    Raises:
+        BadInput: a study without pairs.
+    """
+    pairs = read_yaml(PAIRS)
+    columns = {title: tuple(pair.split(" - ")) for title, pair in pairs[choose(study, pairs, str(PAIRS))].items()}
+    lines = [["data set, setting", *columns], ["---", *["--:"] * len(columns)]]
+    for key in sorted(rows(study)):
+        significant = _significant(study, key)
+        lines.append([key, *(_cell(study, key, pair, pair in significant) for pair in columns.values())])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _significant(study: str, key: str) -> set[Pair]:
+    tests = statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
+    return {(test.method, test.other) for test in tests if test.better}
+
+
+def _cell(study: str, key: str, pair: Pair, significant: bool) -> str:
+    if not {*pair} <= {*clients(study, key)}:
+        return EMPTY
+    difference, interval = (questions.ask(" | ".join((kind, study, key, *pair))) for kind in ("gap", "interval"))
+    mark = "**" if significant else ""
+    return f"{mark}{difference} ({interval}){mark}"
