@@ -27,7 +27,9 @@ from fedweave.pipelines.mlflow_records.writer import Entry, Store, Unit, metric
 from fedweave.report import extras
 from fedweave.results import Run, Study, Tables, verdicts
 
-TAGS = ("study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "note")
+TAGS = (
+    "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor", "note",
+)  # fmt: skip
 STEPS = 6  # most pictures that a run's graph steps through
 SQUARE = 240  # smallest width and height of such a picture, in pixels
 HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "client_std": "client_std",

@@ -102,7 +102,11 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
     assert again.majority() == compared.majority()
     assert {run.name for run in results.load_study(folder).runs} == {"people-local", "people-pfedgraph", "people-ditto"}
     assert (folder / "leaderboard.csv").is_file()
-    assert "people" in again.report().read_text(encoding="utf-8")
+    page = again.report().read_text(encoding="utf-8")
+    assert "people" in page
+    processor = again["ditto"].run.info["processor"]
+    assert processor.endswith(torch.backends.cpu.get_cpu_capability())
+    assert f"<dt>processor</dt><dd>{processor}</dd>" in page
     models = again["ditto"].models(seed=1)
     assert [*models] == [*compared.clients]
     (tmp_path / "other").mkdir()

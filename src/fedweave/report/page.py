@@ -224,9 +224,10 @@ def _machines(runs: tuple[Run, ...]) -> list[list[str]]:
 
 
 def _versions(runs: tuple[Run, ...]) -> list[tuple[str, str]]:
-    """Libraries that trained the runs, as the runs recorded them."""
+    """Libraries and processors that trained the runs, as the runs recorded them."""
     named: dict[str, set[str]] = {}
     for run in runs:
-        for name, version in (run.info.get("versions") or {}).items():
-            named.setdefault(name, set()).add(str(version))
-    return [(name, ", ".join(sorted(versions))) for name, versions in sorted(named.items())]
+        facts = {"processor": run.info.get("processor"), **(run.info.get("versions") or {})}
+        for name, fact in facts.items():
+            named.setdefault(name, set()).update([str(fact)] if fact else [])
+    return [(name, ", ".join(sorted(facts))) for name, facts in sorted(named.items()) if facts]

@@ -1,6 +1,7 @@
 """A finished run as plain files, and the value of every client that it reports."""
 
 import json
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),
         "device": prepared.device,
+        "processor": _processor(prepared.device),
         "executor": describe(prepared.executor),
         "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
@@ -123,6 +125,16 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "threads": torch.get_num_threads(),
     }
+
+
+def _processor(device: str) -> str:
+    """What trained: the GPU, or the CPU with its vector instructions. Bits are the same on the same one."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    names = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _sharing(prepared: PreparedRun) -> list[int] | None:
