@@ -18,6 +18,7 @@ from fedweave.data.sources.income import DIVISIONS
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.data.sources.shoulder import STEP, WINDOW, contents
 from fedweave.errors import BadInput
+from fedweave.report.extras import label_counts
 from fedweave.tensors.random_streams import stream
 
 SPLIT = {"train": 0.2, "val": 0.2, "test": 0.6}
@@ -69,6 +70,17 @@ def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
         for k in (0, 1, len(rows) - 1):
             span = recording[k * STEP : k * STEP + WINDOW]
             assert np.allclose(shoulder.x[rows[k], :, 0].T, (span[::2] + span[1::2]) / 2, atol=1e-5)
+
+
+def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_path: Path) -> None:
+    """In the order of the classes: its rows are those of the class of that name."""
+    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    out = data.describe(tmp_path, shoulder, made)
+    counts, names = label_counts(tmp_path / "labels.csv")
+    assert names == ["pendulum", "abduction", "forward elevation", "internal rotation", "external rotation",
+                     "trapezius extension", "upright row"]  # fmt: skip
+    assert (*names,) == shoulder.class_names
+    assert counts.tolist() == out["labels"]
 
 
 def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:

@@ -103,14 +103,17 @@ def _spread(sizes: list[int]) -> dict[str, float]:
 
 
 def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
-    """One line a client: its name or number, group, sizes of the parts, rows of each class."""
+    """One line a client: its name or number, group, sizes of the parts, rows of each class (by its name or number)."""
     columns: dict[str, Any] = {"client": partition.names or range(partition.clients)}
     if partition.group is not None:
         columns["group"] = (
             [partition.group_names[g] for g in partition.group] if partition.group_names else partition.group
         )
     columns |= {part: [len(rows) for rows in getattr(partition, part)] for part in PARTS}
-    columns |= {f"class_{c}": column for c, column in enumerate(zip(*out.get("labels", ()), strict=True))}
+    names = dataset.class_names or range(dataset.classes)
+    columns |= {
+        f"class_{c}": column for c, column in zip(names, zip(*out.get("labels", ()), strict=True), strict=False)
+    }
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -111,9 +111,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "pools": prepared.method.pools,
         "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),
-        "device": prepared.device,
-        "processor": _processor(prepared.device),
-        "executor": describe(prepared.executor),
+        **_machine(prepared),
         "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(prepared, histories),
@@ -122,13 +120,22 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "spec_hash": run.fingerprint(),
         "layers": [*task.layers],
         "seeds": [*histories],
+    }
+
+
+def _machine(prepared: PreparedRun) -> dict[str, Any]:
+    """What trained, and how."""
+    return {
+        "device": prepared.device,
+        "processor": _processor(prepared.device),
+        "executor": describe(prepared.executor),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "threads": torch.get_num_threads(),
     }
 
 
 def _processor(device: str) -> str:
-    """What trained: the GPU, or the CPU with its vector instructions. Bits are the same on the same one."""
+    """Name of the GPU, or of the CPU with its vector instructions. Bits are the same on the same one."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     facts = Path("/proc/cpuinfo")

@@ -20,6 +20,15 @@ from fedweave.data.sources.pickles import read_arrays
 WINDOW, STEP = 100, 50  # samples at 50 Hz: windows of two seconds that begin every second
 MERGED = 2  # samples that become one: movements of an arm are slow, and a model of half the size sees them as well
 SIDES = ("left", "right")
+EXERCISES = {
+    "PEN": "pendulum",
+    "ABD": "abduction",
+    "FEL": "forward elevation",
+    "IR": "internal rotation",
+    "ER": "external rotation",
+    "TRAP": "trapezius extension",
+    "ROW": "upright row",
+}
 
 
 @dataset("shoulder", "images")
@@ -43,6 +52,7 @@ def shoulder(root: Path) -> Dataset:
         np.concatenate(windows),
         np.repeat(np.asarray(content["y"])[order].astype(np.int64), counts),
         classes=len(content["y_labels"]),
+        class_names=tuple(EXERCISES[label] for label in content["y_labels"]),
         owner=np.repeat(client[order], counts),
         recording=np.repeat(np.arange(len(order)), counts),
         overlap=-(-WINDOW // STEP) - 1,
