@@ -9,13 +9,12 @@ import pandas as pd
 from fedweave import results
 from fedweave.api.board import named
 from fedweave.api.folder import notes, of_task
+from fedweave.federation.graph_quality import ALIKE, VARIATION, quality
 from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.results import RULE, by_task, format_score, not_above, sampled, unfinished, without_score
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import listed, reason_without_power
-
-ALIKE = 1e-6  # largest difference of weights that are called identical
 
 if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
@@ -51,16 +50,16 @@ def _unfinished(done: "Comparison") -> list[str]:
 
 
 def _graphless(done: "Comparison") -> list[str]:
-    """The methods whose graph has one row for all clients."""
+    """The methods whose graph has nearly one row for all clients, by the rule of the report."""
     names = [name for name, run in done.runs.items() if _is_one_row(run)]
-    return [f"the rows of the graph of {name} are identical: every client gets the same mixture" for name in names]
+    return [f"the rows of the graph of {name} are nearly identical: all clients get the same mixture" for name in names]
 
 
 def _is_one_row(run: results.Run) -> bool:
     stored = results.graphs(run)
     if stored is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
         return False
-    return bool(np.ptp(stored.weights[-1], axis=-2).max() < ALIKE)
+    return quality(stored.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
 
 
 def _controls(done: "Comparison") -> list[str]:

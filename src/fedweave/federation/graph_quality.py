@@ -10,6 +10,7 @@ import numpy as np
 AUC, PRECISION, MASS = "group_auc", "group_precision", "group_mass"
 SIMILARITY, VARIATION = "similarity_correlation", "row_variation"
 EDGES = "edge_value_correlation"
+ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 MEANING: Mapping[str, str] = {
     AUC: "AUC for own group",
     PRECISION: "average precision for own group",

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.federation.graph_quality import ALIKE
 from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.report import tuning
@@ -26,7 +27,6 @@ LEARNED = {
     "undecided": "undecided against",
     "same": "the learned graph is not significantly different from",
 }
-ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
 
 
 class Line(NamedTuple):
