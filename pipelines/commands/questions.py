@@ -10,8 +10,8 @@ The parts of a question are separated by bars, such as `mean | fedsheafhn/table1
     printed, printed std, printed gap, printed change | paper/table | ...    the same for printed numbers
     first | studies | method                       in how many settings the method is first
     interval | study | setting | first | second    95 % interval of a difference over seeds and clients
-    p | study | setting | first | second           Wilcoxon's test over clients, of means over seeds; in intervals
-                                                   and tests, clients that share test nodes are one
+    p | study | setting | first | second           test over clients, of means over seeds; in intervals and tests,
+                                                   clients that share test nodes are one
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     value | table | key | column                   a cell of a further table of numbers
     ratio | table | key | column | column          of two such cells, as "x to 1"
@@ -153,16 +153,19 @@ def _best(group: Group) -> str:
 
 
 def p_value(study: str, key: str, first: str, second: str) -> float:
-    """Wilcoxon's test over clients, of means over seeds; not corrected."""
+    """The larger p of Wilcoxon's test over clients and of Student's t over sign flips, of means over seeds; not corrected.
+
+    Leaderboards correct the second and take the larger one, so that ranks alone decide nothing.
+    """
     scores = clients(study, key)
     one, other = (scores[choose(m, scores, f"p: {study}: {key}")].mean(0) for m in (first, second))
-    return statistics.signed_rank(one, other)
+    return max(statistics.signed_rank(one, other), float(statistics.step_down((one - other)[:, None])[0]))
 
 
 def _interval(study: str, key: str, first: str, second: str) -> Answer:
     scores = clients(study, key)
     one, other = (scores[choose(name, scores, f"{study}: {key}")] for name in (first, second))
-    return Answer(statistics.bootstrap(one - other))
+    return Answer(statistics.interval(one - other))
 
 
 def _p(study: str, key: str, first: str, second: str) -> Answer:

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import wilcoxon
+from scipy.stats import ttest_1samp, wilcoxon
 
 from fedweave.errors import BadInput
 from fedweave.plots import cliques_of, spread
@@ -135,7 +135,7 @@ def test_the_best_of_equals_is_not_better(rng: np.random.Generator, monkeypatch:
     """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a
     twentieth of studies, even if no interval ever held zero.
     """
-    monkeypatch.setattr(statistics, "bootstrap", lambda paired: (1.0, 2.0))
+    monkeypatch.setattr(statistics, "interval", lambda paired: (1.0, 2.0))
     wrong = 0
     for _ in range(300):
         scores = rng.normal(size=10)[None, None] + rng.normal(size=(8, 3, 10))
@@ -184,20 +184,46 @@ def test_different_clients_cannot_be_paired() -> None:
         statistics.against({"a": np.ones((1, 4)), "b": np.ones((1, 5))}, [("a", "b")], True)
 
 
-def test_bootstrap_is_seeded_and_has_the_width_of_the_theory(rng: np.random.Generator) -> None:
-    values = rng.normal(size=(1, 400))
-    low, high = statistics.bootstrap(values)
-    assert (low, high) == statistics.bootstrap(values)
-    assert (low, high) != statistics.bootstrap(values, seed=1)
-    assert low < values.mean() < high
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
-    np.testing.assert_allclose(statistics.bootstrap(np.full((3, 5), 7.0)), (7.0, 7.0))
+@pytest.mark.parametrize(
+    ("seeds", "clients", "of_seeds", "of_rest"),
+    [(1, 6, 0.0, 0.0), (5, 6, 0.0, 0.2), (5, 10, 0.1, 0.5), (3, 20, 0.5, 0.5), (5, 48, 0.5, 0.5), (3, 20, 0.0, 1.0)],
+)
+def test_intervals_contain_the_true_mean(
+    seeds: int, clients: int, of_seeds: float, of_rest: float, rng: np.random.Generator
+) -> None:
+    """In 95 % of studies, whatever the variances of seeds and of single cells beside that of clients, which is 1."""
+    count, shape = 1000, (seeds, clients)
+    hits = 0
+    for _ in range(count):
+        effects = rng.normal(0, of_seeds**0.5, size=(seeds, 1)) + rng.normal(size=(1, clients))
+        low, high = statistics.interval(effects + rng.normal(0, of_rest**0.5, size=shape))
+        hits += low <= 0 <= high
+    assert 0.925 < hits / count < 0.98
 
 
-def test_bootstrap_feels_seeds_as_well_as_clients(rng: np.random.Generator) -> None:
+def test_intervals_are_those_of_the_theory(rng: np.random.Generator) -> None:
+    """One seed: Student's t over clients. One client: over seeds. Equal values have no width, and one value none."""
+    values = rng.normal(size=(1, 9))
+    expected = ttest_1samp(values[0], 0).confidence_interval()
+    for of in (values, values[0], values.T):
+        np.testing.assert_allclose(statistics.interval(of), [*expected])
+    np.testing.assert_allclose(statistics.interval(np.full((3, 5), 7.0)), (7.0, 7.0))
+    assert np.isnan(statistics.interval(np.ones((1, 1)))).all()
+    assert np.isnan(statistics.interval(np.array([[1.0, np.nan, 2.0]]))).all()
+
+
+def test_an_interval_leaves_out_zero_where_its_test_is_significant(rng: np.random.Generator) -> None:
+    """`mixed` and `interval` are one model."""
+    for _ in range(200):
+        values = rng.normal(0.6, 1, size=(1, 8)) + rng.normal(0, 0.5, size=(3, 8))
+        low, high = statistics.interval(values)
+        assert (low * high > 0) == (statistics.mixed(values, np.zeros((3, 8))) < 0.05)
+
+
+def test_intervals_feel_seeds_as_well_as_clients(rng: np.random.Generator) -> None:
     clients = rng.normal(size=(1, 30))
     seeds = np.array([[-5.0], [0.0], [5.0]])
-    narrow, wide = statistics.bootstrap(np.repeat(clients, 3, axis=0)), statistics.bootstrap(clients + seeds)
+    narrow, wide = statistics.interval(np.repeat(clients, 3, axis=0)), statistics.interval(clients + seeds)
     assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
 
 
@@ -231,8 +257,8 @@ def test_the_tests_written_out_equal_scipys(rng: np.random.Generator) -> None:
 
 
 def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator) -> None:
-    """One seed says nothing; a difference that every seed shares to the digit is certain; clients alone decide who is
-    better.
+    """One seed says nothing; a difference that every seed shares to the digit is certain; one that seeds do not share
+    is undecided, although all clients agree.
     """
     base = rng.normal(70, 8, size=(4, 12))
     noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
@@ -240,7 +266,9 @@ def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator)
     by_pair = {(c.method, c.other): c for c in pairs}
     assert by_pair["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
     assert by_pair["b", "c"].p_seeds > 0.1
-    assert by_pair["b", "c"].better == "c"
+    assert (by_pair["a", "b"].better, by_pair["a", "b"].undecided) == ("a", False)
+    assert by_pair["b", "c"].p_adjusted < 0.05
+    assert (by_pair["b", "c"].better, by_pair["b", "c"].undecided) == ("", True)
     np.testing.assert_allclose([c.p_seeds_adjusted for c in pairs], statistics.holm([c.p_seeds for c in pairs]))
     assert np.isnan(statistics.all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
 

@@ -161,7 +161,7 @@ class Contest:
         )
 
     def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
-        low, high = statistics.bootstrap(self.values[name])
+        low, high = statistics.interval(self.values[name])
         local = self.over_local.get(name)
         return {
             "method": name, "label": self.done.runs[name].printed_label,

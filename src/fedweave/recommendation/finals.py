@@ -99,12 +99,12 @@ def with_fewer_rows(
         scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0]).to_numpy()
     rows = []
     for share, values in sorted((share, values[:, measured]) for share, values in scores.items()):
-        low, high = statistics.bootstrap(values)
+        low, high = statistics.interval(values)
         row = {"share": share, "mean": float(values.mean()), "low": low, "high": high}
         if share < 1:
             gain = scores[1.0][:, measured] - values
             row |= dict(
-                zip(("gain", "gain_low", "gain_high"), (float(gain.mean()), *statistics.bootstrap(gain)), strict=True)
+                zip(("gain", "gain_low", "gain_high"), (float(gain.mean()), *statistics.interval(gain)), strict=True)
             )
         rows.append(row)
     return pd.DataFrame(rows, columns=["share", "mean", "low", "high", "gain", "gain_low", "gain_high"])
@@ -125,7 +125,7 @@ def slope(run: Run) -> tuple[float, float, float]:
     centred = rounds - rounds.mean()
     slopes = 10.0 * (table.to_numpy() @ centred) / (centred**2).sum()
     square = pd.Series(slopes, index=table.index).unstack("client").dropna(axis="columns").to_numpy()
-    return float(square.mean()), *statistics.bootstrap(square)
+    return float(square.mean()), *statistics.interval(square)
 
 
 def one_model(run: Run) -> bool:

@@ -13,7 +13,7 @@ MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score, against the lea
 MEANING = {
     "better": "significantly better",
     "worse": "significantly worse",
-    "undecided": "undecided: the interval leaves out zero, but the corrected test does not decide",
+    "undecided": "undecided: only one of the interval and the corrected test finds a difference",
     "same": "not significantly different",
 }
 
@@ -31,13 +31,13 @@ def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     """Method -> its one mark against the leader of the task.
 
     "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
-    from the leader. "undecided": the interval of the difference leaves out zero, but the corrected test does not
-    decide. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to compare with.
+    from the leader. "undecided": only one of the interval of the difference and the corrected test finds a difference,
+    or no test was possible. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to compare with.
     """
     tests = significance[significance["family"] == "leader"]
-    words = {"better": "behind", "undecided": "undecided"}
+    words = {"better": "behind", "same": "tied"}
     marks = dict.fromkeys(board["method"], "behind" if len(board) > 1 else "alone")
-    marks |= {test["other"]: words.get(outcome(test, test["method"]), "tied") for test in tests.to_dict("records")}
+    marks |= {test["other"]: words.get(outcome(test, test["method"]), "undecided") for test in tests.to_dict("records")}
     finite = board[board["mean"].notna()]["method"]
     marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
     if len(finite) and len(board) > 1:

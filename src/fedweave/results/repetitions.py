@@ -1,16 +1,60 @@
-"""Tests in which repetitions of a training are what varies: over seeds alone, or over seeds, splits and clients."""
+"""Intervals and tests in which seeds, splits and clients vary, and a test over seeds alone."""
+
+from typing import NamedTuple
 
 import numpy as np
 
 
-def mixed(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the mean difference of two [S, N], where both seeds and clients are drawn at random; NaN for one
-    seed or client, or where the numbers of seeds differ; 1 if none differs.
+class Spread(NamedTuple):
+    """A mean, its standard error, and the degrees of freedom of the error; NaN where there is one value."""
+
+    mean: float
+    error: float
+    freedom: float
+
+
+def spread(values: np.ndarray) -> Spread:
+    """How sure the mean of `values` [S, N] is, if both seeds and clients are drawn at random.
 
     A linear mixed model with a random effect of each repetition (seed and split), of each client, and their
     interaction: the variance of the mean is (MS_seeds + MS_clients − MS_rest) / S N, its degrees of freedom are
-    Satterthwaite's, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973). Where clients are
-    dealt anew for every split, MS_clients is about MS_rest, and the test is one over splits.
+    Satterthwaite's, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973). One seed leaves the
+    variance between clients, and one client that between seeds. Where clients are dealt anew for every split,
+    MS_clients is about MS_rest, and the variance is that between splits.
+    """
+    mean = float(values.mean())
+    if not np.isfinite(values).all() or values.size < 2:
+        return Spread(mean, float("nan"), float("nan"))
+    if min(values.shape) < 2:
+        return Spread(mean, float(values.std(ddof=1) / np.sqrt(values.size)), values.size - 1.0)
+    seeds, clients = values.shape
+    rows, columns = values.mean(1) - mean, values.mean(0) - mean
+    rest = values - mean - rows[:, None] - columns
+    free = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
+    squares = np.array([clients * (rows**2).sum(), seeds * (columns**2).sum(), (rest**2).sum()]) / free
+    # A negative component counts as none: the mean is at least as uncertain as over seeds alone, or clients alone.
+    whole = max(squares @ [1, 1, -1], *squares[:2])
+    signs = np.array([1, 1, 1]) if whole == squares @ [1, 1, -1] else squares[:2].argmax() == np.arange(3)
+    if whole <= 0:
+        return Spread(mean, 0.0, float(free[0]))
+    return Spread(mean, float(np.sqrt(whole / values.size)), float(whole**2 / (signs * squares**2 / free).sum()))
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean of `values` [S, N] or [N] over seeds and clients (`spread`), by Student's t.
+
+    NaN for a single value, and where a value is not finite.
+    """
+    from scipy.special import stdtrit
+
+    mean, error, freedom = spread(np.atleast_2d(np.asarray(values, dtype=np.float64)))
+    half = 0.0 if error == 0 else float(stdtrit(freedom, (1 + level) / 2)) * error
+    return mean - half, mean + half
+
+
+def mixed(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided p of the mean difference of two [S, N] by the model of `spread`; NaN for one seed or client, or where
+    the numbers of seeds differ; 1 if none differs.
     """
     if np.shape(first) != np.shape(second):
         return float("nan")
@@ -19,20 +63,7 @@ def mixed(first: np.ndarray, second: np.ndarray) -> float:
         return float("nan")
     if not difference.any():
         return 1.0
-    from scipy.special import stdtr
-
-    (seeds, clients), mean = difference.shape, difference.mean()
-    rows, columns = difference.mean(1) - mean, difference.mean(0) - mean
-    rest = difference - mean - rows[:, None] - columns
-    free = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
-    squares = np.array([clients * (rows**2).sum(), seeds * (columns**2).sum(), (rest**2).sum()]) / free
-    # A negative component counts as none: the mean is at least as uncertain as over seeds alone, or clients alone.
-    spread = max(squares @ [1, 1, -1], *squares[:2])
-    signs = np.array([1, 1, 1]) if spread == squares @ [1, 1, -1] else squares[:2].argmax() == np.arange(3)
-    if spread <= 0:
-        return 0.0
-    freedom = spread**2 / (signs * squares**2 / free).sum()
-    return float(2 * stdtr(freedom, -abs(mean) / np.sqrt(spread / difference.size)))
+    return _two_sided(spread(difference))
 
 
 def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
@@ -41,12 +72,12 @@ def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
     """
     if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
         return float("nan")
+    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
+    return _two_sided(spread(difference[:, None])) if difference.any() else 1.0
+
+
+def _two_sided(of: Spread) -> float:
+    """Student's test of mean 0; a difference without any spread is certain."""
     from scipy.special import stdtr
 
-    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
-    if not difference.any():
-        return 1.0
-    spread, count = difference.std(ddof=1), len(difference)
-    with np.errstate(divide="ignore"):  # a difference that is the same for every seed is certain to this test
-        t = difference.mean() / (spread / np.sqrt(count))
-    return float(2 * stdtr(count - 1, -abs(t)))
+    return float(2 * stdtr(of.freedom, -abs(of.mean) / of.error)) if of.error else 0.0

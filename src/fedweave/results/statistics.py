@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
-from fedweave.results.repetitions import mixed, over_seeds
+from fedweave.results.repetitions import interval, mixed, over_seeds
 from fedweave.tensors.random_streams import stream
 
 ALPHA = 0.05
@@ -26,10 +26,10 @@ DRAWN = 10_000  # sign flips drawn beyond, the observed signs among them
 class Comparison(NamedTuple):
     """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
 
+    The interval is over seeds and clients (`repetitions.interval`).
     `p` belongs to the test over clients, `p_seeds` to the test over seeds (NaN for a single seed); `..._adjusted` are
     corrected. `better` names the winner where the corrected test over clients is significant and the interval, over
-    seeds and clients, leaves out zero. `undecided` is true where the interval leaves out zero and the corrected test
-    does not decide.
+    seeds and clients, leaves out zero. `undecided` is true where only one of the two finds a difference.
     """
 
     method: str
@@ -135,22 +135,6 @@ def holm(p: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 2000, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean of `values` [S, N]; seeds and clients are resampled, each on its own axis.
-
-    This is Owen's "pigeonhole bootstrap" (Annals of Applied Statistics, 2007), which is conservative where cells have
-    noise of their own. Where every seed has a split of its own, the axis of seeds carries the variance of both.
-    """
-    values = np.atleast_2d(np.asarray(values, dtype=np.float64))
-    if not np.isfinite(values).all():
-        return float("nan"), float("nan")
-    generator = stream(seed, *values.shape)
-    seeds, clients = (generator.multinomial(n, np.full(n, 1 / n), size=draws) / n for n in values.shape)
-    means = np.einsum("ds,sn,dn->d", seeds, values, clients, optimize=True)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def against(
     values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool, splits: bool = False
 ) -> list[Comparison]:
@@ -187,7 +171,7 @@ def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjus
     """A comparison with its p values and what they say."""
     excludes_zero = c.low * c.high > 0
     better = c.better if adjusted < ALPHA and excludes_zero else ""
-    undecided = excludes_zero and not better and adjusted == adjusted
+    undecided = (excludes_zero or adjusted < ALPHA) and not better and adjusted == adjusted
     return Comparison(
         c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided
     )
@@ -202,7 +186,7 @@ def _comparison(
     gain = float(difference.mean() if higher else -difference.mean())
     # A mean that a few clients carry may point the other way than the ranks that are tested.
     ahead = (a if gain > 0 else b) if difference.mean() * _signed_places(difference).sum() > 0 else ""
-    return Comparison(a, b, float(difference.mean()), *bootstrap(paired), nothing, nothing, ahead, nothing, nothing)
+    return Comparison(a, b, float(difference.mean()), *interval(paired), nothing, nothing, ahead, nothing, nothing)
 
 
 def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:

@@ -66,7 +66,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
     `std` is over seeds (ddof 1); `pooled` is the metric of all clients' test rows together, averaged over seeds, and so
     are `client_std` and `worst10`; bytes and seconds are totals of a
-    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (bootstrap over seeds and clients).
+    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (over seeds and clients).
     `best_round` and `at_last` say when validation was best (`progress`). The columns of the tests are left empty
     (`with_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
@@ -79,7 +79,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
         printed_numbers = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
-        low, high = statistics.bootstrap(scores[run.task][run.label])
+        low, high = statistics.interval(scores[run.task][run.label])
         about = {
             "study": study.name, **_score(run, table), "low": low, "high": high,
             **points(run, table), **progress(run), **helped.get(run.name, {}),
