@@ -13,6 +13,9 @@ The parts of a question are separated by bars, such as `mean | fedsheafhn/table1
     p | study | setting | first | second           test over clients, of means over seeds; in intervals and tests,
                                                    clients that share test nodes are one
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
+    better | studies | control                     how many tests of a method against the control, of how many in all
+                                                   settings, find the method better after Holm's correction over all,
+                                                   while the interval leaves out zero
     value | table | key | column                   a cell of a further table of numbers
     ratio | table | key | column | column          of two such cells, as "x to 1"
     set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
@@ -177,6 +180,27 @@ def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
     return Answer(tuple(test.p_adjusted for test in tests if (test.method, test.other) == (first, second)), 2)
 
 
+def _better(studies: str, control: str) -> Answer:
+    settings = [(study, key) for study in map(str.strip, studies.split(",")) for key in rows(study)]
+    tests = [
+        (study, key, method, control)
+        for study, key in settings
+        if control in clients(study, key)
+        for method in clients(study, key)
+        if method != control
+    ]
+    significant = statistics.holm([p_value(*test) for test in tests]) < statistics.ALPHA
+    found = [_ahead(*test) for test, found in zip(tests, significant, strict=True) if found]
+    return Answer((sum(found), len(tests)), 0, joint=" of ")
+
+
+def _ahead(study: str, key: str, method: str, other: str) -> bool:
+    """Whether a method is better than another by its mean, with an interval that leaves out zero."""
+    here = rows(study)[key]
+    low, high = _interval(study, key, method, other).values
+    return low * high > 0 and _best({name: here[name] for name in (other, method)}) == method
+
+
 def _value(table: str, key: str, column: str) -> Answer:
     text = cell(table, key, column)
     return Answer((float(text),), len(text.partition(".")[2]), text.startswith("+"))
@@ -213,6 +237,7 @@ ANSWERS: dict[str, Callable[..., Answer]] = {
     "interval": _interval,
     "p": _p,
     "p controls": _p_controls,
+    "better": _better,
     "value": _value,
     "ratio": _ratio,
     "set-up": _set_up,

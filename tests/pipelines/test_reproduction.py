@@ -371,5 +371,8 @@ def test_differences_are_those_of_the_significance_table(clients: int, significa
     for cell, test in zip(cells, tests.itertuples(), strict=True):
         numbers = f"{test.difference:+.1f} ({test.low:.1f} to {test.high:.1f})"
         assert cell == (numbers if pd.isna(test.better) else f"**{numbers}**")
+    ahead = (tests["better"] == tests["method"]).sum()
+    assert questions.ask("better | paper/table | Local").values == (ahead, len(tests))
+    assert (ahead > 0) == significant
     with pytest.raises(BadInput, match="'paper/other' is unknown"):
         differences.table("paper/other")

@@ -32,7 +32,8 @@ def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
 
     "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
     from the leader. "undecided": only one of the interval of the difference and the corrected test finds a difference,
-    or no test was possible. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to compare with.
+    or no test was possible. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to
+    compare with.
     """
     tests = significance[significance["family"] == "leader"]
     words = {"better": "behind", "same": "tied"}
