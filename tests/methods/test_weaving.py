@@ -12,6 +12,7 @@ from fedweave.families import GeneratedModels
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.records import Settings, State
 from fedweave.federation.start import begin, onboard
 from fedweave.federation.uploads import UploadPath
@@ -167,6 +168,25 @@ def test_heurpfedla_keeps_layers() -> None:
             sent += 4 * int((~stays).sum()) * models[n][0].numel()
     assert (own["retained"].sum(1) == 2).all()
     assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
+
+
+@pytest.mark.parametrize("word", ["uniform", "self"])
+def test_a_control_of_the_graph_changes_no_retained_layer(word: str) -> None:
+    """Equal self weights would retain the first layer for everybody, which is another method."""
+    method, _, state = fixture("heurpfedla", kind="images", retain=2)
+    phi, fixed = state.server["phi"], state.server["fixed"]
+    controlled = replace(method, control=GraphControl(word))
+    assert not torch.equal(*(m.alpha(phi, fixed, EVERYBODY) for m in (method, controlled)))
+    stays = method.retained(phi, fixed, EVERYBODY)
+    assert len({*map(tuple, stays.tolist())}) > 1
+    for server in (
+        controlled.download(state.server, EVERYBODY)[1]["retained"],
+        controlled.retained(phi, fixed, EVERYBODY),
+    ):
+        assert torch.equal(server, stays)
+    mixed, models = controlled.generate(phi, fixed, EVERYBODY), fixed["models"]
+    for layer, names in enumerate(method.task.layers.values()):
+        assert all(torch.equal(mixed[n][stays[:, layer]], models[n][stays[:, layer]]) for n in names)
 
 
 @pytest.mark.parametrize("retain", [0, 1, 2])

@@ -43,7 +43,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ."""
 
-    def retained(self, alpha: Tensor, ids: Tensor) -> Tensor | None:
+    def retained(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor | None:
         """Layers [P, L] that clients `ids` keep as they are instead of a mixture; by default none."""
         return None
 
@@ -72,8 +72,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        alpha = self.alpha(phi, fixed, ids)
-        woven, retained = self.woven(alpha, fixed["models"]), self.retained(alpha, ids)
+        woven, retained = self.woven(self.alpha(phi, fixed, ids), fixed["models"]), self.retained(phi, fixed, ids)
         if retained is None:
             return woven
         # One column per layer, spread over the layer's parameters.
@@ -91,20 +90,20 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         # A mixture is linear in α, so its derivative needs no mixture.
         phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
         vector = self.cotangent(start, uploads)
+        retained = None if self.learns_from_retained else self.retained(phi, fixed, ids)
         gradient, _ = pull_back(
             lambda phi: {"alpha": self.alpha(phi, fixed, ids)},
             phi,
-            lambda out: {"alpha": self._slope(out["alpha"], vector, fixed["models"], ids)},
+            lambda out: {"alpha": self._slope(out["alpha"], vector, fixed["models"], retained)},
         )
         return gradient, start
 
-    def _slope(self, alpha: Tensor, vector: Params, models: Params, ids: Tensor) -> Tensor:
-        """The derivative [L, P, N] of the mixtures by α [L, P, N], times `vector` [P, ...]."""
+    def _slope(self, alpha: Tensor, vector: Params, models: Params, retained: Tensor | None) -> Tensor:
+        """The derivative [L, P, N] of the mixtures by α [L, P, N], times `vector` [P, ...]; 0 for `retained` layers."""
         slopes = torch.zeros_like(alpha)
         for slope, names in zip(slopes, self.task.layers.values(), strict=True):
             for name in trees.only(models, names):
                 add_products(slope, vector[name].flatten(1), models[name])
-        retained = None if self.learns_from_retained else self.retained(alpha, ids)
         return slopes if retained is None else slopes.masked_fill(retained.T[..., None], 0.0)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
@@ -118,7 +117,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def collaboration(self, server: Server) -> Tensor:
         ids = everybody(next(iter(server["fixed"]["models"].values())))
         alpha = self.alpha(server["phi"], server["fixed"], ids)
-        retained = self.retained(alpha, ids)
+        retained = self.retained(server["phi"], server["fixed"], ids)
         if retained is None:
             return alpha
         # A client gets nothing of a layer that it retains, whatever weights the server has learned.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.mixtures import LayerwiseHypernetworks
+from fedweave.families.mixtures import LayerwiseHypernetworks, among_uploaded
 from fedweave.federation.protocol import ClientState, Server, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Count, IntegerSpace
@@ -41,15 +41,17 @@ class HeurpFedLA(LayerwiseHypernetworks):
     def learns_from_retained(self) -> bool:
         return self.learn_retained
 
-    def retained(self, alpha: Tensor, ids: Tensor) -> Tensor:
-        own = alpha.detach()[:, torch.arange(len(ids), device=ids.device), ids].T
+    def retained(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        # The method's own weights, so that a control of the graph changes what is mixed and not what is retained.
+        alpha = among_uploaded(self.weights(phi, fixed, ids), ids, fixed).detach()
+        own = alpha[:, torch.arange(len(ids), device=ids.device), ids].T
         rankable = [self.rank_bn or not set(names) <= set(self.task.norms) for names in self.task.layers.values()]
         ranked = own.masked_fill(~torch.tensor(rankable, device=own.device), -torch.inf)
         best = ranked.argsort(dim=1, descending=True, stable=True)[:, : min(self.retain, sum(rankable))]
         return torch.zeros_like(own, dtype=torch.bool).scatter(1, best, True)
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
-        return {"retained": self.retained(self.alpha(server["phi"], server["fixed"], ids), ids)}
+        return {"retained": self.retained(server["phi"], server["fixed"], ids)}
 
     def join(self, model: Params) -> ClientState:
         return model
