@@ -110,6 +110,8 @@ def test_a_task_is_a_change_or_a_definition(tmp_path: Path) -> None:
 
 IMPORT = "import fedweave as fw\n\n"
 CLASS = "class X:\n    pass\n"
+METHOD = "class X(fw.methods.METHODS['fedavg']):\n    label = 'X'\n"
+FROZEN = "@dataclass(frozen=True, kw_only=True)\n"
 FUNCTION = "def f(root):\n    pass\n"
 WRONG = {
     "raises": (
@@ -120,6 +122,18 @@ WRONG = {
     "leaves": ("import sys\n\nsys.exit(3)\n", r"leaves\.py, line 3: calls sys\.exit\(3\), which ends .*; correct it"),
     "absent": ("import no_such_package_here\n", r"absent\.py, line 1: ModuleNotFoundError: .*no_such_package_here"),
     "nomethod": (f"{IMPORT}@fw.method('x')\n{CLASS}", r"nomethod\.py, line 3: method 'x': .* is no method; derive it"),
+    "nofields": (
+        f"{IMPORT}@fw.method('x')\n{METHOD}    step: float = 0.5\n",
+        r"method 'x': X is no frozen dataclass; write @dataclass\(frozen=True, kw_only=True\) below @fw.method",
+    ),
+    "taken": (
+        f"from dataclasses import dataclass\n{IMPORT}@fw.method('x')\n{FROZEN}{METHOD}    solver: float = 0.1\n",
+        "method 'x': X: solver is set by the run; give the setting another name",
+    ),
+    "nopoint": (
+        f"from dataclasses import dataclass\n{IMPORT}@fw.method('x')\n{FROZEN}{METHOD}    point = 'Pre'\n",
+        "method 'x': X: point is 'Pre'; choose 'pre' or 'post'",
+    ),
     "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),
     "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is no loader; write a function"),
     "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is no rule; write a function"),

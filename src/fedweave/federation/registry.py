@@ -1,9 +1,10 @@
 """The table of methods; a class enters it by a decorator at its definition."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TypeVar
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 from fedweave.federation.protocol import Method
 from fedweave.registry import check_name, register
 
@@ -16,7 +17,7 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     """Enter the decorated class as the method `name`.
 
     Raises:
-        BadInput: on decorating what is no complete `Method`, or a second class for the same name.
+        BadInput: on decorating what is no complete `Method` that is a frozen dataclass, or a second class for the name.
     """
     check_name("method", name)
 
@@ -27,7 +28,19 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
             raise BadInput(f"method {name!r}: {cls.__name__} has no {', '.join(missing)}; define what a round needs")
         if not isinstance(getattr(cls, "label", None), str):
             raise BadInput(f'method {name!r}: {cls.__name__} has no label; add what tables call it: label = "{name}"')
+        _check_fields(cls, f"method {name!r}: {cls.__name__}")
         register(METHODS, "method", name, cls)
         return cls
 
     return enter
+
+
+def _check_fields(cls: type[Method], here: str) -> None:
+    """Refuse a class whose own settings would not be fields, or would take the place of what a run sets."""
+    own = {*vars(cls).get("__annotations__", ())}
+    if own and "__dataclass_params__" not in vars(cls):
+        raise BadInput(f"{here} is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) below @fw.method")
+    if taken := sorted(field.name for field in fields(Method) if field.name in own & {*vars(cls)}):
+        raise BadInput(f"{here}: {taken[0]} is set by the run; give the setting another name")
+    if cls.point not in ("pre", "post"):
+        raise BadInput(f"{here}: point is {shown(cls.point)}; choose 'pre' or 'post'")
