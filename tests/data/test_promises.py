@@ -79,6 +79,18 @@ def test_a_rule_that_breaks_its_promise_is_refused(message: str, deal: Callable[
     assert str(caught.value).startswith(f"partition 'mine' of {Path(__file__).resolve()}: {message}")
 
 
+def test_a_rule_deals_the_same_rows_again(deal: Callable[..., Partition]) -> None:
+    """Draws without the seed could never be repeated."""
+    draws = np.random.default_rng()
+
+    def at_random() -> Partition:
+        order = draws.permutation(ROWS)
+        return partition({name: [order[rows] for rows in part] for name, part in good().items()})
+
+    with pytest.raises(BadInput, match=r"partition 'mine' of .*: dealt other rows for the same seed .*default_rng"):
+        deal(at_random)
+
+
 def test_what_rules_may_do(deal: Callable[..., Partition]) -> None:
     """No validation rows, rows that nobody has, and a test set or training rows that clients have in common."""
     parts = good()

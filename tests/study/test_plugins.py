@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import fedweave as fw
 from fedweave import data
@@ -137,6 +140,10 @@ WRONG = {
     "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),
     "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is no loader; write a function"),
     "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is no rule; write a function"),
+    "noseed": (
+        f"{IMPORT}@fw.partition('x')\ndef halves(dataset, clients):\n    pass\n",
+        "partition 'x': has no parameter seed; a rule takes dataset, clients, seed",
+    ),
     "unnamed": (f"{IMPORT}@fw.dataset\n{FUNCTION}", r"line 3: .* is not a name; write @fw\.dataset"),
 }
 
@@ -196,9 +203,38 @@ def test_parts_that_do_nothing(tmp_path: Path) -> None:
         def features(self, x: object, *, key: object = None, mask: object = None) -> object:
             return x
 
+    class Headless(Empty):
+        head = "out"
+
+        def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+            super().__init__(shape, outputs)
+            self.out = nn.Linear(1, outputs)
+
+    fw.model("headless_one")(Headless)
+    with pytest.raises(BadInput, match="model headless_one: head is 'out'; give a tuple of its last modules, of out"):
+        build("headless_one", (1,), 2)
     fw.model("empty_one")(Empty)
     with pytest.raises(BadInput, match="model empty_one: has no parameters to train; make a layer"):
         build("empty_one", (1,), 2)
+
+
+def test_a_model_is_tried_before_training(tmp_path: Path) -> None:
+    """One whose outputs depend on the other rows of a batch is refused, by its name."""
+
+    class Centred(fw_model()):  # type: ignore[misc]
+        head = ("out",)
+
+        def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+            super().__init__()
+            self.out = nn.Linear(int(np.prod(shape)), outputs)
+
+        def features(self, x: torch.Tensor, *, key: object = None, mask: object = None) -> torch.Tensor:
+            return x.flatten(1) - x.flatten(1).mean(0)
+
+    fw.model("centred")(Centred)
+    federation = fw.Federation.from_arrays(np.eye(60), np.arange(60) % 2, client=[0, 1, 2] * 20)
+    with pytest.raises(BadInput, match="model: centred: gives a row other outputs when other rows stand beside it"):
+        fw.fit("fedavg", federation, model="centred", rounds=1, progress=False)
 
 
 def fw_model() -> type:

@@ -84,8 +84,8 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         "notes": [],
     }:
         raise BadInput(
-            f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder, "
-            "or give the data another name"
+            f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
+            "(out=, on the command line --out or --output), or give the data another name"
         )
     write_atomic(own / ABOUT, text)
     if federation.partition.nodes is not None:

@@ -25,6 +25,7 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.runs.inputs import Inputs
+from fedweave.runs.preparation import CHECKED
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
 from fedweave.study.spec import Run, Study, parse
@@ -32,7 +33,6 @@ from fedweave.study.spec import Run, Study, parse
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
 ALIASES = {("images", "gru"): "gru_window", ("images", "lenet"): "lenet16"}  # (kind of data, short name) -> model
-CHECKED = 8  # rows that a user's model is checked on
 Methods = Sequence[str | Method | type[Method]] | Mapping[str, str | Method | type[Method]]
 
 

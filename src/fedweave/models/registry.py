@@ -63,7 +63,7 @@ def build(
 
     Raises:
         BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model without
-            parameters.
+            parameters or with a wrong head.
     """
     choices = options(name)
     for option in arguments:
@@ -79,4 +79,9 @@ def build(
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
     if not any(True for _ in network.parameters()):
         raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    parts = [part for part, _ in network.named_children()]
+    if isinstance(network.head, str) or not network.head or not {*network.head} <= {*parts}:
+        raise BadInput(
+            f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {', '.join(parts)}"
+        )
     return network

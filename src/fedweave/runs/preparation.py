@@ -9,20 +9,25 @@ from typing import Any
 import torch
 
 from fedweave import data
+from fedweave.client.model_check import check_model
+from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
+from fedweave.data.normalise import stored
 from fedweave.errors import BadInput
 from fedweave.federation.collaboration import recordable
-from fedweave.federation.executors import Executor, exact
+from fedweave.federation.executors import Batched, Executor, exact
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_sample
-from fedweave.models import ClientModel, parameter_count
+from fedweave.models import MODELS, ClientModel, parameter_count
+from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
 
+CHECKED = 8  # rows that a user's model is checked on
 LARGE_TABLE = 2**31  # bytes of the models of all clients from which on their tables lie in files
 
 
@@ -179,4 +184,14 @@ def _prepared(
     )
     if made.mapped:
         check_memory(made)
+    if model is None:
+        _check_users_model(made, task, dataset, partition)
     return made
+
+
+def _check_users_model(prepared: PreparedRun, task: Task, dataset: Dataset, partition: Partition) -> None:
+    """Try a model of a plug-in on rows of the data, for several clients at once if that is how it is going to run."""
+    name = prepared.run.task.model["name"]
+    if dataset.kind == "images" and users_file(MODELS[name]):
+        rows = torch.from_numpy(stored(dataset.x[partition.train[0][:CHECKED]]))
+        check_model(task, rows, dataset.outputs, name, isinstance(prepared.executor, Batched))

@@ -36,6 +36,23 @@ def check(made: Any, dataset: Dataset, clients: int | None, here: str) -> Partit
     return made
 
 
+def check_again(made: Any, again: Any, here: str) -> None:
+    """Refuse a rule that deals other rows when it is asked again: results could not be repeated.
+
+    Raises:
+        BadInput: naming the rule.
+    """
+    if not (isinstance(made, Partition) and isinstance(again, Partition)):
+        return
+    for part in PARTS:
+        pairs = zip(getattr(made, part), getattr(again, part), strict=False)
+        if made.clients != again.clients or not all(np.array_equal(*pair) for pair in pairs):
+            raise BadInput(
+                f"{here}: dealt other rows for the same seed when it was called again; "
+                "draw numbers with numpy.random.default_rng(seed)"
+            )
+
+
 def _check_form(made: Partition, dataset: Dataset, here: str) -> None:
     """Refuse two clients of one name, and clients that hold what the data set is not made of."""
     twice = next((name for name, count in Counter(made.names).items() if count > 1), None)

@@ -1,5 +1,6 @@
 """Which client holds which rows: the table of rules, into which a function enters by a decorator at its definition."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -33,6 +34,7 @@ class Traits(NamedTuple):
         return dataset.kind in self.kinds and (not self.owners or dataset.kind != "images" or dataset.owner is not None)
 
 
+GIVEN = ("dataset", "clients", "seed")  # what every rule is called with, in this order
 PARTITIONS: dict[str, Rule] = {}
 TRAITS: dict[str, Traits] = {}
 
@@ -54,6 +56,8 @@ def rule(
     def enter(function: R) -> R:
         if isinstance(function, type) or not callable(function):
             raise BadInput(f"partition {name!r}: {function!r} is no rule; write a function that returns a Partition")
+        if missing := [given for given in GIVEN if given not in inspect.signature(function).parameters]:
+            raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(GIVEN)}")
         register(PARTITIONS, "partition", name, function)
         chosen = tuple(choose(kind, get_args(Kind), f"partition {name!r}: kinds") for kind in kinds)
         TRAITS[name] = Traits(chosen, owners, shared_test)
@@ -87,6 +91,8 @@ def partition(
     here = f"partition {name!r}" + (f" of {file}" if file else "")
     try:
         made = deal(dataset, clients, seed, **options)
+        if file:
+            promises.check_again(made, deal(dataset, clients, seed, **options), here)
     except BadInput as error:  # Partition itself may have refused the rows, which does not know the rule
         if file and str(error).startswith("partition: "):
             raise BadInput(str(error).replace("partition", here, 1)) from error
