@@ -131,8 +131,10 @@ def test_what_is_internal() -> None:
 
 def test_the_guides_have_what_is_followed() -> None:
     """Files, code and commands are found in the pages."""
-    assert {*guide("docs/add-method.md").files} == {"mybench/damped.py", "my.yaml", "test_damped.py"}
-    assert len(guide("docs/add-method.md").commands) == 3
+    assert {*guide("docs/add-method.md").files} == {
+        "mybench/damped.py", "mybench/nearest.py", "my.yaml", "test_damped.py",
+    }  # fmt: skip
+    assert len(guide("docs/add-method.md").commands) == 4
     assert {*guide("docs/add-model.md").files} == {
         "mybench/gated.py", "test_gated.py", "mybench/blocks.py", "test_blocks.py", "my.yaml",
     }  # fmt: skip

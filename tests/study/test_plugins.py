@@ -261,6 +261,18 @@ def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.M
     assert files == {"__init__.py", "own.py", "parts.py"}
 
 
+def test_a_file_beside_a_loader_is_a_part_of_its_data(tmp_path: Path) -> None:
+    """In the plug-in's folder, whatever its type; not of data sets of other plug-ins, nor notes and hidden files."""
+    place = bench(tmp_path, "bench_files")
+    for name in ("rows.csv", "more/shift.txt", "README.md", ".cache/x.npy"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("1")
+    plugins.load([place])
+    files = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
+    assert files == {"own.py", "parts.py", "rows.csv", "shift.txt"}
+    assert all(file.is_relative_to(PACKAGE) for file in dependencies.of_dataset("digits"))
+
+
 def test_other_installed_packages_are_no_plug_ins(tmp_path: Path) -> None:
     """What lies beside a plug-in in `site-packages` counts where it is a plug-in too, and numpy does not."""
     for name in ("numpy", "mine", "other"):

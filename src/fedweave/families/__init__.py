@@ -2,5 +2,6 @@
 
 from fedweave.families.base import ClientModels, GlobalModel, SplitClient
 from fedweave.families.generated import GeneratedModels
+from fedweave.families.weaving import Weaving
 
-__all__ = ["ClientModels", "GeneratedModels", "GlobalModel", "SplitClient"]
+__all__ = ["ClientModels", "GeneratedModels", "GlobalModel", "SplitClient", "Weaving"]

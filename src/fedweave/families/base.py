@@ -48,8 +48,9 @@ class SplitClient(Method):
         return {}
 
     def received(self, shared: Tree, own: Tree) -> Params:
-        """The part of the model that came from the server; by default everything that was sent."""
-        return {**shared, **own}
+        """The part of the model that came from the server; by default all parameters that were sent (`sent`)."""
+        for_all, own = self.sent(shared, own)
+        return {**for_all, **own}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)

@@ -37,9 +37,19 @@ def of_run(run: Run) -> tuple[Path, ...]:
 
 
 def of_dataset(name: str) -> tuple[Path, ...]:
-    """The files behind the arrays of a data set."""
+    """The files behind the arrays of a data set: its code, and what else lies in the folder of a plug-in."""
     own = files("dataset", name, DATASETS[name])
-    return modules([PACKAGE / "data" / "loading.py", *own], plugins.roots())
+    code = modules([PACKAGE / "data" / "loading.py", *own], plugins.roots())
+    folders = [
+        place for place in plugins.loaded() if place.is_dir() and any(file.is_relative_to(place) for file in own)
+    ]
+    return (*code, *sorted(file for folder in folders for file in folder.rglob("*") if _is_data(file, folder)))
+
+
+def _is_data(file: Path, folder: Path) -> bool:
+    """Whether a file of a plug-in may be what a loader reads: neither code, nor hidden, nor a text for people."""
+    hidden = any(part.startswith((".", "__pycache__")) for part in file.relative_to(folder).parts)
+    return file.is_file() and not hidden and file.suffix not in (".py", ".pyc", ".pyo", ".md")
 
 
 def of_partition(name: str) -> tuple[Path, ...]:
