@@ -22,7 +22,7 @@ from fedweave.pipelines import paths
 from fedweave.pipelines.commands import claims, differences, figures
 from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.pipelines.processes import stage
-from fedweave.results import published
+from fedweave.results import marks, published
 from fedweave.study import catalogue
 
 PAGE = Path("docs/reproduction.md")
@@ -41,6 +41,7 @@ SHOWN = (
     "published_std",
     "seeds",
 )
+VERDICTS = ("mark", *map(marks.column, marks.CONTROLS), "gain", "loss", "low", "high")
 KEPT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
@@ -88,7 +89,8 @@ def take(study: str) -> None:
     if target.is_file():
         both = pd.concat([read_table(target, SHOWN, KEPT), rows])
         rows = both.drop_duplicates(["dataset", "setting", "method"], keep="last")
-    rows = rows.sort_values(["dataset", "setting", "method"], kind="stable")
+    # Verdicts are about the rows of one leaderboard, and rows of several are put together here.
+    rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
     _take_clients(study)
