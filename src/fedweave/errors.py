@@ -48,9 +48,14 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     options = sorted(choices)
     if value in options:
         return value
-    typed = str(value)[:LONGEST_VALUE]
-    holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
-    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=NEAR if command else 1), *holding])][:NEAR]
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    hint = nearest(str(value), options, NEAR if command else 1)
     rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
     raise BadInput(f"{key}: {shown(value)} is unknown; {hint}{rest}")
+
+
+def nearest(value: str, choices: Iterable[str], count: int = 1) -> str:
+    """A question for those of the `choices` that look like `value`, at most `count`, or hold it; "" if none does."""
+    options, typed = sorted(choices), value[:LONGEST_VALUE]
+    holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
+    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=count), *holding])][:NEAR]
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -15,6 +15,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import Weaving, everybody, parts, usable
+from fedweave.federation import guards
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -59,6 +60,17 @@ class SplitClient(Method):
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**self.received(shared, own), **client}
+
+
+def check_kept(method: Method) -> None:
+    """Refuse a method that keeps names at the client that its task's model does not have: they would be passed over.
+
+    Raises:
+        BadInput: naming the hook, the name and the nearest one.
+    """
+    hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
+    for hook in hooks:
+        guards.check_kept(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
 
 
 class GlobalModel(Method):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData, trimmed
-from fedweave.federation import predictions, sending
+from fedweave.federation import guards, predictions, sending
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph, recordable
 from fedweave.federation.edge_values import edge_values
@@ -135,7 +135,7 @@ def _aggregated(
 ) -> Server:
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-    with sending.remembering(server, *sent):
+    with sending.remembering(server, *sent), guards.unchanged(server, type(method).__name__):
         return method.aggregate(server, senders, uploads, weights)
 
 
@@ -210,6 +210,8 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
     with torch.no_grad():
         whole = recordable(len(method.task.layers), federation.clients)
         weights = method.collaboration(server) if whole else None
+        if weights is not None:
+            guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
         named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights))
     numbers = {name: float(value) for name, value in named.items()}
     if weights is None:
@@ -231,7 +233,7 @@ def run(
     settings = timeline.settings
     joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first, founders = timeline.stages[0].method, timeline.founders
-    with storing(settings.storage):
+    with storing(settings.storage), guards.keyed(type(first).__name__):
         state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = Downloads(), Accountant(timeline)
     current: Method | None = None
@@ -240,13 +242,14 @@ def run(
         # The same object as in the evaluation before, as downloads are reused for the same method only.
         method = stage.method.at(settings.seed, state.round) if opens or current is None else current
         due = timeline.evaluates(state.round)
-        with storing(settings.storage):
+        with storing(settings.storage), guards.keyed(type(method).__name__):
             state = hand_over(stage, state, founders, settings, executor) if opens else state
             state = onboard(method, state, crowd, *joining) if timeline.joins(state.round) else state
             state, report, post = one_round(method, state, crowd, settings, executor, due, downloads)
         method = current = stage.method.at(settings.seed, state.round)
         if due:
-            scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
+            with guards.keyed(type(method).__name__):
+                scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, crowd) | accountant.spent(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
         if settings.edges and state.round == timeline.rounds:

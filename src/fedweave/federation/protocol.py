@@ -18,6 +18,7 @@ from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import Loss, Solver
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
+from fedweave.federation import guards
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
@@ -118,10 +119,8 @@ class Method(ABC):
     # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
     point: ClassVar[Literal["pre", "post"]] = "post"
     fixed_point: ClassVar[bool] = False  # whether the other point would be another method: FedAvg-FT and FedAvg
-    # Task capabilities without which the method makes no sense.
-    needs: ClassVar[frozenset[str]] = frozenset()
-    # Whether clients upload an "embedding" of their data, on joining or with their uploads.
-    embeds: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # task capabilities without which the method makes no sense
+    embeds: ClassVar[bool] = False  # whether clients upload an "embedding" of their data, on joining or later
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.
     averages: ClassVar[bool] = False
     # The entry of an upload that holds what the client made of the model, which a robust rule acts on; "" if none does.
@@ -277,8 +276,9 @@ class Method(ABC):
             phase: which of the client's optimisers trains, if they are kept; by default the first call of a round has
                 the first one, the second call the second one. A kept state comes before `state`.
         """
-        plan = data.plan[epochs if epochs is not None else slice(0, self.training.epochs)]
-        names, solver = self.task.params if names is None else tuple(names), solver or self.solver
+        mine, solver = type(self).__name__, solver or self.solver
+        plan = guards.planned(mine, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
+        names = self.task.params if names is None else guards.trainable(mine, names, model)
         memory = optimizers.current()
         if memory is not None:
             phase, state = memory.recall(phase, solver, trees.only(model, names), state)

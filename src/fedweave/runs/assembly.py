@@ -13,6 +13,7 @@ from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose, shown
+from fedweave.families.base import check_kept
 from fedweave.families.servers import server_optimizer
 from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
@@ -121,6 +122,8 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
     method = build_method(run, task, spec.file_of(where))
+    if inputs:
+        check_kept(method)
     if run.task.metric is not None:
         implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else implied

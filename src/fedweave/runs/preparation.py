@@ -14,6 +14,7 @@ from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalise import stored
 from fedweave.errors import BadInput
+from fedweave.families.base import check_kept
 from fedweave.federation.collaboration import recordable
 from fedweave.federation.executors import Batched, Executor, exact
 from fedweave.federation.federation import Federation
@@ -159,6 +160,7 @@ def _prepared(
     federation = federations.weighted(federation, run.train.class_weights)
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
+    check_kept(method)
     check_validation(run, method, federation)
     if recordable(1, federation.clients):
         divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))

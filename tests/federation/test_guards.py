@@ -1,0 +1,238 @@
+"""What a user's own method gets wrong without an error of its own is one line that names the class and the way out."""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import fedweave as fw
+from fedweave.client.data import ClientData
+from fedweave.client.solvers import SGD
+from fedweave.client.task import RowClassification
+from fedweave.errors import BadInput
+from fedweave.families import GlobalModel, SplitClient
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.protocol import Method
+from fedweave.federation.records import Report, Settings
+from fedweave.federation.schedule import Training
+from fedweave.methods import METHODS
+from fedweave.models.mlp import MLP
+from fedweave.runs import preparation
+from fedweave.tensors import trees
+from tests.runs.test_diagnostics import prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(SplitClient, GlobalModel):
+    """FedAvg-FT."""
+
+    label = "Mine"
+
+
+def made(cls: type[Method], executor: Executor | None = None, task: Any = None, rounds: int = 2) -> list[Report]:
+    """A run on the toy of vectors."""
+    settings = {"solver": SGD(lr=0.1), "training": Training(batch_size=4, epochs=1)}
+    method = cls(task=task or tiny.rows_task(), **settings)
+    return [*run(method, tiny.rows_federation(), Settings(rounds=rounds), executor or Loop())]
+
+
+def refused(cls: type[Method], *words: str, **how: Any) -> None:
+    """A run of `cls` ends with one line that holds `words`."""
+    with pytest.raises(BadInput) as caught:
+        made(cls, **how)
+    assert not [word for word in words if word not in str(caught.value)], str(caught.value)
+
+
+def variant(**hooks: Any) -> type[Method]:
+    """`Mine` with other hooks."""
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Mine,), hooks))
+
+
+def whole(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+    """Puts a new model into the dictionary that it was given."""
+    server.update(GlobalModel.aggregate(self, server, ids, uploads, weights))
+    return server
+
+
+def deeper(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+    """Puts a new tensor into a dictionary in the dictionary."""
+    mean = trees.weighted_mean(uploads["model"], weights)
+    server["model"]["fc1.weight"] = mean["fc1.weight"]
+    return dict(server)
+
+
+def written(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+    """Writes into the tensors."""
+    for name, value in trees.weighted_mean(uploads["model"], weights).items():
+        server["model"][name].copy_(value)
+    return {**server}
+
+
+def extended(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+    """Adds an entry."""
+    server["rounds"] = torch.ones(())
+    return GlobalModel.aggregate(self, server, ids, uploads, weights)
+
+
+@pytest.mark.parametrize("aggregate", [whole, deeper, written, extended])
+def test_a_changed_state_is_refused(aggregate: Callable[..., Any]) -> None:
+    """Downloads are made once for the same state."""
+    refused(variant(aggregate=aggregate), "Mine.aggregate: changed the state", "return a new dictionary with new")
+
+
+def test_an_unchanged_state_is_fine() -> None:
+    """Nothing that the server learns is no error."""
+    assert len(made(variant(aggregate=lambda self, server, ids, uploads, weights: server))) == 2
+
+
+def training(*names: Any, **options: Any) -> type[Method]:
+    """`Mine` with other arguments of `descend`."""
+    return variant(fit=lambda self, model, received, data: self.descend(model, data, *names, **options))
+
+
+def test_unknown_names_are_not_trained() -> None:
+    """Nor a text, nor nothing."""
+    unknown = "Mine: descend: the model has no parameter 'fc1.weigth'; did you mean 'fc1.weight'?"
+    for executor in (Loop(), Batched()):
+        refused(training(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
+    refused(training("head"), "Mine: descend: names 'head' is no tuple", "self.task.head")
+    refused(training(()), "Mine: descend: there are no parameters to train")
+
+
+def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
+    """They would train nothing."""
+    for executor in (Loop(), Batched()):
+        words = "Mine: descend: epochs 1 to 5, but a round draws 1; return more from Mine.epochs"
+        refused(training(epochs=slice(1, 5)), words, executor=executor)
+    tuned = variant(
+        personalize=lambda self, shared, own, client, data: self.descend({**shared, **client}, data).model,
+        client_update=lambda self, shared, own, client, data: self.split_update(
+            self.descend({**shared, **client}, data)
+        ),
+    )
+    refused(tuned, "Mine: descend: epochs 0 to 1, but a round draws 0; train in client_update", "fine_tune")
+    assert len(made(training(epochs=slice(0, None)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "words"),
+    [
+        ("private", ("hidden0",), "Mine.private: 'hidden0' is no parameter of the model"),
+        ("private", ("out.weigth",), "Mine.private: 'out.weigth' is no parameter of the model"),
+        ("private", "fc", "Mine.private: 'fc' is no tuple of names; return such as self.task.head"),
+        ("local_names", ("fc",), "Mine.local_names: 'fc' is no parameter of the model"),
+        ("local_names", None, "Mine.local_names: None is no tuple"),
+    ],
+)
+def test_unknown_names_stay_with_no_client(hook: str, value: Any, words: str) -> None:
+    """They are refused before anything is trained."""
+    cls = variant(**{hook: property(lambda self: value)})
+    federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
+    with pytest.raises(BadInput) as caught:
+        fw.fit(cls(), federation, model="mlp", rounds=1)
+    assert words in str(caught.value)
+
+
+def test_a_prepared_run_keeps_known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a study, whose models are there when a run is prepared."""
+    monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
+    with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1' is no parameter .*did you mean 'fc1\."):
+        prepared("fedper", {"name": "iid"})
+
+
+def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison ends in its first second."""
+    monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
+    monkeypatch.setattr(preparation, "check_kept", lambda method: None)
+    federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
+    with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1'"):
+        fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1)
+
+
+def drawing(draw: Callable[[], object]) -> type[Method]:
+    """`Mine` that draws when it trains."""
+
+    def fit(self: Any, model: Any, received: Any, data: ClientData) -> Any:
+        draw()
+        return self.descend(model, data)
+
+    return variant(fit=fit)
+
+
+DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "python": random.random}  # noqa: NPY002
+
+
+@pytest.mark.parametrize("source", DRAWS)
+def test_randomness_has_a_key(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws from a global generator are refused; where there are other threads, which may draw, there is a warning."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    refused(drawing(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform")
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
+        made(drawing(DRAWS[source]))
+
+
+def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is trained."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+    def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
+        return {name: value + (0 if len(data.plan) else 1e-3 * torch.rand(())) for name, value in shared.items()}
+
+    def init(self: Any, start: Any) -> Any:
+        return {"model": trees.tree_map(torch.randn_like, start.model)}
+
+    refused(variant(personalize=personalize), "Mine: draws random numbers without a key")
+    refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.seeded(start.seed)")
+
+
+class Dropping(MLP):
+    """Drops out without a key."""
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return F.dropout(super().features(x, key=key, mask=mask), 0.5, key is not None)
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()])
+def test_randomness_of_a_model(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same line under both executors."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
+    refused(Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task)
+
+
+def test_other_errors_stay() -> None:
+    """What is no draw is not said to be one."""
+
+    def broken() -> None:
+        raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        made(drawing(broken))
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        (torch.eye(5)[None], "[1, 5, 5], but the model has 2 layers and 5 clients; return a tensor [2, 5, 5]"),
+        (torch.ones(2, 4, 5), "[2, 4, 5], but"),
+        (np.ones((2, 5, 5)), "a ndarray, but"),
+        (torch.full((2, 5, 5), torch.nan), ""),
+    ],
+)
+def test_a_graph_has_the_shape_of_layers_and_clients(graph: Any, words: str) -> None:
+    """At the first evaluation; a graph that is not finite is a matter of the report."""
+    cls = variant(collaboration=lambda self, server: graph)
+    if words:
+        refused(cls, "Mine.collaboration: " + words, rounds=1)
+    else:
+        assert len(made(cls, rounds=1)) == 1
