@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 
+from fedweave.families.weaving import Weaving
 from fedweave.federation.engine import one_round, run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
@@ -105,6 +106,18 @@ def test_test_rows_never_teach(name: str, kind: str) -> None:
 def test_newcomers_join(name: str, kind: str) -> None:
     """The last two clients join after a round, are evaluated, and a round with everybody works."""
     contract.newcomers_join(*objects(name, kind))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_names_are_known(name: str) -> None:
+    """Names that stay with the client are those of the model."""
+    contract.names_are_known(*objects(name, first_kind(name)))
+
+
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if issubclass(cls, Weaving)])
+def test_controls_reach_the_graph(name: str) -> None:
+    """With oneself alone and with all alike, after a round."""
+    contract.controls_reach_the_graph(*objects(name, first_kind(name)))
 
 
 def first_kind(name: str) -> str:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.data import DATASETS, Dataset
-from fedweave.families import GlobalModel, SplitClient
+from fedweave.families import ClientModels, GlobalModel, SplitClient
+from fedweave.families.weaving import Weaving
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, ClientModel
 from fedweave.testing import check_dataset, check_method, check_model, method_checks
@@ -63,6 +64,54 @@ class Incomplete(Sound):
         return {name: value for name, value in mean.items() if not name.startswith(self.task.head[0])}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Sound):
+    """Trains on all rows that there are."""
+
+    def fit(self, model: Any, received: Any, data: Any) -> Any:
+        shift = 1e-3 * data.arrays["x"].mean()
+        return super().fit({name: value + shift for name, value in model.items()}, received, data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeking(Sound):
+    """Trains on all labels that there are."""
+
+    def fit(self, model: Any, received: Any, data: Any) -> Any:
+        shift = 1e-3 * data.arrays["y"].double().mean()
+        return super().fit({name: value + shift for name, value in model.items()}, received, data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Woven(SplitClient, ClientModels):
+    """Weighs all clients alike, or as a control says."""
+
+    label = "Woven"
+
+    def received(self, shared: Any, own: Any) -> Any:
+        return own["mixture"]
+
+    def weights(self, server: Any, ids: Tensor) -> Tensor:
+        return torch.full((len(self.task.layers), len(ids), len(server["seen"])), 1 / len(server["seen"])).double()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncontrolled(Sound, Weaving):
+    """Its graph is what it is."""
+
+    def collaboration(self, server: Any) -> Tensor:
+        return torch.full((len(self.task.layers), 5, 5), 0.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(Sound):
+    """Keeps a layer by the name of its module."""
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        return ("fc",)
+
+
 class Linear(ClientModel):
     """A linear map."""
 
@@ -111,6 +160,40 @@ def test_a_lost_parameter_is_named() -> None:
         check_method(Incomplete)
 
 
+def broken(cls: Any, promise: str, words: str, kinds: tuple[str, ...] = tuple(TASKS)) -> None:
+    """A promise is broken on `kinds` of tasks and kept on all others."""
+    checks = {check.__name__.split("-")[1]: check for check in method_checks(cls) if check.__name__.endswith(promise)}
+    assert {*checks} == {*TASKS}
+    for kind, check in checks.items():
+        if kind in kinds:
+            with pytest.raises(AssertionError, match=words):
+                check()
+        else:
+            check()
+
+
+def test_values_of_other_rows_do_not_teach() -> None:
+    """Inputs and labels of rows that are for neither training nor validation; nodes of a graph are seen by all."""
+    broken(Greedy, "training_ignores_test_rows", "other values in all that is not", ("rows", "images", "series"))
+    rows = [check for check in method_checks(Peeking) if check.__name__.endswith("training_ignores_test_rows")]
+    for check in rows[:3]:
+        with pytest.raises(AssertionError, match="other values in all that is not"):
+            check()
+
+
+def test_a_control_reaches_the_graph() -> None:
+    """A class that never calls `controlled` gets no advice about a function of fedweave."""
+    broken(Uncontrolled, "controls_reach_the_graph", "has no effect; pass the weights through self.controlled")
+    broken(Woven, "controls_reach_the_graph", "", ())
+    assert not [check for check in method_checks(Sound) if "controls" in check.__name__]
+
+
+def test_names_that_stay_are_those_of_the_model() -> None:
+    """They would be passed over."""
+    with pytest.raises(AssertionError, match=r"Keeping\.private: 'fc' is no parameter of the model"):
+        check_method(Keeping)
+
+
 def kept(check: Any) -> bool:
     """Whether a promise is kept."""
     try:
@@ -124,14 +207,14 @@ def test_as_parameters() -> None:
     """Each promise is a test of its own, with a name; one that is kept passes, and one that is not raises."""
     promises = {
         "executors_agree", "absent_clients_keep_their_bits", "resumed_equals_uninterrupted", "state_is_plain_tensors",
-        "training_ignores_test_rows", "newcomers_join",
+        "training_ignores_test_rows", "newcomers_join", "names_are_known",
     }  # fmt: skip
     names = [check.__name__ for check in method_checks(METHODS["local"])]
     assert {*names} == {f"Local-{kind}-{promise}" for kind in TASKS for promise in promises}
     assert len(names) == len({*names})
-    broken = [check for check in method_checks(Forgetful) if not kept(check)]
-    assert broken
-    assert {check.__name__.split("-")[2] for check in broken} < promises
+    wrong = [check for check in method_checks(Forgetful) if not kept(check)]
+    assert wrong
+    assert {check.__name__.split("-")[2] for check in wrong} < promises
 
 
 @pytest.mark.parametrize("name", ["mlp", "small_cnn", "lenet16"])

@@ -20,6 +20,7 @@ from fedweave.client.task import RowClassification
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check_finite
 from fedweave.errors import BadInput
+from fedweave.families.weaving import Weaving
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -69,7 +70,7 @@ def _check_names(cls: type[Method]) -> None:
         used = frozenset().union(*map(_used, bases))
     except OSError:  # a class without a file cannot be read
         return
-    for base in bases:
+    for base in (base for base in bases if base is cls or not base.__module__.startswith("fedweave.")):
         hooks = {name for parent in base.__mro__[1:] for name in vars(parent) if not name.startswith("_")}
         own = {name for name, value in vars(base).items() if callable(value) or isinstance(value, property)}
         for name in sorted(own - hooks - used):
@@ -111,13 +112,16 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         perform.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
         return perform
 
+    weaving = [named(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
     return [
+        named(contract.names_are_known, False),
         named(contract.executors_agree, True),
         named(contract.absent_clients_keep_their_bits, False),
         named(contract.resumed_equals_uninterrupted, True),
         named(contract.state_is_plain_tensors, True, alone=True),
         named(contract.training_ignores_test_rows, True),
         named(contract.newcomers_join, False),
+        *weaving,
     ]
 
 

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.client.regression import Forecast
+from fedweave.client.task import Task
+from fedweave.families.base import check_kept
 from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
+from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings, State
 from fedweave.federation.schedule import participants
@@ -97,13 +101,47 @@ def state_is_plain_tensors(expected: Sequence[Report]) -> None:
 
 
 def training_ignores_test_rows(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
-    """Without test rows, and with other ones, training is the same bit for bit."""
+    """Without test rows, and with other ones of other values, training is the same bit for bit."""
     none = replace(federation, test=torch.full_like(federation.test, -1))
     first = next(iter(run(method, none, SOME, Loop()))).state
     assert_close(first, expected[0].state, 0.0, "training without test rows, and training")
-    blind = replace(federation, test=federation.val)
+    blind = replace(spoilt(federation, method.task), test=federation.val)
     trained = last(method, blind, SOME, Loop())[0]
-    assert_close(trained, expected[-1].state, 0.0, "training with other test rows, and training")
+    what = "training with other test rows and other values in all that is not for training or validation, and training"
+    assert_close(trained, expected[-1].state, 0.0, what)
+
+
+def spoilt(federation: Federation, task: Task) -> Federation:
+    """`federation` with other values wherever no client has a training or validation row.
+
+    Of a graph, whose nodes all clients see from the start, the labels alone are others.
+    """
+    if "nodes" in federation.own:
+        labels = federation.own["y"]
+        places = torch.cat([federation.train, federation.val], dim=1)
+        seen = torch.zeros_like(labels, dtype=torch.bool)
+        for i, rows in enumerate(places):
+            seen[i, rows[rows >= 0]] = True
+        return replace(federation, own={**federation.own, "y": torch.where(seen, labels, labels.max() - labels)})
+    rows = torch.cat([federation.train.flatten(), federation.val.flatten()])
+    return replace(federation, shared={**federation.shared, **_others(federation.shared, rows[rows >= 0], task)})
+
+
+def _others(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[str, Tensor]:
+    """Other values of inputs and targets, but at `rows`; of a series, but in the windows that start there."""
+    x = arrays["x"]
+    if isinstance(task, Forecast):
+        windows = rows[:, None] + torch.arange(task.window + task.horizon)
+        return {"x": (1 - 3 * x).flatten().index_copy(0, windows.flatten(), x.flatten()[windows.flatten()]).view_as(x)}
+    y = arrays["y"]
+    changed = {"x": 1 - 3 * x, "y": y.max() - y}
+    return {name: value.index_copy(0, rows, arrays[name][rows]) for name, value in changed.items()}
+
+
+def names_are_known(method: Method, federation: Federation) -> None:
+    """Names that stay with the client are those of the model."""
+    for stage in method.stages(SOME.rounds):
+        check_kept(stage.method)
 
 
 def newcomers_join(method: Method, federation: Federation) -> None:
@@ -119,3 +157,15 @@ def newcomers_join(method: Method, federation: Federation) -> None:
     assert torch.isfinite(torch.tensor(report.loss)), "the loss is not finite after two clients have joined"
     weights = method.collaboration(state.server)
     assert weights is None or weights.shape[1:] == (clients, clients), "the graph has not one row and column a client"
+
+
+def controls_reach_the_graph(method: Method, federation: Federation) -> None:
+    """A control of the graph takes the place of what the server learns."""
+    clients = len(federation.ids)
+    for kind, right in (("self", torch.eye(clients)), ("uniform", torch.full((clients, clients), 1 / clients))):
+        controlled = replace(method, control=GraphControl(kind))
+        *_, report = run(controlled, federation, replace(EVERYBODY, rounds=1), Loop())
+        weights = report.method.collaboration(report.state.server)
+        # Some layers may be out of the graph's reach: the common body of FedPAC, layers that a client retains.
+        reached = weights is None or any(torch.allclose(layer, right.to(layer), atol=1e-6) for layer in weights)
+        assert reached, f"a control of the graph ({kind}) has no effect; pass the weights through self.controlled"
