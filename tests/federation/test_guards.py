@@ -19,6 +19,7 @@ from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
 from fedweave.families import GlobalModel, SplitClient
+from fedweave.federation import guards
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
@@ -174,16 +175,24 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 @pytest.mark.parametrize("source", DRAWS)
 def test_randomness_has_a_key(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws from a global generator are refused; where there are other threads, which may draw, there is a warning."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(guards, "_alone", lambda: True)
     refused(drawing(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform")
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    monkeypatch.setattr(guards, "_alone", lambda: False)
     with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
         made(drawing(DRAWS[source]))
 
 
+def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may."""
+    bar = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})()
+    for threads, alone in (((), True), ((bar,), True), ((bar, threading.Thread()), False)):
+        monkeypatch.setattr(threading, "enumerate", lambda threads=threads: [threading.main_thread(), *threads])
+        assert guards._alone() == alone
+
+
 def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is trained."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(guards, "_alone", lambda: True)
 
     def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
         return {name: value + (0 if len(data.plan) else 1e-3 * torch.rand(())) for name, value in shared.items()}
@@ -205,7 +214,7 @@ class Dropping(MLP):
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
 def test_randomness_of_a_model(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same line under both executors."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(guards, "_alone", lambda: True)
     task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
     refused(Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task)
 

@@ -69,9 +69,15 @@ def keyed(name: str) -> Iterator[None]:
         raise BadInput(f"{name}: draws random numbers without a key; {KEYED}") from error
     if _generators() == before:
         return
-    if threading.active_count() == 1:
+    if _alone():
         raise BadInput(f"{name}: draws random numbers without a key; {KEYED}")
     warnings.warn(f"{name}, or another thread, draws random numbers without a key; {KEYED}", stacklevel=3)
+
+
+def _alone() -> bool:
+    """Whether no other thread of this process can have drawn numbers; those of progress bars draw none."""
+    others = (type(thread).__module__.split(".")[0] for thread in threading.enumerate())
+    return len([package for package in others if package not in ("tqdm", "rich")]) == 1
 
 
 def _generators() -> tuple[Any, ...]:
