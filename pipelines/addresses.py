@@ -9,6 +9,7 @@ from pathlib import Path
 from fedweave.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
+SQLITE = "sqlite:///"
 
 
 def bound_host() -> str:
@@ -50,14 +51,21 @@ def page(experiment: str, run: str = "") -> str:
     return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
 
 
+def is_own(store: str) -> bool:
+    """Whether the tracking store is a file in this folder; any other may hold runs of other projects too."""
+    place = store.removeprefix(SQLITE).removeprefix("file://").partition("?")[0]
+    is_file = store.startswith((SQLITE, "file://", "/", "."))
+    return is_file and Path(place).resolve().is_relative_to(Path.cwd().resolve())
+
+
 def check_store(uri: str) -> None:
     """Refuse a database that SQLite cannot read: MLflow would try for minutes, and then print a traceback.
 
     Raises:
         BadInput: naming the file, the reason and the way out.
     """
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
-    if not uri.startswith("sqlite:///") or not file.exists():
+    file = Path(uri.removeprefix(SQLITE).partition("?")[0])
+    if not uri.startswith(SQLITE) or not file.exists():
         return
     try:
         with closing(sqlite3.connect(file)) as database:

@@ -62,6 +62,8 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
 def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
     """Log the models of each task's leader and point `<study>-<task>@best` to them; returns registered name -> version.
 
+    In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`.
+
     Args:
         logged: run -> id of its MLflow run.
     """
@@ -75,7 +77,7 @@ def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, s
             text = verdicts.verdict(
                 part, verdicts.marked(part, tables.significance[tables.significance["task"] == task])
             )
-            name = f"{study.name}-{task}".replace("/", "-").replace(":", "-")
+            name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             named[name] = _point(store, name, model, run_id, str(leader["method"]), text)
     return named
 

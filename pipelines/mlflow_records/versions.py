@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from mlflow.entities import Run as Logged
 
-from fedweave.pipelines.mlflow_records import writer
+from fedweave.pipelines.mlflow_records import owner, writer
 from fedweave.pipelines.mlflow_records.writer import (
     COMMIT,
     CURRENT,
@@ -98,11 +98,16 @@ def _families(store: Store) -> list[_Family]:
 
 
 def _stored(store: Store) -> list[Logged]:
+    """All runs of the experiment but those of other projects."""
     runs: list[Logged] = []
     page: str | None = ""
     while page is not None:
         answer = store.client.search_runs(
-            [store.experiment], order_by=["attributes.start_time ASC"], page_token=page or None, max_results=5000
+            [store.experiment],
+            owner.only(store.project),
+            order_by=["attributes.start_time ASC"],
+            page_token=page or None,
+            max_results=5000,
         )
         runs += answer
         page = answer.token or None

@@ -1,13 +1,15 @@
 """The pages of an experiment in MLflow's UI: a saved view for each task, with the columns of a leaderboard."""
 
 import json
-from collections.abc import Sequence
-from urllib.parse import quote
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, unquote
 
 import pandas as pd
 
 from fedweave import results
 from fedweave.pipelines import addresses
+from fedweave.pipelines.mlflow_records import owner
 from fedweave.pipelines.mlflow_records.writer import CURRENT, RECORD, Store
 from fedweave.results import Run, Study
 
@@ -23,6 +25,7 @@ Across studies: choose several experiments, then filter by `tags.kind = 'method'
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
 """
 SAVED = "mlflow.sharedViewState."  # tag of the experiment with a view that its page can open
+OTHERS = re.compile("-[0-9a-f]{8}$")  # the end of a project's name; the UI saves views too
 KIND = "mlflow.experimentKind"
 COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # beside score and verdict
 LONGEST = 5000  # characters of a tag of an experiment
@@ -31,30 +34,45 @@ LONGEST = 5000  # characters of a tag of an experiment
 def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
     """Bring the experiment's description and the saved views of its tasks up to date; `board` is the leaderboard."""
     tasks = results.by_task(study)
-    links = ", ".join(f"[{task}]({link(store, task)})" for task in tasks)
+    stored = store.client.get_experiment(store.experiment).tags
+    shown = {task: link(store, task) for task in tasks} | others(store, stored)
+    links = ", ".join(f"[{name}]({address})" for name, address in shown.items())
     first = study.runs[0]
     about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
     tags = {KIND: "custom_model_development", "mlflow.note.content": about[:LONGEST]}
-    tags |= {SAVED + key(task): saved(runs, measured(board[board["task"] == task])) for task, runs in tasks.items()}
-    stored = store.client.get_experiment(store.experiment).tags
+    tags |= {
+        SAVED + key(store, task): saved(store, runs, measured(board[board["task"] == task]))
+        for task, runs in tasks.items()
+    }
     for name, text in tags.items():
         if stored.get(name) != text:
             store.client.set_experiment_tag(store.experiment, name, text)
 
 
-def key(task: str) -> str:
-    """The name of the task's view in addresses."""
-    return quote(task, safe="")
+def key(store: Store, task: str) -> str:
+    """The name of the task's view in addresses; each project of a shared store has its own."""
+    return quote("-".join(filter(None, (task, store.project))), safe="")
 
 
 def link(store: Store, task: str) -> str:
     """All runs of a task that are current, below MLflow's address."""
-    return f"{addresses.page(store.experiment)}&viewStateShareKey={key(task)}"
+    return _page(store, key(store, task))
 
 
-def chosen(run: Run) -> str:
-    """The filter for the methods of a task."""
-    return f"tags.kind = 'method' AND tags.{RECORD} = '{CURRENT}' AND tags.task = '{run.task}'"
+def others(store: Store, stored: Mapping[str, str]) -> dict[str, str]:
+    """Name -> address of the views of other projects, which are among the tags of an experiment that they share."""
+    keys = [name.removeprefix(SAVED) for name in stored if store.project and name.startswith(SAVED)]
+    return {unquote(key): _page(store, key) for key in keys if OTHERS.search(key) and not key.endswith(store.project)}
+
+
+def _page(store: Store, view: str) -> str:
+    return f"{addresses.page(store.experiment)}&viewStateShareKey={view}"
+
+
+def chosen(store: Store, run: Run) -> str:
+    """The filter for the methods of a task, as this project has them."""
+    words = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{run.task}'")
+    return " AND ".join((*words, *filter(None, [owner.only(store.project)])))
 
 
 def measured(board: pd.DataFrame) -> list[str]:
@@ -62,17 +80,23 @@ def measured(board: pd.DataFrame) -> list[str]:
     return [name for name in results.MEANING if board[name].notna().any()]
 
 
-def saved(runs: list[Run], graphs: Sequence[str] = ()) -> str:
+def saved(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str:
     """The view of a task as MLflow stores it: filter, order, columns, among them those that were measured of graphs."""
     metric = str(runs[0].info["metric"])
     score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS, *graphs))
     state = {
-        "searchFilter": chosen(runs[0]),
+        "searchFilter": chosen(store, runs[0]),
         "orderByKey": score,
         "orderByAsc": not runs[0].higher_is_better,
         "selectedColumns": [score, "tags.`verdict`", *others],
         "runsHiddenMode": "SHOW_ALL",
     }
     made = max(int((run.folder / "run.json").stat().st_mtime * 1000) for run in runs)
-    about = {"name": f"methods on {runs[0].task}", "createdAt": made, "updatedAt": made, "state": json.dumps(state)}
+    whose = f", {store.project}" if store.project else ""
+    about = {
+        "name": f"methods on {runs[0].task}{whose}",
+        "createdAt": made,
+        "updatedAt": made,
+        "state": json.dumps(state),
+    }
     return json.dumps(about)

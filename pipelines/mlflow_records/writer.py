@@ -22,6 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from fedweave.pipelines import addresses
+from fedweave.pipelines.mlflow_records import owner
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 COMMIT = "mlflow.source.git.commit"
@@ -34,12 +35,15 @@ PATIENCE = 120_000  # milliseconds that a connection waits for another one that 
 
 
 class Store(NamedTuple):
-    """Where runs are written: a client, an experiment and its name, the tags of code and data."""
+    """Where runs are written: a client, an experiment and its name, the tags of code, data and project, and the
+    project's name, which is empty where the store is its own.
+    """
 
     client: MlflowClient
     experiment: str
     name: str
     provenance: Mapping[str, str]
+    project: str = ""
 
 
 class Entry(NamedTuple):
@@ -81,12 +85,13 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
-        BadInput: the store is a file that is no database.
+        BadInput: the store is a file that is no database, or the file that keeps the project's name is damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
         mlflow.set_tracking_uri(uri)
     addresses.check_store(mlflow.get_tracking_uri())
+    project = owner.project(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)
         os.register_at_fork(after_in_child=_forget_connections)
@@ -94,7 +99,8 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     before = client.get_experiment_by_name(experiment)
     if before is not None and before.lifecycle_stage == "deleted":
         client.restore_experiment(before.experiment_id)
-    return Store(client, mlflow.set_experiment(experiment).experiment_id, experiment, provenance())
+    number = mlflow.set_experiment(experiment).experiment_id
+    return Store(client, number, experiment, {**provenance(), **owner.tags(project)}, project)
 
 
 def _unhurried(connection: Any, _: Any) -> None:

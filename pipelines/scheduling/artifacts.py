@@ -18,6 +18,7 @@ from prefect.artifacts import (
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, paths
+from fedweave.pipelines.mlflow_records import owner
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -167,20 +168,22 @@ def _data(kind: str, content: bytes) -> str:
 
 
 def _runs(study: str) -> Iterator["Run"]:
-    """The runs of `study` in MLflow's record, without single seeds; none of a damaged record, which `evaluate`
-    reported.
+    """This project's runs of `study` in MLflow's record, without single seeds; none of a damaged record, which
+    `evaluate` reported.
     """
     from mlflow import MlflowClient, get_tracking_uri
 
     try:
         addresses.check_store(get_tracking_uri())
+        mine = owner.only(owner.project(get_tracking_uri()))
     except BadInput:
         return
     client = MlflowClient()
     experiment = client.get_experiment_by_name(study)
     if experiment is not None:
+        wanted = " AND ".join(filter(None, ["tags.record = 'current'", mine]))
         runs = client.search_runs(
-            [experiment.experiment_id], "tags.record = 'current'", order_by=["tags.`mlflow.runName`"], max_results=5000
+            [experiment.experiment_id], wanted, order_by=["tags.`mlflow.runName`"], max_results=5000
         )
         yield from (run for run in runs if PARENT not in run.data.tags)
 

@@ -1,0 +1,130 @@
+"""One store of MLflow that two projects write to, each with a study of the same name and task."""
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.pipelines import addresses
+from fedweave.pipelines.mlflow_records import owner, registry, tracking, versions, writer
+from fedweave.pipelines.scheduling import artifacts
+from tests import trained
+from tests.mlflow_store import logged, small
+
+# One worker for all of it, so that the store is made once.
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
+
+
+def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in a project; returns where it is."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def by_project(runs: list[Run], tag: str) -> dict[str, Counter[str]]:
+    """Project -> how often its runs have each value of `tag`."""
+    counts: dict[str, Counter[str]] = {}
+    for run in runs:
+        counts.setdefault(run.data.tags["project"], Counter())[run.data.tags[tag]] += 1
+    return counts
+
+
+def test_projects_leave_each_others_runs_alone(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Different results under the same names: all stay current, however often each project logs."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    for place in ("of 0", "of 3"):
+        tracking.log_study(small(enter(tmp_path / place, monkeypatch) / "results" / "toy"), store)
+    names = {}
+    for place in sorted(tmp_path.glob("of *")):
+        record = tracking.log_study(enter(place, monkeypatch) / "results" / "toy", store)
+        assert (record.new, record.restored, record.superseded) == (0, 0, 0)
+        names[place.name] = owner.project(store)
+        assert [run.info.run_id for run in artifacts._runs("toy")] == record.ids
+    assert [name[:-8] for name in names.values()] == ["of-0-", "of-3-"]
+    runs = logged(store, "toy")
+    assert by_project(runs, "record") == {name: {"current": 2 * (1 + 2)} for name in names.values()}
+    assert {run.data.tags["folder"] for run in runs} == {str(tmp_path / place) for place in names}
+    assert all(run.data.tags["user"] and run.data.tags["host"] for run in runs)
+    tags = MlflowClient(store).get_experiment_by_name("toy").tags
+    for name in names.values():
+        view = json.loads(json.loads(tags[f"mlflow.sharedViewState.blobs-{name}"])["state"])
+        assert f"tags.project = '{name}'" in view["searchFilter"]
+        assert f"viewStateShareKey=blobs-{name}" in tags["mlflow.note.content"]
+
+
+def test_what_another_project_is_writing_is_not_deleted(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs are not whole yet, which is what runs look like that were cut off."""
+    folder = small(enter(tmp_path / "first", monkeypatch) / "results" / "toy")
+    place = writer.connect("toy", store)
+    half = place.client.create_run(place.experiment, tags={writer.RUN: "blobs-local", **place.provenance})
+    other = small(enter(tmp_path / "second", monkeypatch) / "results" / "toy")
+    tracking.log_study(other, store)
+    assert place.client.get_run(half.info.run_id).info.lifecycle_stage == "active"
+    enter(tmp_path / "first", monkeypatch)
+    tracking.log_study(folder, store)
+    assert place.client.get_run(half.info.run_id).info.lifecycle_stage == "deleted"
+
+
+def test_each_project_has_its_own_best(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, named = MlflowClient(store), {}
+    for place in ("first", "second"):
+        enter(tmp_path / place, monkeypatch)
+        record = tracking.log_study(trained.train("images", {"local": {}}), store)
+        named[f"{owner.project(store)}-toy-blobs"] = record.ids
+    assert {model.name for model in client.search_registered_models()} == {*named}
+    for name, ids in named.items():
+        assert [client.get_model_version_by_alias(name, registry.ALIAS).run_id] == ids
+
+
+def test_in_the_projects_own_file_every_run_is_its_own(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one from before projects had names, and nothing is tagged with one."""
+    folder = small(tmp_path / "results" / "toy")
+    tracking.log_study(folder, store)
+    assert not any("project" in run.data.tags for run in logged(store, "toy"))
+    assert not owner.FILE.exists()
+    place = writer.connect("toy", store)
+    run = results.load_study(folder).runs[0].name
+    assert [family.parent.data.tags[writer.RUN] for family in versions._families(place)].count(run) == 1
+    enter(tmp_path / "elsewhere", monkeypatch)
+    assert versions._families(writer.connect("toy", store)) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "own"),
+    [("sqlite:///mlflow.db", True), ("sqlite:///{here}/deep/mlflow.db?timeout=9", True), ("{here}/mlruns", True),
+     ("sqlite:///../mlflow.db", False), ("http://127.0.0.1:5000", False), ("postgresql+psycopg2://u@h/mlflow", False),
+     ("databricks", False)],
+)  # fmt: skip
+def test_a_file_in_the_folder_is_the_projects_own(
+    uri: str, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert addresses.is_own(uri.format(here=tmp_path)) is own
+
+
+def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By threads at the same time; a damaged file is refused in a line that says what belongs into it."""
+    enter(tmp_path / "übung (2)", monkeypatch)
+    made: list[str] = []
+    threads = [threading.Thread(target=lambda: made.append(owner.project("http://host"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({*made}) == 1
+    assert made[0][:-8] == "bung-2-"
+    assert [file.name for file in owner.FILE.parent.iterdir()] == ["project"]
+    owner.FILE.write_text("a'b\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"^\.fedweave/project: \"a'b\" is no project's name; put the tag `project`"):
+        owner.project("http://host")
