@@ -10,6 +10,8 @@ from fedweave.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
+HEALTH = 5.0  # seconds for a server of MLflow to answer
+ABSENT = (502, 503, 504)  # what a gateway says in place of a server
 
 
 def bound_host() -> str:
@@ -58,20 +60,50 @@ def is_own(store: str) -> bool:
     return is_file and Path(place).resolve().is_relative_to(Path.cwd().resolve())
 
 
-def check_store(uri: str) -> None:
-    """Refuse a database that SQLite cannot read: MLflow would try for minutes, and then print a traceback.
+def check_store(uri: str, study: str = "") -> None:
+    """Refuse a server that does not answer, and a database that SQLite cannot read: MLflow would try for minutes, and
+    then print a traceback.
+
+    Args:
+        study: for the way out; default: all of them.
 
     Raises:
-        BadInput: naming the file, the reason and the way out.
+        BadInput: naming the server or the file, the reason and the way out.
     """
+    again = f"fedweave log {study}".strip()
+    if not answers(uri):
+        raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {again}")
     file = Path(uri.removeprefix(SQLITE).partition("?")[0])
-    if not uri.startswith(SQLITE) or not file.exists():
-        return
+    if uri.startswith(SQLITE) and file.exists():
+        _check_file(file, again)
+
+
+def answers(uri: str) -> bool:
+    """Whether the server at `uri` says anything within `HEALTH` seconds; true for a store that is no server."""
+    if not uri.startswith("http"):
+        return True
+    from http.client import HTTPException
+    from ssl import SSLError
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(f"{uri.rstrip('/')}/health", timeout=HEALTH).close()
+    except HTTPError as error:
+        return error.code not in ABSENT
+    except URLError as error:
+        return isinstance(error.reason, SSLError)  # MLflow may be told to trust it
+    except (OSError, ValueError, HTTPException):
+        return False
+    return True
+
+
+def _check_file(file: Path, again: str) -> None:
     try:
         with closing(sqlite3.connect(file)) as database:
             database.execute("SELECT * FROM sqlite_master").fetchall()
     except sqlite3.DatabaseError as error:
         if "locked" not in str(error):  # by another writer, for whom MLflow waits
             raise BadInput(
-                f"{file}: no database for MLflow ({error}); move it away, then make a new one: fedweave log"
+                f"{file}: no database for MLflow ({error}); move it away, then make a new one: {again}"
             ) from error

@@ -1,5 +1,6 @@
 """`fedweave study`: which study params.yaml holds, whole or a part of it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
+from fedweave.pipelines import addresses
 from fedweave.pipelines.commands import projects, signed_files
 from fedweave.study import catalogue, plugins, spec
 
@@ -52,10 +54,18 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 @app.command()
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
-    switch(name, task, method, uses, force)
+    _forewarn(str(switch(name, task, method, uses, force)["study"]))
     done = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
+
+
+def _forewarn(study: str) -> None:
+    """Say before hours of work that its results cannot be logged; they are made all the same."""
+    try:
+        addresses.check_store(os.environ.get("MLFLOW_TRACKING_URI", ""), study)
+    except BadInput as error:
+        typer.echo(f"warning: {error}", err=True)
 
 
 def switch(

@@ -1,5 +1,5 @@
-"""The end of `make repro`: brings MLflow up to date, prints the leaderboard that the stage `report` left, links, and
-the time that all took; without importing what made them, where nothing has changed.
+"""The end of `make repro`: prints the leaderboard that the stage `report` left, brings MLflow up to date, prints links
+and the time that all took; without importing what made them, where nothing has changed.
 """
 
 import os
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from fedweave.pipelines import ROOT, paths
-from fedweave.pipelines.addresses import mlflow_address
+from fedweave.pipelines.addresses import answers, mlflow_address
 from fedweave.pipelines.launching.lines import duration
 from fedweave.pipelines.mlflow_records import stamp, synchronise
 from fedweave.pipelines.stages import styled
@@ -18,11 +18,14 @@ def main(begun: str = "") -> None:
     """Finish a reproduction of params.yaml's study that began at `begun`, in seconds since 1970."""
     study = paths.current()
     folder = Path("results", study)
-    if study:
-        synchronise.apart(folder, study)
     show(folder / "leaderboard.txt")
-    for task, link in stamp.links(study).items():
-        print(f"{task} in MLflow (make ui): {mlflow_address()}/{link}")
+    if study and stamp.failed(study) < float(
+        begun or "inf"
+    ):  # what the stage `report` has just told is not tried again
+        synchronise.apart(folder, study)
+    if study and not stamp.failed(study) and answers(os.environ.get(synchronise.STORE, "")):
+        for task, link in stamp.links(study).items():
+            print(f"{task} in MLflow (make ui): {mlflow_address()}/{link}")
     if begun:
         print(f"all in {duration(time.time() - float(begun))}")
 
@@ -34,7 +37,7 @@ def show(file: Path) -> None:
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])
         return
     with_styles = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(styled.read(file) if with_styles else file.read_text(encoding="utf-8"), end="")
+    print(styled.read(file) if with_styles else file.read_text(encoding="utf-8"), end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,25 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
     temporary = file.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps({"stamp": _stamp(results, study, uri), "links": {**links}}), encoding="utf-8")
     temporary.replace(file)
+    _failure(study).unlink(missing_ok=True)
+
+
+def fail(study: str) -> None:
+    """Note that MLflow could not be brought up to date just now."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    _failure(study).touch()
+
+
+def failed(study: str) -> float:
+    """When it could not, in seconds since 1970; 0 where nothing has failed since the last success."""
+    try:
+        return _failure(study).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _failure(study: str) -> Path:
+    return _file(study).with_suffix(".failed")
 
 
 def _file(study: str) -> Path:

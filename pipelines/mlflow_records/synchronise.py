@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from fedweave.errors import BadInput
+from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import stamp
 
 STORE = "MLFLOW_TRACKING_URI"
@@ -25,10 +27,24 @@ def is_due(folder: Path, study: str) -> bool:
 
 def here(folder: Path, study: str) -> None:
     """Synchronise in this process; a failure is one line on standard error."""
-    if is_due(folder, study):
-        from fedweave.pipelines.mlflow_records import tracking
+    if not is_due(folder, study):
+        return
+    try:
+        addresses.check_store(os.environ.get(STORE, ""), study)
+    except BadInput as error:
+        not_logged(study, error)
+        return
+    from fedweave.pipelines.mlflow_records import tracking
 
-        tracking.report(folder)
+    tracking.report(folder)
+
+
+def not_logged(study: str, error: Exception) -> None:
+    """Say and note that MLflow could not be brought up to date; what the user can mend names the way out itself."""
+    reason = str(error).partition("\n")[0]
+    more = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
+    print(f"not logged to MLflow{more}", file=sys.stderr)
+    stamp.fail(study)
 
 
 @contextmanager
@@ -36,7 +52,7 @@ def beside(folder: Path, study: str) -> Iterator[None]:
     """Synchronise in a forked process while the block runs, which ends after it; a failure is one line."""
 
     def lost() -> None:
-        print(f"not logged to MLflow (its process was lost); later: fedweave log {study}", file=sys.stderr)
+        not_logged(study, RuntimeError("its process was lost"))
 
     if not is_due(folder, study):
         yield

@@ -4,7 +4,6 @@ The files are the truth: the database may be deleted at any time, and `main` wri
 """
 
 import fcntl
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines import project
-from fedweave.pipelines.mlflow_records import entries, registry, stamp, versions, views, writer
+from fedweave.pipelines import addresses, project
+from fedweave.pipelines.mlflow_records import entries, registry, stamp, synchronise, versions, views, writer
 from fedweave.pipelines.paths import RESULTS, STATE
 from fedweave.pipelines.processes import stage
 from fedweave.results import Study
@@ -41,8 +40,9 @@ def main(*studies: str) -> None:
     deleted.
 
     Raises:
-        BadInput: a study that is not there, or has no finished run, or MLflow does not take it.
+        BadInput: a study that is not there, or has no finished run, or MLflow does not take it, or does not answer.
     """
+    addresses.check_store(mlflow.get_tracking_uri(), " ".join(studies))
     folders = [RESULTS / name for name in studies] or sorted(
         {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
     )
@@ -53,10 +53,9 @@ def main(*studies: str) -> None:
         try:
             record = log_study(folder)
         except (MlflowException, SQLAlchemyError) as error:
-            reason = str(error).splitlines()[0]
-            raise BadInput(
-                f"{mlflow.get_tracking_uri()}: not logged ({reason}); repair it or move it away, then: fedweave log"
-            ) from error
+            store, reason = mlflow.get_tracking_uri(), str(error).partition("\n")[0]
+            way = "see what the server says" if store.startswith("http") else "repair it or move it away"
+            raise BadInput(f"{store}: not logged ({reason}); {way}, then: fedweave log") from error
         print(f"MLflow has {folder.relative_to(RESULTS)}: {record}", flush=True)
 
 
@@ -65,10 +64,7 @@ def report(folder: Path) -> None:
     try:
         print(f"MLflow: {log_study(folder)}", flush=True)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-        print(
-            f"not logged to MLflow ({str(error).splitlines()[0]}); later: fedweave log {folder.relative_to(RESULTS)}",
-            file=sys.stderr,
-        )
+        synchronise.not_logged(folder.relative_to(RESULTS).as_posix(), error)
 
 
 def log_study(folder: Path | str, uri: str | None = None) -> Record:

@@ -85,12 +85,13 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
-        BadInput: the store is a file that is no database, or the file that keeps the project's name is damaged.
+        BadInput: the store is a file that is no database, or a server that does not answer, or the file that keeps the
+            project's name is damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
         mlflow.set_tracking_uri(uri)
-    addresses.check_store(mlflow.get_tracking_uri())
+    addresses.check_store(mlflow.get_tracking_uri(), experiment)
     project = owner.project(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _unhurried):
         event.listen(Engine, "connect", _unhurried)

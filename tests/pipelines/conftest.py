@@ -1,6 +1,8 @@
 """Empty stores of MLflow for the tests of this folder."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import mlflow
@@ -15,6 +17,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store whose tables are made, to copy: making them takes seconds."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
+    with closing(sqlite3.connect(path)) as base:  # after `writer.connect`, a part of it lies in another file
+        base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path
 
 

@@ -127,8 +127,9 @@ def test_the_page_is_written_and_one_line_says_that_mlflow_is_not(
     report.main("toy")
     assert (folder / "report.html").is_file()
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("not logged to MLflow (")
-    assert line.endswith("later: fedweave log toy")
+    words = {"store": f": {tmp_path}/broken.db: no database", "process": " (its process was lost); later:"}
+    assert line.startswith(f"not logged to MLflow{words[damage]}")
+    assert line.endswith(": fedweave log toy")
 
 
 IDLE = """

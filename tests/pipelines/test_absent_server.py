@@ -1,0 +1,156 @@
+"""A server of MLflow that does not answer: told in one line, at once, and results are made all the same."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.pipelines import addresses
+from fedweave.pipelines.commands import studies
+from fedweave.pipelines.launching import board
+from fedweave.pipelines.mlflow_records import stamp, synchronise, tracking
+from fedweave.pipelines.stages import leaderboard, report
+from tests.mlflow_store import small
+from tests.servers import free_port
+
+# One worker for all of it, so that the store is made once.
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a server that is not there, which the environment names; the current folder is empty."""
+    monkeypatch.chdir(tmp_path)
+    uri = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
+
+
+def line(uri: str) -> str:
+    """What is said of it for the study toy."""
+    return f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: fedweave log toy"
+
+
+def test_log_is_refused_at_once(absent: str) -> None:
+    """Before results are read: there are none here."""
+    begun = time.monotonic()
+    with pytest.raises(BadInput) as refusal:
+        tracking.main("toy")
+    assert str(refusal.value) == line(absent)
+    assert time.monotonic() - begun < 2 * addresses.HEALTH
+
+
+def test_a_reproduction_shows_its_leaderboard_and_tells_once(
+    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The stage `report` tells; at the end there is no second try and no link, and a later success takes it back."""
+    begun, folder = time.time() - 1, small(Path("results", "toy"))
+    results.write(folder)
+    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
+    stamp.write("before", "toy", absent, {"blobs": "#/one"})
+    monkeypatch.setattr(leaderboard, "stale", lambda study: [])
+    monkeypatch.setattr(report, "write_board", lambda folder, study: (folder / "leaderboard.txt").write_text("best\n"))
+    report.main("toy")
+    assert capfd.readouterr().err == f"not logged to MLflow: {line(absent)}\n"
+    with monkeypatch.context() as once:
+        once.setattr(synchronise, "apart", lambda folder, study: pytest.fail("tried again"))
+        board.main(str(begun))
+    said = capfd.readouterr()
+    assert said.out.splitlines()[0] == "best"
+    assert "MLflow" not in said.out + said.err
+    stamp.write("now", "toy", absent, {"blobs": "#/one"})
+    assert stamp.failed("toy") == 0
+
+
+def test_the_end_of_an_idle_reproduction_tells_after_the_leaderboard(
+    absent: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What failed before this reproduction is tried again."""
+    results.write(small(Path("results", "toy")))
+    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
+    Path("results", "toy", "leaderboard.txt").write_text("best\n")
+    stamp.write("before", "toy", absent, {"blobs": "#/one"})
+    stamp.fail("toy")
+    board.main(str(time.time() + 1))
+    said = capfd.readouterr()
+    assert said.err == f"not logged to MLflow: {line(absent)}\n"
+    assert [words.partition(" in ")[0] for words in said.out.splitlines()] == ["best", "all"]
+
+
+def test_no_link_leads_to_a_server_that_ended_since(
+    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All was logged; links of the project's own file lead to the server of `make ui`, which may be started later."""
+    board_file = Path("results", "toy", "leaderboard.txt")
+    board_file.parent.mkdir(parents=True)
+    board_file.write_text("best\n")
+    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
+    stamp.write("now", "toy", absent, {"blobs": "#/one"})
+    board.main()
+    assert capfd.readouterr().out == "best\n"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    board.main()
+    assert "blobs in MLflow" in capfd.readouterr().out
+
+
+def test_a_study_is_run_with_a_warning_before(
+    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def started(*_: Any, **__: Any) -> "subprocess.CompletedProcess[str]":
+        assert capfd.readouterr().err == f"warning: {line(absent)}\n"
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(studies, "switch", lambda *_: {"study": "toy"})
+    monkeypatch.setattr(studies.subprocess, "run", started)
+    studies.run("toy")
+
+
+@contextmanager
+def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server that answers a GET with `answer`; yields its address."""
+    handler = type("Handler", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None})
+    running = HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{running.server_port}/"
+    finally:
+        running.shutdown()
+        running.server_close()
+
+
+@pytest.mark.parametrize(("code", "there"), [(200, True), (401, True), (404, True), (500, True), (503, False)])
+def test_whatever_a_server_says_it_is_there(code: int, there: bool) -> None:
+    """But not what a gateway says of one that it does not reach."""
+
+    def answer(self: BaseHTTPRequestHandler) -> None:
+        self.send_response(code if self.path == "/health" else 503)
+        self.end_headers()
+
+    with server(answer) as uri:
+        assert addresses.answers(uri) is there
+
+
+def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "HEALTH", 0.2)
+    with server(lambda self: time.sleep(1)) as uri:
+        assert not addresses.answers(uri)
+    with server(lambda self: self.wfile.write(b"?\n") and None) as uri:
+        assert not addresses.answers(uri)
+    assert not addresses.answers("http://[")
+    assert addresses.answers("postgresql://host/base")
+
+
+def test_what_a_server_refuses_is_not_to_be_moved_away(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(Path("results", "toy"))
+    monkeypatch.setattr(addresses, "check_store", lambda *_: None)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(BadInput, match=r"not logged \(.*\); see what the server says, then: fedweave log"):
+        tracking.main("toy")
