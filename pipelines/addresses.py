@@ -2,14 +2,18 @@
 
 import ipaddress
 import os
+import re
 import sqlite3
 from contextlib import closing
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedweave.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
+VERSION = "alembic_version"  # the table that names the version of all others
 HEALTH = 5.0  # seconds for a server of MLflow to answer
 ABSENT = (502, 503, 504)  # what a gateway says in place of a server
 
@@ -61,8 +65,8 @@ def is_own(store: str) -> bool:
 
 
 def check_store(uri: str, study: str = "") -> None:
-    """Refuse a server that does not answer, and a database that SQLite cannot read: MLflow would try for minutes, and
-    then print a traceback.
+    """Refuse a server that does not answer, and a database that SQLite cannot read or that another version of MLflow
+    wrote: MLflow would try for minutes, and then print a traceback.
 
     Args:
         study: for the way out; default: all of them.
@@ -101,9 +105,27 @@ def answers(uri: str) -> bool:
 def _check_file(file: Path, again: str) -> None:
     try:
         with closing(sqlite3.connect(file)) as database:
-            database.execute("SELECT * FROM sqlite_master").fetchall()
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
+            versions = database.execute(f"SELECT version_num FROM {VERSION}") if VERSION in tables else ()
+            written = {version for (version,) in versions}
     except sqlite3.DatabaseError as error:
         if "locked" not in str(error):  # by another writer, for whom MLflow waits
             raise BadInput(
                 f"{file}: no database for MLflow ({error}); move it away, then make a new one: {again}"
             ) from error
+        return
+    if written and written != (_expected() or written):
+        raise BadInput(f"{file}: written by another version of MLflow; move it away, then: {again}")
+
+
+@cache
+def _expected() -> set[str]:
+    """The version of the tables that the MLflow of this environment writes, from the files of its migrations; MLflow
+    would take two seconds to tell. Empty where they do not say it.
+    """
+    mlflow = find_spec("mlflow")
+    places = mlflow.submodule_search_locations or () if mlflow else ()
+    files = [file for place in places for file in Path(place, "store/db_migrations/versions").glob("*.py")]
+    steps = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    last = {*re.findall(r'^revision = "(\w+)"', steps, re.M)} - {*re.findall(r'^down_revision = "(\w+)"', steps, re.M)}
+    return last if len(last) == 1 else set()

@@ -3,12 +3,14 @@
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mlflow.store.db.utils import _get_latest_schema_revision
 
 from fedweave import results
-from fedweave.pipelines import paths
+from fedweave.pipelines import addresses, paths
 from fedweave.pipelines.commands import reproduction
 from fedweave.pipelines.mlflow_records import tracking
 from fedweave.pipelines.searching import dashboard, search
@@ -152,6 +154,25 @@ def test_the_database_of_mlflow(way: str, study: Path, tmp_path: Path, monkeypat
     begun = time.monotonic()
     refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
     assert time.monotonic() - begun < 30
+
+
+def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older or newer, at once; MLflow itself would take a newer one for an older one. What it expects is read right."""
+    file = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(
+            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES (0)"
+        )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
+    monkeypatch.setattr(tracking, "RESULTS", study.parent)
+    begun = time.monotonic()
+    words = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
+    refused(lambda: tracking.main("toy"), words)
+    assert time.monotonic() - begun < 2
+    assert {_get_latest_schema_revision()} == addresses._expected()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = ?", (*addresses._expected(),))
+    addresses.check_store(f"sqlite:///{file}")
 
 
 def test_a_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
