@@ -59,9 +59,8 @@ def page(experiment: str, run: str = "") -> str:
 
 def is_own(store: str) -> bool:
     """Whether the tracking store is a file in this folder; any other may hold runs of other projects too."""
-    place = store.removeprefix(SQLITE).removeprefix("file://").partition("?")[0]
     is_file = store.startswith((SQLITE, "file://", "/", "."))
-    return is_file and Path(place).resolve().is_relative_to(Path.cwd().resolve())
+    return is_file and file_of(store).resolve().is_relative_to(Path.cwd().resolve())
 
 
 def check_store(uri: str, study: str = "") -> None:
@@ -77,9 +76,13 @@ def check_store(uri: str, study: str = "") -> None:
     again = f"fedweave log {study}".strip()
     if not answers(uri):
         raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {again}")
-    file = Path(uri.removeprefix(SQLITE).partition("?")[0])
-    if uri.startswith(SQLITE) and file.exists():
-        _check_file(file, again)
+    if uri.startswith(SQLITE) and file_of(uri).exists():
+        _check_file(file_of(uri), again)
+
+
+def file_of(uri: str) -> Path:
+    """The file or folder that a tracking store is."""
+    return Path(uri.removeprefix(SQLITE).removeprefix("file://").partition("?")[0])
 
 
 def answers(uri: str) -> bool:

@@ -96,7 +96,8 @@ def of_results(folder: Path) -> str:
 
 
 def _stamp(results: str, study: str, uri: str) -> dict[str, Any]:
-    return {"uri": uri, "code": _digest(_code()), "results": results, "record": _record(study, uri)}
+    code, record = _digest(_code()), _record(study, uri)
+    return {"uri": uri, "folder": str(Path.cwd()), "code": code, "results": results, "record": record}
 
 
 def _digest(lines: Iterator[str]) -> str:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Experiment, Metric, Param, RunTag
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import owner
 
@@ -85,8 +86,8 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
-        BadInput: the store is a file that is no database, or a server that does not answer, or the file that keeps the
-            project's name is damaged.
+        BadInput: the store is a file that is no database, was written by another version of MLflow or in another
+            folder, or is a server that does not answer; or the file that keeps the project's name is damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
@@ -98,10 +99,23 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         os.register_at_fork(after_in_child=_forget_connections)
     client = MlflowClient()
     before = client.get_experiment_by_name(experiment)
+    if before is not None and not project:
+        _check_place(before)
     if before is not None and before.lifecycle_stage == "deleted":
         client.restore_experiment(before.experiment_id)
     number = mlflow.set_experiment(experiment).experiment_id
     return Store(client, number, experiment, {**provenance(), **owner.tags(project)}, project)
+
+
+def _check_place(experiment: Experiment) -> None:
+    """Refuse the project's own record where its folder was moved or copied: files and models of its runs would be
+    looked for, and written, at the old place.
+    """
+    place = Path(experiment.artifact_location.removeprefix("file://"))
+    by_default = place.is_absolute() and place.parts[-2:] == ("mlruns", experiment.experiment_id)
+    if by_default and not place.resolve().is_relative_to(Path.cwd().resolve()):
+        file = addresses.file_of(mlflow.get_tracking_uri())
+        raise BadInput(f"{file}: was written in {place.parents[1]}; move it away, then: fedweave log {experiment.name}")
 
 
 def _unhurried(connection: Any, _: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from mlflow import MlflowClient
 import fedweave as fw
 from fedweave import results
 from fedweave.api import packing
-from fedweave.pipelines.mlflow_records import registry, tracking, writer
+from fedweave.errors import BadInput
+from fedweave.pipelines.mlflow_records import registry, synchronise, tracking, writer
 from tests import trained
 from tests.mlflow_store import fresh
 from tests.servers import answers, free_port, until
@@ -162,6 +164,34 @@ def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) 
         outputs = serving.predict(mine[["dose", "kind"]], {"client": str(site), "seed": 1})
         right = np.array(["no", "yes"])[np.asarray(outputs).argmax(1)] == mine["late"].to_numpy()
         assert 100.0 * right.mean() == scores[place]
+
+
+@pytest.mark.parametrize("way", ["moved", "copied"])
+def test_a_record_of_another_folder_is_refused_and_made_again(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The models of a record lie where the project was; after the way out the best one loads from where it is."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    monkeypatch.chdir(first)
+    folder = trained.train("images", {"local": {}})
+    results.write(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", fresh(template, "mlflow"))
+    tracking.log_study(folder)
+    (shutil.move if way == "moved" else shutil.copytree)(first, second)
+    monkeypatch.chdir(second)
+    store = f"sqlite:///{second / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    assert synchronise.is_due(folder, "toy")
+    with pytest.raises(BadInput, match=rf"mlflow\.db: was written in {first}; move it away, then: fedweave log toy$"):
+        tracking.log_study(folder)
+    Path("mlflow.db").rename("old.db")
+    store = fresh(template, "new")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    ids = tracking.log_study(folder, store).ids
+    assert not synchronise.is_due(folder, "toy")
+    assert [mlflow.pyfunc.load_model("models:/toy-blobs@best").metadata.run_id] == ids
+    mlflow.set_tracking_uri(None)
 
 
 @pytest.mark.acceptance
