@@ -35,7 +35,8 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
     cluster = resources.load()
     if study:
         submissions.check_open(study)
-        studies.switch(study, None, None, None, force)
+        with studies.switched(study, None, None, None, force):
+            pass  # the stages that run here have locks of their own
     submission = submissions.submit(cluster)
     name = submission.study if submission else study or _current()
     if submission is None:

@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
 from fedweave.pipelines import addresses
 from fedweave.pipelines.commands import projects, signed_files
+from fedweave.pipelines.launching import locking
 from fedweave.study import catalogue, plugins, spec
 
 NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
@@ -44,8 +47,8 @@ def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = No
 @app.command()
 def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
-    content = switch(name, task, method, uses, force)
-    runs = len(content["runs"])
+    with switched(name, task, method, uses, force) as (content, _):
+        runs = len(content["runs"])
     out.print(
         f"params.yaml now holds [bold]{content['study']}[/]: {runs} runs; reproduce it with: dvc repro", soft_wrap=True
     )
@@ -54,8 +57,10 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 @app.command()
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
-    _forewarn(str(switch(name, task, method, uses, force)["study"]))
-    done = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False)
+    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
+    with switched(name, task, method, uses, force) as (content, lock):
+        _forewarn(str(content["study"]))
+        done = subprocess.run(command, env=locking.hand_on(lock), pass_fds=(lock,), check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 
@@ -68,15 +73,28 @@ def _forewarn(study: str) -> None:
         typer.echo(f"warning: {error}", err=True)
 
 
-def switch(
+@contextmanager
+def switched(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None, force: bool
-) -> dict[str, Any]:
-    """Write params.yaml and return what it holds.
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Write params.yaml; what it holds, and the handle of the folder's lock, which ends with the block.
 
     Raises:
-        BadInput: the study is not sound, or params.yaml has changes that would be lost.
+        BadInput: the study is not sound, another run is active here, or params.yaml has changes that would be lost.
     """
     content = checked(name, tasks, methods, uses)
+    try:
+        lock = locking.take()
+    except locking.Busy as error:
+        raise BadInput(f"params.yaml: {error}") from error
+    try:
+        _write(content, force)
+        yield content, lock
+    finally:
+        os.close(lock)
+
+
+def _write(content: dict[str, Any], force: bool) -> None:
     if spec.PARAMS.is_file() and not force:
         now = spec.read_yaml(spec.PARAMS)
         if now != content and not _as_written() and not _from_catalogue(now):
@@ -87,7 +105,6 @@ def switch(
     write_atomic(spec.PARAMS, dump(content))
     if projects.separate():
         projects.note_packages(uses=content.get("uses") or ())
-    return content
 
 
 def checked(

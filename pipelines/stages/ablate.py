@@ -11,6 +11,7 @@ from fedweave.errors import Diverged, choose
 from fedweave.files import write_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import note, stage
+from fedweave.pipelines.stages import read_entries
 from fedweave.pipelines.stages.train import train
 from fedweave.pipelines.stages.train import tuned_values as tuned
 from fedweave.report import extras
@@ -38,6 +39,7 @@ class Outcome(NamedTuple):
 
 def main(name: str) -> None:
     """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to its results folder."""
+    check = read_entries.noted()
     study = assembly.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
     results_of, done = outcomes(study, name, block["run"], block["variants"])
@@ -48,6 +50,8 @@ def main(name: str) -> None:
     values = scores(results_of)[columns].itertuples(index=False, name=None)
     write_table(folder / "values.csv", ("variant", *columns[1:]), values)
     plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
+    item = study.runs[block["run"]]
+    check(("ablate", name), *read_entries.of_run(item.task, item.method, block["run"]))
     for checkpoints, trained in done:
         checkpoint_files.forget(checkpoints, trained)
 

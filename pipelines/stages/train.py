@@ -12,6 +12,7 @@ from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
 from fedweave.pipelines.processes import note, stage
+from fedweave.pipelines.stages import read_entries
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
@@ -25,6 +26,7 @@ LINES = 3  # of progress per repetition
 
 def main(key: str) -> None:
     """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
+    check = read_entries.noted()
     study = assembly.load()
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
     run = study.run(key, tuned_values(study, key))
@@ -37,6 +39,7 @@ def main(key: str) -> None:
         print(f"{key}, seed {seed}: {shown}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
+    check(*read_entries.of_run(run.name, run.method, key))
     checkpoint_files.forget(checkpoints, prepared.run)
 
 

@@ -16,6 +16,7 @@ from fedweave.pipelines import paths
 from fedweave.pipelines.processes import stage
 from fedweave.pipelines.searching import trials
 from fedweave.pipelines.searching.search import DONE, Search, find, first, perform
+from fedweave.pipelines.stages import read_entries
 from fedweave.runs import assembly
 from fedweave.runs.parallel import side_by_side
 from fedweave.study import search_spaces
@@ -30,11 +31,14 @@ def main(task: str) -> None:
     better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
     takes the declared values. trials/<run>.json holds what `record` gives.
     """
+    check = read_entries.noted()
     with cache_calls():  # the code that runs is that of the beginning
-        _search(task)
+        study = _search(task)
+    searched = [read_entries.of_run(task, study.runs[key].method, key) for key in runs(study, task)]
+    check(("tune",), *(name for names in searched for name in names))
 
 
-def _search(task: str) -> None:
+def _search(task: str) -> Study:
     study, keys = assembly.load(), together(task)
     records = {key: record(find(study, key)) for key in keys}
     best = {key: found["best"] for key, found in records.items()}
@@ -45,6 +49,7 @@ def _search(task: str) -> None:
             print(f"{key}: no trial, {_reason(study, key)}", flush=True)
         values = search_spaces.values_of(study, key, best)
         write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n")
+    return study
 
 
 def _reason(study: Study, key: str) -> str:

@@ -1,0 +1,133 @@
+"""params.yaml of a study that runs: a command that is refused leaves it alone, and a stage that worked with another one
+ends with an error, so that DVC records nothing.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from fedweave import data
+from fedweave.errors import BadInput
+from fedweave.pipelines import paths
+from fedweave.pipelines.commands import studies
+from fedweave.pipelines.launching import locking
+from fedweave.pipelines.stages import ablate, train, tune
+from tests import trained
+from tests.servers import ROOT, process, until
+
+HOLD = "import time; from fedweave.pipelines.launching import locking; locking.take(); print(1); time.sleep(99)"
+STUDY: dict[str, Any] = {
+    "study": "toy",
+    "seeds": [0],
+    "tasks": {
+        "blobs": {
+            "dataset": "digits",
+            "setting": "iid",
+            "partition": {"name": "iid", "clients": 3, "seed": 0},
+            "model": {"name": "mlp", "hidden": 4},
+            "train": {"rounds": 2, "lr": 0.05, "batch_size": 0, "executor": "loop"},
+        }
+    },
+    "runs": {name: {"task": "blobs", "method": name.partition("-")[2]} for name in ("blobs-fedavg", "blobs-local")},
+    "methods": {"fedavg": {}, "local": {}},
+    "tune": {"trials": 1, "seeds": [1000], "spaces": {"fedavg": {"train.lr": {"low": 0.01, "high": 0.2}}}},
+    "ablate": {"lr": {"run": "blobs-fedavg", "variants": {"low": {"train.lr": 0.01}}}},
+}
+CHANGED = "params.yaml has changed while this stage ran; run it again"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project whose data are dealt, as the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    Path("params.yaml").write_text(yaml.safe_dump(STUDY))
+    dataset = trained.dataset("images")
+    data.save_dataset(paths.FEATURES / "digits", dataset)
+    dealt = data.partition(dataset, **STUDY["tasks"]["blobs"]["partition"])
+    data.save_partition(paths.PARTITIONS / "blobs" / "partition.npz", dealt)
+
+
+@pytest.mark.parametrize("command", [studies.use, studies.run])
+def test_a_refused_command_changes_nothing(project: None, command: Callable[..., None], tmp_path: Path) -> None:
+    Path("mine.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": [0, 1]}))
+    before = Path("params.yaml").read_bytes()
+    with process([sys.executable, "-c", HOLD], tmp_path, {"PYTHONUNBUFFERED": "1"}, tmp_path / "log") as other:
+        assert until((tmp_path / "log").read_text), "nobody has the lock"
+        with pytest.raises(BadInput, match=rf"another run is active in this folder \(process {other.pid}\); wait"):
+            command("mine.yaml", force=True)
+    assert Path("params.yaml").read_bytes() == before
+    studies.use("mine.yaml", force=True)
+    assert yaml.safe_load(Path("params.yaml").read_text())["seeds"] == [0, 1]
+
+
+def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
+    project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`study run` hands it to `reproduce`, and that to `study use`, by number; nobody else gets it."""
+    Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
+    take = [sys.executable, "-c", "from fedweave.pipelines.launching import locking; locking.take()"]
+    real, codes = subprocess.run, []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        codes.extend([real(take, stderr=-1, check=False).returncode, real(take, **options).returncode])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(studies.subprocess, "run", run)
+    studies.run("mine.yaml", force=True)
+    assert codes == [1, 0]
+    assert locking.HANDED not in os.environ
+    os.close(locking.take())
+
+
+def test_reproduce_takes_the_study_that_it_is_given(project: None) -> None:
+    """It holds the lock while `study use` writes; here that refuses the name, and names no other run."""
+    command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "study: 'nosuch' is unknown" in done.stderr
+
+
+def edited(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
+    """Let params.yaml be changed while `module.name` works."""
+    work = getattr(module, name)
+
+    def edit(*words: Any) -> Any:
+        Path("params.yaml").write_text(yaml.safe_dump(STUDY | change))
+        return work(*words)
+
+    monkeypatch.setattr(module, name, edit)
+
+
+RUNS: dict[str, Any] = STUDY["runs"]
+OTHER = {"runs": RUNS | {"blobs-local": RUNS["blobs-local"] | {"set": {"train.rounds": 3}}}}
+MINE = {"runs": RUNS | {"blobs-fedavg": RUNS["blobs-fedavg"] | {"set": {"train.rounds": 3}}}}
+
+
+@pytest.mark.parametrize("change", [MINE, {"seeds": [0, 1]}, {"study": "other"}], ids=["run", "seeds", "study"])
+def test_stages_refuse_what_has_changed_meanwhile(
+    project: None, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints stay, so that training goes on where the change is taken back."""
+    for module, name, word in (
+        (tune, "record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            edited(patch, module, name, change)
+            with pytest.raises(BadInput, match=CHANGED):
+                module.main(word)
+        Path("params.yaml").write_text(yaml.safe_dump(STUDY))
+        module.main(word)
+
+
+def test_another_run_may_change_while_a_stage_works(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune.main("blobs")
+    edited(monkeypatch, train, "train", OTHER)
+    train.main("blobs-fedavg")
