@@ -149,6 +149,7 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
             remove(path)
         yield ["/bin/sh", "-c", command]
         return
+    _check_remote(work_order)
     with _params(work_order.params):
         with _repo() as repo:
             stage = _stage(repo, work_order.stage)

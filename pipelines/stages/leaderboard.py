@@ -86,14 +86,21 @@ def main(study: str = "") -> None:
     console, loaded = terminal.console(), results.load_study(folder)
     tables = results.current(loaded, paths.PARTITIONS)
     if changed := stale(loaded):
-        about = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
-        console.print(
-            f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro",
-            soft_wrap=True,
-        )
+        console.print(_outdated(changed), soft_wrap=True)
     _print(console, loaded, tables)
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def _outdated(runs: Sequence[str]) -> str:
+    """What to do about `runs`; where dvc.lock agrees with params.yaml, `dvc repro` alone trains none of them."""
+    more = len(runs) > NAMED
+    about = ", ".join(runs[:NAMED]) + (f" and {len(runs) - NAMED} more" if more else "")
+    targets = "train" if more else " ".join(f"train@{run}" for run in runs)
+    return (
+        f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro; "
+        f"where that trains nothing: dvc repro -f -s {targets} && dvc repro"
+    )
 
 
 def show(study: results.Study) -> None:

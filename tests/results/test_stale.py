@@ -54,7 +54,8 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     write_params(methods={"fedprox": {"mu": 0.5}})
     stale, text, page = page_of()
     assert stale == [RUN]
-    assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro" in text
+    assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro; " in text
+    assert f"where that trains nothing: dvc repro -f -s train@{RUN} && dvc repro\n" in text
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page
     write_params(seeds=[0, 1])
     assert leaderboard.stale(results.load_study(folder)) == [RUN, OTHER]
@@ -63,6 +64,12 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     assert leaderboard.stale(results.load_study(folder)) == [OTHER]
     Path("params.yaml").write_text("study: other")
     assert leaderboard.stale(results.load_study(folder)) == []
+
+
+def test_many_stale_runs_are_trained_by_the_name_of_all() -> None:
+    line = leaderboard._outdated([f"toy-{count}" for count in range(8)])
+    assert "toy-5 and 2 more; bring" in line
+    assert line.endswith("dvc repro -f -s train && dvc repro")
 
 
 @pytest.mark.usefixtures("undrawn")
