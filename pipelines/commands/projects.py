@@ -12,8 +12,7 @@ from rich.console import Console
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines import template
-from fedweave.pipelines.commands import signed_files
+from fedweave.pipelines import signed_files, template
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 

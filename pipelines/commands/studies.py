@@ -13,8 +13,8 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
-from fedweave.pipelines import addresses
-from fedweave.pipelines.commands import projects, signed_files
+from fedweave.pipelines import addresses, signed_files
+from fedweave.pipelines.commands import projects
 from fedweave.pipelines.launching import locking
 from fedweave.study import catalogue, plugins, spec
 

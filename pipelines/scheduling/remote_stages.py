@@ -5,7 +5,6 @@ checks that and commits it. Where both see the same folder, no file is copied; f
 DVC's default remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from fedweave import pipelines
 from fedweave.errors import BadInput, choose, shown
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths, project
+from fedweave.pipelines.scheduling import foreign_params
 from fedweave.study import plugins
 from fedweave.study.config import load_yaml
 from fedweave.study.spec import PARAMS, check_names
@@ -137,8 +137,8 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
     """The command for `work_order`, in a folder that stays ready for it as long as the block lasts.
 
     Raises:
-        BadInput: this clone has other code than the writer, or cannot get the stage's inputs, or the work order is not
-            valid.
+        BadInput: this clone has other code than the writer, its params.yaml was changed by hand, it has no DVC remote
+            or cannot get the stage's inputs, or the work order is not valid.
     """
     work_order.check()
     if work_order.here:
@@ -149,8 +149,8 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
             remove(path)
         yield ["/bin/sh", "-c", command]
         return
-    _check_remote(work_order)
-    with _params(work_order.params):
+    _check_remote()
+    with foreign_params.held(work_order.params):
         with _repo() as repo:
             stage = _stage(repo, work_order.stage)
             _pull(repo, stage, work_order.inputs, _above(repo, stage))
@@ -203,17 +203,18 @@ def code_digest() -> str:
     return content.hexdigest()[:16]
 
 
-@contextmanager
-def _params(text: str) -> Iterator[None]:
-    """params.yaml holds `text`; a stage of other parameters waits until those that run here are done."""
-    paths.STATE.mkdir(exist_ok=True)
-    with (paths.STATE / "params.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        while not PARAMS.is_file() or PARAMS.read_text(encoding="utf-8") != text:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            write_atomic(PARAMS, text)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        yield
+def _check_remote() -> None:
+    """Refuse a clone from which no output could reach the writer.
+
+    Raises:
+        BadInput: it has no DVC remote.
+    """
+    with _repo() as repo:
+        if not repo.config["core"].get("remote"):
+            raise BadInput(
+                f"{Path.cwd()}: is not the writer's folder, and has no DVC remote; share that folder, or set the "
+                "writer's remote here: dvc remote add -d NAME PLACE"
+            )
 
 
 def _repo() -> "Repo":

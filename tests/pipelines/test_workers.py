@@ -13,7 +13,8 @@ from dvc.repo import Repo
 from servers import ROOT
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import remote_stages
+from fedweave.pipelines import signed_files
+from fedweave.pipelines.scheduling import foreign_params, remote_stages
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 
 pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
@@ -85,12 +86,39 @@ def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
 
 
 def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another study in the clone does not leak into the stage."""
-    (folders[1] / "params.yaml").write_text("names: [a, b]\nsize: 9\nstudy: other\n")
+    """Another study in the clone does not leak into the stage, nor one that came with another work order."""
+    text = "names: [a, b]\nsize: 9\nstudy: other\n"
+    (folders[1] / "params.yaml").write_text(signed_files.sign("Written by a command.", text))
     with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(folders[1])
         work(work_order)
-    assert "size: 1" in Path("joined.txt").read_text()
+        assert "size: 1" in Path("joined.txt").read_text()
+        with foreign_params.held(text):
+            assert Path("params.yaml").read_text() == text
+        with foreign_params.held(work_order.params):
+            assert Path("params.yaml").read_text() == work_order.params
+
+
+def test_a_clone_keeps_what_was_changed_by_hand(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n") + "more: 1\n"
+    (folders[1] / "params.yaml").write_text(text)
+    with remote_stages.issue("join") as work_order:
+        monkeypatch.chdir(folders[1])
+        with pytest.raises(BadInput, match=r"clone/params\.yaml: .* was changed by hand; save it as"):
+            work(work_order)
+    assert Path("params.yaml").read_text() == text
+    assert not Path("made-a.txt").exists()
+
+
+def test_a_clone_without_a_remote_changes_nothing(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n")
+    (folders[1] / "params.yaml").write_text(text)
+    (folders[1] / ".dvc" / "config.local").unlink()
+    with remote_stages.issue("join") as work_order:
+        monkeypatch.chdir(folders[1])
+        with pytest.raises(BadInput, match="clone: is not the writer's folder, and has no DVC remote; share that"):
+            work(work_order)
+    assert Path("params.yaml").read_text() == text
 
 
 ATTACKS = [

@@ -1,0 +1,56 @@
+"""params.yaml of a clone that runs the stages of a writer elsewhere: it follows the work orders, and what its owner has
+written by hand stays.
+"""
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedweave.errors import BadInput
+from fedweave.files import write_atomic
+from fedweave.pipelines import paths, signed_files
+from fedweave.study.spec import PARAMS
+
+WRITTEN = paths.STATE / "params.written"  # digest of the last text that a work order brought
+
+
+@contextmanager
+def held(text: str) -> Iterator[None]:
+    """params.yaml holds `text`; a stage of other parameters waits until those that run here are done.
+
+    Raises:
+        BadInput: it has changes made by hand.
+    """
+    paths.STATE.mkdir(exist_ok=True)
+    with (paths.STATE / "params.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        while _now() != text:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _replace(text)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def _now() -> str | None:
+    return PARAMS.read_text(encoding="utf-8") if PARAMS.is_file() else None
+
+
+def _replace(text: str) -> None:
+    now = _now()
+    if now not in (None, text) and not signed_files.is_unchanged(now) and not _came_with_a_work_order(now):
+        raise BadInput(
+            f"{Path.cwd() / PARAMS}: is not what the work order has, and was changed by hand; save it as "
+            "studies/<name>.yaml and remove it, or let the worker use another clone"
+        )
+    write_atomic(WRITTEN, _digest(text))
+    write_atomic(PARAMS, text)
+
+
+def _came_with_a_work_order(text: str) -> bool:
+    return WRITTEN.is_file() and WRITTEN.read_text(encoding="utf-8") == _digest(text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
