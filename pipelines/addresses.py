@@ -18,6 +18,13 @@ HEALTH = 5.0  # seconds for a server of MLflow to answer
 ABSENT = (502, 503, 504)  # what a gateway says in place of a server
 
 
+def start_command(name: str, **variables: object) -> str:
+    """What a user types for `make NAME`, with variables; a project outside of a checkout has no Makefile."""
+    words = [f"{variable}={value}" for variable, value in variables.items()]
+    in_checkout = Path("Makefile").is_file() and Path("src", "fedweave").is_dir()
+    return " ".join(["make", name, *words] if in_checkout else [*words, "fedweave", name])
+
+
 def bound_host() -> str:
     """The address that the servers of `make ui` bind to: UI_HOST, or loopback."""
     return os.environ.get("UI_HOST") or LOOPBACK

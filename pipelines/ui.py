@@ -21,6 +21,7 @@ from fedweave.pipelines.addresses import (
     mlflow_port,
     page,
     reached_host,
+    start_command,
     url,
 )
 from fedweave.pipelines.mlflow_records import stamp
@@ -72,9 +73,8 @@ def main() -> None:
     check_store(os.environ["MLFLOW_TRACKING_URI"])
     for server in both:
         if _answers(server.port):
-            raise BadInput(
-                f"port {server.port} is taken; choose another: make ui {server.name.upper()}_PORT={server.port + 1}"
-            )
+            other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})
+            raise BadInput(f"port {server.port} is taken; choose another: {other}")
     with ExitStack() as stack:
         running = [stack.enter_context(Children().child(server.command, server.env)) for server in both]
         outputs = [_drain(process) for process in running]

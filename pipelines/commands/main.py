@@ -20,6 +20,7 @@ from fedweave.pipelines.commands import (
     projects,
     recommend,
     records,
+    servers,
     single,
     studies,
 )
@@ -39,6 +40,7 @@ app.add_typer(federate.app, name="federate")
 app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
+app.add_typer(servers.app)
 app.command()(single.run)
 app.command("import")(importing.import_)
 app.command()(projects.init)

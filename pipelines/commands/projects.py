@@ -1,6 +1,7 @@
 """`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Collection
@@ -65,8 +66,8 @@ README = """# A project of fedweave
 
     fedweave study run first     # writes params.yaml, trains what is missing, prints the leaderboard
     dvc repro                    # what params.yaml says, again; nothing runs where nothing changed
-    python -m fedweave.pipelines.scheduling.flows    # the same, scheduled by Prefect
-    python -m fedweave.pipelines.ui                  # MLflow and Prefect in the browser
+    fedweave flow                # the same, scheduled by Prefect
+    fedweave ui                  # MLflow and Prefect in the browser
 
 A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of
 `studies/base.yaml`, or
@@ -111,7 +112,10 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
     _dvc(folder, _git(folder))
     if not (folder / "params.yaml").exists():
         _first(folder)
-    out.print(f"{folder}: a project of fedweave; next: cd {folder} && fedweave study run first", soft_wrap=True)
+    out.print(
+        f"{folder}: a project of fedweave; next: cd {shlex.quote(str(folder))} && fedweave study run first",
+        soft_wrap=True,
+    )
 
 
 def _complete(file: Path, text: str, renewed: bool) -> None:

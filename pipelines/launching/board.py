@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from fedweave.pipelines import ROOT, paths
-from fedweave.pipelines.addresses import answers, mlflow_address
+from fedweave.pipelines.addresses import answers, mlflow_address, start_command
 from fedweave.pipelines.launching.lines import duration
 from fedweave.pipelines.mlflow_records import stamp, synchronise
 from fedweave.pipelines.stages import styled
@@ -19,13 +19,12 @@ def main(begun: str = "") -> None:
     study = paths.current()
     folder = Path("results", study)
     show(folder / "leaderboard.txt")
-    if study and stamp.failed(study) < float(
-        begun or "inf"
-    ):  # what the stage `report` has just told is not tried again
+    # What the stage `report` has just told is not tried again.
+    if study and stamp.failed(study) < float(begun or "inf"):
         synchronise.apart(folder, study)
     if study and not stamp.failed(study) and answers(os.environ.get(synchronise.STORE, "")):
         for task, link in stamp.links(study).items():
-            print(f"{task} in MLflow (make ui): {mlflow_address()}/{link}")
+            print(f"{task} in MLflow ({start_command('ui')}): {mlflow_address()}/{link}")
     if begun:
         print(f"all in {duration(time.time() - float(begun))}")
 

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import typer
 
 from fedweave.errors import BadInput
+from fedweave.pipelines.addresses import start_command
 from fedweave.pipelines.processes import search_path
 from fedweave.pipelines.project import PLACE
 from fedweave.pipelines.scheduling import gpus, notifications
@@ -128,7 +129,7 @@ def _server() -> str:
             return address
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: make ui"
+            f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: {start_command('ui')}"
         ) from error
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines import paths
+from fedweave.pipelines import addresses, paths
 from fedweave.pipelines.processes import stage
 from fedweave.pipelines.stages import terminal
 from fedweave.pipelines.stages.train import tuned_values
@@ -89,7 +89,8 @@ def main(study: str = "") -> None:
         console.print(_outdated(changed), soft_wrap=True)
     _print(console, loaded, tables)
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
-    console.print("runs and curves: make ui; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+    ui = addresses.start_command("ui")
+    console.print(f"runs and curves: {ui}; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
 
 def _outdated(runs: Sequence[str]) -> str:

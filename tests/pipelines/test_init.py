@@ -1,11 +1,13 @@
 """`fedweave init` in a folder that is a project already."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
-from fedweave.pipelines.commands import projects
+from fedweave.pipelines.commands import main, projects
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +33,19 @@ def test_no_file_of_the_user_is_changed(project: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert [name for name in before if f"{name}: has changes of your own" in said] == ["prefect.yaml", "dvc.yaml"]
     assert (project / "params.yaml").read_text(encoding="utf-8").endswith("# mine\n")
+
+
+def test_the_next_command_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder with a space is one word, and the commands that its README.md names are there."""
+    monkeypatch.setattr(projects, "_git", lambda _: False)
+    monkeypatch.setattr(projects, "_dvc", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    projects.init(Path("my lab"))
+    assert capsys.readouterr().out.endswith("next: cd 'my lab' && fedweave study run first\n")
+    named = re.findall(r"^    fedweave (\w+)", Path("my lab", "README.md").read_text(), re.MULTILINE)
+    assert {*named} == {"study", "flow", "ui"} <= typer.main.get_group(main.app).commands.keys()
 
 
 def test_an_unchanged_pipeline_is_renewed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,19 @@
 """What `make ui` says while its servers start, and when one does not."""
 
+import os
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from typer.testing import CliRunner
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import ui
 from fedweave.pipelines.addresses import page
+from fedweave.pipelines.commands import servers
+from fedweave.pipelines.commands.main import app
 from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.processes import Children
 from tests.servers import free_port
@@ -73,3 +77,30 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"})
     tasks = {"digits, mine, in MLflow": f"{base}#/one", "arms, mine, in MLflow": f"{base}#/two"}
     assert dict(ui._runs()) == {"another in MLflow": whole["another in MLflow"], **tasks}
+
+
+def test_the_way_to_the_servers_is_one_that_the_folder_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a checkout has a Makefile of fedweave."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    for port in ("MLFLOW_PORT", "PREFECT_PORT"):
+        monkeypatch.setenv(port, str(free_port()))
+    monkeypatch.setattr(ui, "_answers", lambda port: True)
+    other = f"MLFLOW_PORT={int(os.environ['MLFLOW_PORT']) + 1}"
+    with pytest.raises(BadInput, match=f"is taken; choose another: {other} fedweave ui$"):
+        ui.main()
+    Path("Makefile").touch()
+    Path("src", "fedweave").mkdir(parents=True)
+    with pytest.raises(BadInput, match=f"is taken; choose another: make ui {other}$"):
+        ui.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "module"), [(["ui"], "ui"), (["flow", "--study", "quick", "--help"], "scheduling.flows")]
+)
+def test_commands_are_those_of_make(words: list[str], module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of the flow go to it as they are."""
+    became: list[list[str]] = []
+    monkeypatch.setattr(servers.os, "execv", lambda _, command: became.append(command[1:]))
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert became == [["-m", f"fedweave.pipelines.{module}", *words[1:]]]

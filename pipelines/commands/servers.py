@@ -1,0 +1,32 @@
+"""`fedweave ui` and `fedweave flow`: what `make ui` and `make flow` do in a checkout, for every project."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+app = typer.Typer()
+PASSED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command()
+def ui() -> None:
+    """MLflow's UI and Prefect's server, until Ctrl-C; on loopback, or on the address UI_HOST.
+
+    MLFLOW_PORT and PREFECT_PORT are their ports.
+    """
+    _become("fedweave.pipelines.ui")
+
+
+@app.command(context_settings=PASSED)
+def flow(context: typer.Context) -> None:
+    """Reproduce a study, scheduled by Prefect.
+
+    `fedweave flow --help` shows the options, such as --study and --where.
+    """
+    _become("fedweave.pipelines.scheduling.flows", *context.args)
+
+
+def _become(module: str, *words: str) -> NoReturn:
+    os.execv(sys.executable, [sys.executable, "-m", module, *words])
