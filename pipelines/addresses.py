@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, shown
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
@@ -50,7 +50,57 @@ def url(port: int) -> str:
 
 def mlflow_port() -> int:
     """The port of MLflow's UI."""
-    return int(os.environ.get("MLFLOW_PORT", 5000))
+    return _port("MLFLOW_PORT", 5000)
+
+
+def prefect_port() -> int:
+    """The port of Prefect's server."""
+    return _port("PREFECT_PORT", 4200)
+
+
+def _port(variable: str, default: int) -> int:
+    """The port that an environment variable names.
+
+    Raises:
+        BadInput: it names none.
+    """
+    text = os.environ.get(variable) or str(default)
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise BadInput(f"{variable}: {shown(text)} is no port; give 1 to 65535")
+    return int(text)
+
+
+def prefect_api() -> str:
+    """The API of the Prefect server of `make ui`."""
+    return f"http://{LOOPBACK}:{prefect_port()}/api"
+
+
+def silence_of(api: str) -> str:
+    """Why the Prefect server at `api` does not answer; empty where it does."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{api}/health", timeout=5):
+            return ""
+    except (OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+
+
+def check_prefect(api: str, way: str = "") -> str:
+    """`api` without a slash at its end, where a Prefect server answers.
+
+    Args:
+        way: another way out than to start one.
+
+    Raises:
+        BadInput: nobody answers there.
+    """
+    address = api.rstrip("/")
+    if reason := silence_of(address):
+        raise BadInput(
+            f"PREFECT_API_URL: no Prefect server answers at {address} ({reason}); start one: {start_command('ui')}{way}"
+        )
+    return address
 
 
 def mlflow_address() -> str:

@@ -20,6 +20,7 @@ from fedweave.pipelines.addresses import (
     mlflow_address,
     mlflow_port,
     page,
+    prefect_port,
     reached_host,
     start_command,
     url,
@@ -44,7 +45,7 @@ class Server(NamedTuple):
 def servers() -> tuple[Server, Server]:
     """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback or on the address UI_HOST."""
     host = bound_host()
-    mlflow, prefect = mlflow_port(), int(os.environ.get("PREFECT_PORT", 4200))
+    mlflow, prefect = mlflow_port(), prefect_port()
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     run = (sys.executable, "-m")
     # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.

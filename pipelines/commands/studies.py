@@ -57,6 +57,7 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 @app.command()
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
+    addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switched(name, task, method, uses, force) as (content, lock):
         _forewarn(str(content["study"]))

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from fedweave.errors import BadInput
 from fedweave.pipelines import ROOT, paths
 from fedweave.pipelines.addresses import answers, mlflow_address, start_command
 from fedweave.pipelines.launching.lines import duration
@@ -41,4 +42,7 @@ def show(file: Path) -> None:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except BadInput as error:
+        sys.exit(f"error: {error}")

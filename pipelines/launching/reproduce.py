@@ -31,6 +31,7 @@ def main(study: str = "") -> NoReturn:
         handle = locking.take()
     except locking.Busy as error:
         sys.exit(f"error: {error}")
+    _check_ports()
     environment = locking.hand_on(handle)  # DVC inherits the handle, too
     if study:
         command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study]
@@ -42,6 +43,14 @@ def main(study: str = "") -> NoReturn:
     if status:
         os._exit(status if status > 0 else 128 - status)
     os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(begun)])
+
+
+def _check_ports() -> None:
+    """Refuse what `addresses` would refuse when all work is done; this is the port of the links that `board` prints."""
+    text = os.environ.get("MLFLOW_PORT") or "5000"
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        print(f"error: MLFLOW_PORT: {text[:100]!r} is no port; give 1 to 65535", file=sys.stderr)
+        sys.exit(2)
 
 
 def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, get_args
-from urllib.request import urlopen
 
 from prefect import State, Task, flow, get_run_logger, runtime, task
 from prefect.artifacts import create_table_artifact
@@ -26,6 +25,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from fedweave.errors import BadInput
+from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.scheduling import dvc_graph, host, planning, ray_cluster, remote_stages, slurm_flow
@@ -35,7 +35,6 @@ from fedweave.pipelines.scheduling.gpus import visible
 from fedweave.pipelines.scheduling.pool import Lost, Place, cancel_remote_runs, run_remotely
 from fedweave.study import catalogue
 
-SERVER = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
 # What DVC says of an outcome that is not a run, and the name of the state that it becomes in the UI.
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
 HINTS = ("To track the changes", "To enable auto staging", "Use `dvc push`", "git add", "dvc config core.auto")
@@ -219,6 +218,7 @@ def reproduce(
     """
     devices = tuple(gpus) if gpus else visible()
     host.enter(devices if where == "here" else ())
+    addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
     if study:
         use_study(study)
     away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
@@ -257,12 +257,13 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def _server_runs() -> bool:
-    try:
-        with urlopen(f"{SERVER}/health", timeout=2) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+def _server() -> dict[Any, str]:
+    """Settings by which Prefect finds the server of `make ui`, if it runs and no other is named, which must answer."""
+    if named := PREFECT_API_URL.value():
+        addresses.check_prefect(named, ", or unset PREFECT_API_URL for a temporary one")
+        return {}
+    here = addresses.prefect_api()
+    return {} if addresses.silence_of(here) else {PREFECT_API_URL: here}
 
 
 def _share(text: str) -> float:
@@ -285,9 +286,10 @@ def main() -> None:
     options = vars(parser.parse_args())
     try:
         _ = options["study"] and catalogue.place(options["study"])
+        addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
+        server = _server()
     except BadInput as error:
-        parser.error(str(error))
-    server = {PREFECT_API_URL: SERVER} if PREFECT_API_URL.value() is None and _server_runs() else {}
+        parser.exit(2, f"error: {error}\n")
     with temporary_settings(server):
         reproduce(**options)
 

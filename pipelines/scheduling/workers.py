@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
-from urllib.request import urlopen
 
 import typer
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.addresses import start_command
+from fedweave.pipelines import addresses
 from fedweave.pipelines.processes import search_path
 from fedweave.pipelines.project import PLACE
 from fedweave.pipelines.scheduling import gpus, notifications
@@ -122,15 +121,7 @@ def _server() -> str:
     Raises:
         BadInput: nobody answers there.
     """
-    local = f"http://127.0.0.1:{os.environ.get('PREFECT_PORT', '4200')}/api"
-    address = os.environ.get("PREFECT_API_URL", local).rstrip("/")
-    try:
-        with urlopen(f"{address}/health", timeout=5):
-            return address
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"PREFECT_API_URL: no Prefect server answers at {address} ({error}); start one: {start_command('ui')}"
-        ) from error
+    return addresses.check_prefect(os.environ.get("PREFECT_API_URL") or addresses.prefect_api())
 
 
 def _pool(client: "SyncPrefectClient") -> None:

@@ -1,0 +1,76 @@
+"""Ports and servers that variables name: a wrong one is one line, before any work."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedweave.errors import BadInput
+from fedweave.pipelines import addresses, ui
+from fedweave.pipelines.commands import studies
+from fedweave.pipelines.scheduling import flows, workers
+from tests.servers import ROOT, free_port
+
+
+@pytest.mark.parametrize("text", ["abc", "99999", "0", "-1", "5000 ", "٣", "9" * 5000])
+@pytest.mark.parametrize(
+    ("variable", "command"),
+    [("MLFLOW_PORT", addresses.mlflow_address), ("MLFLOW_PORT", lambda: studies.run("quick")),
+     ("MLFLOW_PORT", ui.servers), ("PREFECT_PORT", ui.servers), ("PREFECT_PORT", workers._server)],
+    ids=["address", "study", "mlflow", "prefect", "worker"],
+)  # fmt: skip
+def test_what_is_no_port_is_refused(
+    variable: str, command: Callable[[], object], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(BadInput, match=f"^{variable}: '.* is no port; give 1 to 65535$"):
+        command()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("program", ["reproduce", "board"])
+def test_a_reproduction_with_a_wrong_port_begins_nothing(program: str, tmp_path: Path) -> None:
+    """`board`, which takes the variables of .env too, says it in one line."""
+    (tmp_path / "results" / "toy").mkdir(parents=True)
+    (tmp_path / "results" / "toy" / "leaderboard.txt").touch()
+    (tmp_path / "params.yaml").write_text("study: toy\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MLFLOW_PORT": "abc"}
+    command = [sys.executable, "-m", f"fedweave.pipelines.launching.{program}"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    if program == "reproduce":
+        assert done.returncode == 2
+        assert done.stderr == "error: MLFLOW_PORT: 'abc' is no port; give 1 to 65535\n"
+        assert not (tmp_path / ".fedweave" / "repro.log").exists()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_flow_names_a_server_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["flows"])
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it runs"))
+    address = f"http://127.0.0.1:{free_port()}/api"
+    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(SystemExit) as end:
+        flows.main()
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: PREFECT_API_URL: no Prefect server answers at {address} (")
+    assert line.endswith("; start one: fedweave ui, or unset PREFECT_API_URL for a temporary one")
+
+
+def test_a_flow_uses_a_temporary_server_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.setenv("PREFECT_PORT", str(free_port()))
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert flows._server() == {}
+        monkeypatch.setattr(addresses, "silence_of", lambda _: "")
+        assert flows._server() == {PREFECT_API_URL: addresses.prefect_api()}
