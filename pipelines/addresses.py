@@ -105,8 +105,13 @@ def check_prefect(api: str, way: str = "") -> str:
 
 def mlflow_address() -> str:
     """Where a browser finds MLflow: MLFLOW_UI_URL, else the tracking server, else the one of `make ui`."""
+    return (os.environ.get("MLFLOW_UI_URL") or external_store() or url(mlflow_port())).rstrip("/")
+
+
+def external_store() -> str:
+    """The address of the tracking server that has the records; empty where they are in a store of this machine."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    return (os.environ.get("MLFLOW_UI_URL") or (store if store.startswith("http") else url(mlflow_port()))).rstrip("/")
+    return store.rstrip("/") if store.startswith(("http://", "https://")) else ""
 
 
 def page(experiment: str, run: str = "") -> str:

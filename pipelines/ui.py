@@ -17,6 +17,8 @@ from fedweave.pipelines.addresses import (
     LOOPBACK,
     bound_host,
     check_store,
+    check_store,
+    external_store,
     mlflow_address,
     mlflow_port,
     page,
@@ -42,58 +44,65 @@ class Server(NamedTuple):
     env: Mapping[str, str] = {}
 
 
-def servers() -> tuple[Server, Server]:
-    """The two servers, at ports that MLFLOW_PORT and PREFECT_PORT may change, on loopback or on the address UI_HOST."""
-    host = bound_host()
+def servers() -> tuple[Server, ...]:
+    """MLflow's server, unless the store is one elsewhere, and Prefect's: at ports that MLFLOW_PORT and PREFECT_PORT may
+    change, on loopback or on the address UI_HOST.
+    """
+    host, run = bound_host(), (sys.executable, "-m")
     mlflow, prefect = mlflow_port(), prefect_port()
-    store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
-    run = (sys.executable, "-m")
     # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
     own = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
-    return (
-        Server(
-            "MLflow",
-            mlflow,
-            (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store),
-        ),
-        Server("Prefect", prefect, (*run, "prefect", "server", "start", "--host", host, "--port", str(prefect)), own),
-    )
+    flows = Server("Prefect", prefect, (*run, *f"prefect server start --host {host} --port {prefect}".split()), own)
+    if external_store():
+        return (flows,)
+    store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
+    command = (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store)
+    return Server("MLflow", mlflow, command), flows
 
 
 def main() -> None:
-    """Start both servers, print their addresses when they answer, and end both on a signal.
+    """Start the servers, print their addresses when they answer, and end them on a signal.
 
     SIGTERM, which `stage` turns into an exit, ends them in every case; a shell that starts this in the background lets
     SIGINT be ignored.
 
     Raises:
-        BadInput: a port is in use, MLflow's database is damaged, or a server does not start; the line has its last
-            output.
+        BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start; the line
+            has its last output.
     """
-    both = servers()
+    ours = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
-    for server in both:
+    if store := external_store():
+        check_store(store)
+    for server in ours:
         if _answers(server.port):
             other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})
             raise BadInput(f"port {server.port} is taken; choose another: {other}")
     with ExitStack() as stack:
-        running = [stack.enter_context(Children().child(server.command, server.env)) for server in both]
+        running = [stack.enter_context(Children().child(server.command, server.env)) for server in ours]
         outputs = [_drain(process) for process in running]
-        for server, process, words in zip(both, running, outputs, strict=True):
+        if store:
+            print(f"{'MLflow':8} {store}", flush=True)
+        for server, process, words in zip(ours, running, outputs, strict=True):
             _await(server, process, words)
             print(f"{server.name:8} {url(server.port)}", flush=True)
-        for what, runs in _runs():
-            print(f"{what}: {runs}", flush=True)
+        _tell("both" if len(ours) > 1 else "it")
         follow(Path("results"), threading.Event())
-        if bound_host() != LOOPBACK:
-            print(
-                f"UI_HOST={bound_host()}: everyone who reaches this machine reaches both, without a password",
-                flush=True,
-            )
-        print("Ctrl-C ends both", flush=True)
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
     raise BadInput("a server ended by itself; its last output: " + " | ".join(words[-1] for words in outputs if words))
+
+
+def _tell(servers: str) -> None:
+    """Where the runs are, who reaches the `servers`, and how they end."""
+    for what, runs in _runs():
+        print(f"{what}: {runs}", flush=True)
+    if bound_host() != LOOPBACK:
+        print(
+            f"UI_HOST={bound_host()}: everyone who reaches this machine reaches {servers}, without a password",
+            flush=True,
+        )
+    print(f"Ctrl-C ends {servers}", flush=True)
 
 
 def _runs() -> Iterator[tuple[str, str]]:
@@ -101,9 +110,15 @@ def _runs() -> Iterator[tuple[str, str]]:
     is about language models.
     """
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
     current = paths.current()
-    for experiment in MlflowClient().search_experiments(order_by=["name"]):
+    try:
+        experiments = MlflowClient().search_experiments(order_by=["name"])
+    except MlflowException as error:
+        store = os.environ["MLFLOW_TRACKING_URI"]
+        raise BadInput(f"MLFLOW_TRACKING_URI: {store} does not show its records ({error}); correct it") from error
+    for experiment in experiments:
         name, links = experiment.name, stamp.links(experiment.name) if experiment.name == current else {}
         yield from ((f"{task}, {name}, in MLflow", f"{mlflow_address()}/{link}") for task, link in links.items())
         if name != "Default" and not links:

@@ -63,6 +63,30 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
     assert ui.bound_host() in ui.servers()[0].command
 
 
+def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow cannot serve another server's records; one that nobody is at is one line, before anything starts."""
+    monkeypatch.chdir(tmp_path)
+    for scheme in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(scheme, raising=False)
+    port = free_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address := f"http://127.0.0.1:{port}/")
+    monkeypatch.delenv("MLFLOW_UI_URL", raising=False)
+    (prefect,) = ui.servers()
+    assert prefect.name == "Prefect"
+    with pytest.raises(BadInput, match=f"MLFLOW_TRACKING_URI: nobody answers at {address[:-1]} "):
+        ui.main()
+    short = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(2)"
+    mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
+    monkeypatch.setattr(ui, "servers", lambda: (mine,))
+    monkeypatch.setattr(ui, "_runs", lambda: iter([("mine in MLflow", "here")]))
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(BadInput, match="a server ended by itself"):
+        ui.main()
+    lines = ["MLflow   " + address[:-1], f"Prefect  http://127.0.0.1:{other}", "mine in MLflow: here", "Ctrl-C ends it"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
 def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow's first page does not lead to them; another study, and one that was never logged, has one link."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
