@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
+from fedweave.pipelines import linked
 from fedweave.study import plugins
 from fedweave.study.spec import PARAMS, read_yaml
 
@@ -34,8 +35,11 @@ def repository(wait: bool = False) -> "Repo":
     """DVC's view of the current folder; `wait` lets it wait for a lock that another process holds.
 
     Raises:
-        BadInput: the folder is no project, or git's records are missing, as in an unpacked archive of the code.
+        BadInput: the folder is no project, or git's records are missing, as in an unpacked archive of the code, or its
+            stages depend on another package than the one that runs.
     """
+    if line := linked.difference():
+        raise BadInput(line)
     from dvc.exceptions import NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import SCMError

@@ -6,7 +6,7 @@ repro` starts it, see forkserver.py. Without a server, the stage runs as `python
 with the same results. Only the standard library is imported here, because every stage pays for it.
 """
 
-# ruff: noqa: PTH103, PTH108, PTH109, PTH123, PTH208
+# ruff: noqa: PTH103, PTH108, PTH109, PTH114, PTH123, PTH208
 # pathlib would take longer to import than all of this.
 
 import fcntl
@@ -42,10 +42,21 @@ def main() -> NoReturn:
     """Run the stage that the command line names and end as it ends."""
     name, *words = sys.argv[1:]
     _note("asked")
+    _check_package()
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
             _run_forked(name, words)
     os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *words])
+
+
+def _check_package() -> None:
+    """Refuse to run a stage by another package than the one that DVC compares; a checkout has no link to one."""
+    if os.path.islink(".fedweave/packages/fedweave"):
+        from fedweave.pipelines import linked
+
+        if line := linked.difference():
+            print(f"error: {line}", file=sys.stderr)
+            sys.exit(2)
 
 
 def _run_forked(name: str, words: list[str]) -> None:

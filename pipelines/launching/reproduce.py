@@ -5,7 +5,7 @@ It starts `dvc repro`, shows one line for each stage that it runs, and then beco
 and holds the lock (`locking`) as long as it lives. What DVC and the stages say is kept in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH100, PTH120, PTH123
+# ruff: noqa: PTH100, PTH114, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
@@ -38,6 +38,7 @@ def main(study: str = "") -> NoReturn:
         _, status = os.waitpid(os.posix_spawn(sys.executable, command, environment), 0)
         if status:
             sys.exit(os.waitstatus_to_exitcode(status))
+    _check_package()
     begun = time.time()
     status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
     if status:
@@ -51,6 +52,16 @@ def _check_ports() -> None:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         print(f"error: MLFLOW_PORT: {text[:100]!r} is no port; give 1 to 65535", file=sys.stderr)
         sys.exit(2)
+
+
+def _check_package() -> None:
+    """Refuse to compare with another package than the one that runs; only a project of one's own has a link to it."""
+    if os.path.islink(".fedweave/packages/fedweave"):
+        from fedweave.pipelines import linked
+
+        if line := linked.difference():
+            print(f"error: {line}", file=sys.stderr)
+            sys.exit(2)
 
 
 def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return

@@ -1,13 +1,19 @@
 """`fedweave init` in a folder that is a project already."""
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+from fedweave.errors import BadInput
+from fedweave.pipelines import linked
 from fedweave.pipelines.commands import main, projects
+from fedweave.pipelines.project import repository
+from fedweave.study.code import PACKAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +52,34 @@ def test_the_next_command_can_be_pasted(
     assert capsys.readouterr().out.endswith("next: cd 'my lab' && fedweave study run first\n")
     named = re.findall(r"^    fedweave (\w+)", Path("my lab", "README.md").read_text(), re.MULTILINE)
     assert {*named} == {"study", "flow", "ui"} <= typer.main.get_group(main.app).commands.keys()
+
+
+def test_another_package_than_the_linked_one_runs_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage, every flow and `fedweave cluster` say so in one line; `fedweave init .` is the way out."""
+    monkeypatch.chdir(project)
+    link, older = Path(linked.LINK), project / "older" / "fedweave"
+    assert linked.difference() == ""
+    older.mkdir(parents=True)
+    link.unlink()
+    link.symlink_to(older)
+    line = f"packages.yaml: fedweave is linked to {older}, but this command runs {PACKAGE.resolve()}; "
+    with pytest.raises(BadInput, match=re.escape(line) + r"run: fedweave init \.$"):
+        repository()
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for words in (["launcher", "names"], ["reproduce"]):
+        command = [sys.executable, "-m", f"fedweave.pipelines.launching.{words[0]}", *words[1:]]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (2, f"error: {line}run: fedweave init .\n")
+    projects.init(Path())
+    assert linked.difference() == ""
+
+
+def test_a_link_of_another_host_says_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may share the folder and have the same code elsewhere."""
+    monkeypatch.chdir(project)
+    Path(linked.LINK).unlink()
+    Path(linked.LINK).symlink_to("/no/such/fedweave")
+    assert linked.difference() == ""
 
 
 def test_an_unchanged_pipeline_is_renewed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
