@@ -17,7 +17,6 @@ from fedweave.pipelines.addresses import (
     LOOPBACK,
     bound_host,
     check_store,
-    check_store,
     external_store,
     mlflow_address,
     mlflow_port,
