@@ -1,5 +1,5 @@
-"""Whether the package on which DVC's stages depend is the one that runs: in a project of `fedweave init` a link leads to
-it, and another environment has another.
+"""Whether the package on which the stages of DVC depend is the one that runs: in a project of `fedweave init` a link
+leads to it, and another environment has another.
 """
 
 # ruff: noqa: PTH100, PTH110, PTH114, PTH120

@@ -28,7 +28,8 @@ from fedweave.report import extras
 from fedweave.results import Run, Study, Tables, verdicts
 
 TAGS = (
-    "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor", "note",
+    "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor",
+    "note",
 )  # fmt: skip
 STEPS = 6  # most pictures that a run's graph steps through
 SQUARE = 240  # smallest width and height of such a picture, in pixels
