@@ -156,7 +156,7 @@ def _best(group: Group) -> str:
 
 
 def p_value(study: str, key: str, first: str, second: str) -> float:
-    """The larger p of Wilcoxon's test over clients and of Student's t over sign flips (means over seeds), not corrected.
+    """The larger p of Wilcoxon's test over clients and of Student's t over sign flips (means over seeds).
 
     Leaderboards correct the second and take the larger one, so that ranks alone decide nothing.
     """
