@@ -71,8 +71,6 @@ def main() -> None:
     """
     ours = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
-    if store := external_store():
-        check_store(store)
     for server in ours:
         if _answers(server.port):
             other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})
@@ -80,7 +78,7 @@ def main() -> None:
     with ExitStack() as stack:
         running = [stack.enter_context(Children().child(server.command, server.env)) for server in ours]
         outputs = [_drain(process) for process in running]
-        if store:
+        if store := external_store():
             print(f"{'MLflow':8} {store}", flush=True)
         for server, process, words in zip(ours, running, outputs, strict=True):
             _await(server, process, words)

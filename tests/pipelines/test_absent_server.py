@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def test_a_study_is_run_with_a_warning_before(
         assert capfd.readouterr().err == f"warning: {line(absent)}\n"
         return subprocess.CompletedProcess([], 0)
 
-    monkeypatch.setattr(studies, "switch", lambda *_: {"study": "toy"})
+    monkeypatch.setattr(studies, "switched", lambda *_: nullcontext(({"study": "toy"}, 0)))
     monkeypatch.setattr(studies.subprocess, "run", started)
     studies.run("toy")
 

@@ -3,6 +3,8 @@
 import os
 import socket
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,14 +77,18 @@ def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
     monkeypatch.delenv("MLFLOW_UI_URL", raising=False)
     (prefect,) = ui.servers()
     assert prefect.name == "Prefect"
-    with pytest.raises(BadInput, match=f"MLFLOW_TRACKING_URI: nobody answers at {address[:-1]} "):
+    with pytest.raises(BadInput, match=f"MLFLOW_TRACKING_URI: no server answers at {address}; "):
         ui.main()
     short = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(2)"
     mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
     monkeypatch.setattr(ui, "_runs", lambda: iter([("mine in MLflow", "here")]))
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(BadInput, match="a server ended by itself"):
+    tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it has no such method
+    threading.Thread(target=tracking.serve_forever, daemon=True).start()
+    with pytest.raises(BadInput, match="a server ended by itself"):
         ui.main()
+    tracking.shutdown()
+    tracking.server_close()
     lines = ["MLflow   " + address[:-1], f"Prefect  http://127.0.0.1:{other}", "mine in MLflow: here", "Ctrl-C ends it"]
     assert capsys.readouterr().out.splitlines() == lines
 
