@@ -79,19 +79,19 @@ def test_a_right_graph_may_hurt() -> None:
 
 
 def test_a_right_graph_helps_on_cora() -> None:
-    """The range of what it is worth, and how many intervals leave out zero."""
+    """The range of what it is worth; six parts decide nothing."""
     text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
     tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task == 'cora-overlap'")
     tests = tests[tests["method"].isin(["pFedGraph", "FedGTA", "HeurFedAMP", "FED-PUB"])]
     gains = [tests[tests["other"].str.endswith(f"-{word}]")] for word in ("uniform", "shuffled")]
     (a, b), (c, d) = ((part["difference"].min(), part["difference"].max()) for part in gains)
     assert f"{a:.1f} to {b:.1f} points above the same method with uniform weights, and {c:.1f} to {d:.1f} above" in text
-    assert f"{sum((part['low'] > 0).sum() for part in gains)} of these 8 intervals leave out zero" in text
-    assert tests["better"].isna().all()
+    assert "no corrected test is significant" in text
+    assert not (tests["p_adjusted"] < 0.05).any()
     rows = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'cora-overlap'").set_index("method")
     assert f"(AUC {rows.loc['FedSheafHN', 'group_auc']:.2f})" in text
     changes = [abs(_twin(rows, "FedSheafHN", word) - rows.loc["FedSheafHN", "mean"]) for word in graph_tables.CONTROLS]
-    assert f"change the score by {max(changes):.1f} points at most" in text
+    assert f"change the mean by {max(changes):.1f} points at most" in text
 
 
 def _twin(means: pd.DataFrame, label: str, word: str) -> float:
