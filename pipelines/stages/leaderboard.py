@@ -43,7 +43,7 @@ ONE_SPLIT, SPLITS = "one split", "splits"  # kinds of tasks whose methods are te
 # What explains the boards, each with what it is about, of which one must be shown: columns, marks, rows, tests.
 LEGEND = (
     ((), "mean over clients, std over seeds, at the round that validation data select"),
-    (("interval",), "interval: bootstrap over seeds and clients"),
+    (("interval",), "interval: over seeds and clients, by Student's t of a linear mixed model"),
     (
         ("pre", "post"),
         "as received / after training: the means at both evaluation points of that round, before and after local "
@@ -52,7 +52,7 @@ LEGEND = (
     (
         ("tied", "undecided"),
         "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
-        "? undecided (the interval leaves out zero, the corrected test does not decide)",
+        "? undecided (only one of the interval and the corrected test finds a difference)",
     ),
     (
         (results.RULE,),
