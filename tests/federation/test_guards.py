@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,15 @@ from fedweave.models.mlp import MLP
 from fedweave.runs import preparation
 from fedweave.tensors import trees
 from tests.runs.test_diagnostics import prepared
+
+
+@pytest.fixture(autouse=True)
+def _methods() -> Iterator[None]:
+    """`fw.compare` registers a method's class; afterwards the table is what it was."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,3 +254,14 @@ def test_a_graph_has_the_shape_of_layers_and_clients(graph: Any, words: str) -> 
         refused(cls, "Mine.collaboration: " + words, rounds=1)
     else:
         assert len(made(cls, rounds=1)) == 1
+
+
+def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that draws while it is imported, as scikit-learn's do, is no fault of the method; the next draw is."""
+    (tmp_path / "drawing_module.py").write_text("import random\n\nrandom.random()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(guards, "_alone", lambda: True)
+    with guards.keyed("Mine"):
+        import drawing_module  # noqa: F401
+    with pytest.raises(BadInput, match="Mine: draws random numbers"), guards.keyed("Mine"):
+        random.random()

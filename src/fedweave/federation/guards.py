@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,16 +59,17 @@ def _marks(tree: Tree, leaves: list[Any], notes: list[Any]) -> tuple[list[Any], 
 def keyed(name: str) -> Iterator[None]:
     """Refuse a method `name` that draws from the global generators of PyTorch, NumPy or Python inside this block.
 
-    Where the process has other threads, these may have drawn, so that it is a warning.
+    Where the process has other threads, these may have drawn, so that it is a warning. A module that is imported in
+    this block may draw too, as scikit-learn's do: then nothing is said, and the next round tells.
     """
-    before = _generators()
+    before, modules = _generators(), len(sys.modules)
     try:
         yield
     except RuntimeError as error:
         if "randomness error mode" not in str(error):  # of torch.func.vmap
             raise
         raise BadInput(f"{name}: draws random numbers without a key; {KEYED}") from error
-    if _generators() == before:
+    if _generators() == before or len(sys.modules) != modules:
         return
     if _alone():
         raise BadInput(f"{name}: draws random numbers without a key; {KEYED}")
