@@ -6,8 +6,7 @@ docs/reproduction/differences.yaml names the pairs of each study, such as `FED-P
 from fedweave.errors import choose
 from fedweave.pipelines.commands import questions
 from fedweave.pipelines.commands.stored_numbers import FOLDER, clients, rows
-from fedweave.results import EMPTY, statistics
-from fedweave.results.marks import CONTROLS
+from fedweave.results import EMPTY
 from fedweave.study.config import read_yaml
 
 PAIRS = FOLDER / "differences.yaml"
@@ -27,14 +26,9 @@ def table(study: str) -> str:
     columns = {title: tuple(pair.split(" - ")) for title, pair in pairs[choose(study, pairs, str(PAIRS))].items()}
     lines = [["data set, setting", *columns], ["---", *["--:"] * len(columns)]]
     for key in sorted(rows(study)):
-        significant = _significant(study, key)
+        significant = {(test.method, test.other) for test in questions.to_controls(study, key) if test.better}
         lines.append([key, *(_cell(study, key, pair, pair in significant) for pair in columns.values())])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _significant(study: str, key: str) -> set[Pair]:
-    tests = statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
-    return {(test.method, test.other) for test in tests if test.better}
 
 
 def _cell(study: str, key: str, pair: Pair, significant: bool) -> str:

@@ -176,8 +176,13 @@ def _p(study: str, key: str, first: str, second: str) -> Answer:
 
 
 def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
-    tests = statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
+    tests = to_controls(study, key)
     return Answer(tuple(test.p_adjusted for test in tests if (test.method, test.other) == (first, second)), 2)
+
+
+def to_controls(study: str, key: str) -> list[statistics.Comparison]:
+    """The tests of all methods of a setting against the two controls, corrected over all of them."""
+    return statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
 
 
 def _better(studies: str, control: str) -> Answer:

@@ -79,10 +79,8 @@ def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
         "shape": [*federation.shape],
     }
     text = json.dumps({**about, "notes": notes(federation)}, indent=1, default=str) + "\n"
-    if (own / ABOUT).is_file() and {**of_task(folder, federation.name), "notes": []} != {
-        **json.loads(text),
-        "notes": [],
-    }:
+    before, now = of_task(folder, federation.name), json.loads(text)
+    if before and {**before, "notes": now["notes"]} != now:
         raise BadInput(
             f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
             "(out=, on the command line --out or --output), or give the data another name"

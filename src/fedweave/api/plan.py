@@ -6,17 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-
 from fedweave.api.arguments import as_mapping, as_seeds, check_text
 from fedweave.api.central import check_units, with_control
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import named_metric
-from fedweave.client.model_check import check_model
 from fedweave.client.task import RowClassification
-from fedweave.data.normalise import stored
 from fedweave.errors import BadInput, choose, shown
-from fedweave.federation.executors import Batched, choose_executor
+from fedweave.federation.executors import choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
@@ -25,7 +21,7 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.runs.inputs import Inputs
-from fedweave.runs.preparation import CHECKED
+from fedweave.runs.preparation import try_model
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
 from fedweave.study.spec import Run, Study, parse
@@ -271,9 +267,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
 
 
 def _check(study: Study, inputs: Inputs, adapter: Adapter) -> None:
-    """Try a user's model on rows of the data, for several clients at once if that is how it is going to run."""
-    dataset, rows = inputs.dataset, inputs.partition.train[0][:CHECKED]
-    task = RowClassification(adapter)
-    train = study.run(next(iter(study.runs))).train
-    stacked = isinstance(choose_executor(train.executor, task.template, assembly.device(train.device)), Batched)
-    check_model(task, torch.from_numpy(stored(dataset.x[rows])), dataset.outputs, adapter.name, stacked)
+    """Try a user's model as the first run is going to train it."""
+    task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
+    executor = choose_executor(train.executor, task.template, assembly.device(train.device))
+    try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)

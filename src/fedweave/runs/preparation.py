@@ -187,13 +187,21 @@ def _prepared(
     if made.mapped:
         check_memory(made)
     if model is None:
-        _check_users_model(made, task, dataset, partition)
+        _try_plug_in(made, dataset, partition)
     return made
 
 
-def _check_users_model(prepared: PreparedRun, task: Task, dataset: Dataset, partition: Partition) -> None:
-    """Try a model of a plug-in on rows of the data, for several clients at once if that is how it is going to run."""
+def _try_plug_in(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> None:
     name = prepared.run.task.model["name"]
     if dataset.kind == "images" and users_file(MODELS[name]):
-        rows = torch.from_numpy(stored(dataset.x[partition.train[0][:CHECKED]]))
-        check_model(task, rows, dataset.outputs, name, isinstance(prepared.executor, Batched))
+        try_model(prepared.method.task, dataset, partition, name, prepared.executor)
+
+
+def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, executor: Executor) -> None:
+    """Try a user's model on rows of the data, for several clients at once if `executor` is going to run it so.
+
+    Raises:
+        BadInput: as `check_model`.
+    """
+    rows = torch.from_numpy(stored(dataset.x[partition.train[0][:CHECKED]]))
+    check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))
