@@ -17,8 +17,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import contestant, growth, limits, peers, raw, scale, shares
+from benchmarks import contestant, gpu, growth, limits, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
+from fedweave.errors import BadInput
 from fedweave.federation.engine import one_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
@@ -187,6 +188,14 @@ def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         work.evaluation()
     assert clock.seconds == {"rest": 1.0, "forward": 2.0, "backward": 3.0, "evaluation": 12.0, "server": 10.0}
     assert vars(work) == before
+
+
+def test_a_round_on_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line without; and stacked clients are timed on the device that is named."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="no CUDA device"):
+        gpu.measured("tpt", "batched")
+    assert gpu.measured("tpt", "batched", "cpu", 1) > 0
 
 
 def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:

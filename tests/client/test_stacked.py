@@ -345,8 +345,9 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
 
 
 def test_auto_picks_by_kind_size_and_length() -> None:
-    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it
-    pays.
+    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it pays.
+
+    On a GPU all are stacked, and recorded unless they are large or `batched` asks for plain steps.
     """
     small, large = build("mlp", (8,), 2), build("mlp", (4000,), 2)
 
@@ -354,7 +355,11 @@ def test_auto_picks_by_kind_size_and_length() -> None:
         return describe(choose_executor("auto", model, device, **options))
 
     assert pick(build("lenet16", (3, 32, 32), 10)) == pick(large) == "loop"
-    assert pick(build("lenet16", (3, 32, 32), 10), device="cuda") == "batched"
+    lenet = build("lenet16", (3, 32, 32), 10)
+    assert pick(lenet, device="cuda") == "batched, CUDA graphs"
+    assert describe(choose_executor("compiled", lenet, "cuda")) == "compiled, CUDA graphs"
+    assert describe(choose_executor("batched", lenet, "cuda")) == "batched"
+    assert pick(build("resnet18", (3, 32, 32), 10), device="cuda") == "batched"
     assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"
     assert pick(small, chunk=3) == "batched, 3 clients at once"
     assert pick(small, steps=10**6) == ("compiled" if compiled.available() else "batched")

@@ -1,5 +1,5 @@
-"""On a GPU: one client after the other, all at once, in chunks, compiled, and in a memory that is too small, as on the
-CPU.
+"""On a GPU: one client after the other, all at once, in chunks, compiled, recorded, and in a memory that is too small,
+as on the CPU.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from fedweave.federation.engine import evaluate, one_round, run
 from fedweave.federation.executors import Batched, Executor, Loop, exact
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
+from fedweave.tensors import recordings
 from fedweave.tensors.trees import tree_leaves
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -84,11 +85,24 @@ def test_the_same_bits_twice(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(trained(work, Batched()), trained(work, Batched()), strict=True))
 
 
-@pytest.mark.parametrize("name", ["mlp", "gru"])
-def test_compiled_steps(name: str) -> None:
-    """Fused programs change rounding alone."""
+@pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
+def test_recorded_steps(name: str) -> None:
+    """CUDA graphs replay the kernels of plain steps: the same bits, also in a second run on the same recordings."""
     work = SMALL[name]()
-    close(trained(work, Batched(compiled=True)), trained(work, Batched()), 1e-4)
+    expected = trained(work, Batched())
+    recordings.forget()
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(expected, trained(work, Batched(recorded=True)), strict=True))
+    assert recordings._RECORDINGS
+    assert None not in recordings._RECORDINGS.values()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "gru"])
+def test_compiled_steps(name: str, recorded: bool) -> None:
+    """Fused programs change rounding alone, recorded or not."""
+    work = SMALL[name]()
+    close(trained(work, Batched(compiled=True, recorded=recorded)), trained(work, Batched()), 1e-4)
 
 
 @pytest.mark.parametrize("how", ["tf32", "bfloat16"])
@@ -103,7 +117,8 @@ def test_rounded_products(how: str) -> None:
     close(actual[:-4], expected[:-4], 2e-2)
 
 
-def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_gpu_that_is_too_small_takes_fewer_clients(recorded: bool) -> None:
     """ResNet-18, eight clients at once, in a memory between what chunks of two and of eight need: said, gone on, same
     result.
     """
@@ -115,7 +130,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_clients() -> None:
         results[chunk] = trained(work, Batched(chunk))
         peaks[chunk] = torch.cuda.max_memory_reserved()
     assert peaks[8] > 1.2 * peaks[2]
-    executor, whole = Batched(), torch.cuda.get_device_properties(0).total_memory
+    executor, whole = Batched(recorded=recorded), torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((peaks[2] + peaks[8]) / 2 / whole)
     try:

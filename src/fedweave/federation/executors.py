@@ -15,15 +15,17 @@ from torch import nn
 from torch.func import vmap
 
 from fedweave.client.data import ClientData
-from fedweave.client.local_training import compilation
+from fedweave.client.stacked_steps import Mode, running
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Cohort
 from fedweave.models import parameter_count
 from fedweave.models.gcn import GraphConv
-from fedweave.tensors import compiled, trees
+from fedweave.tensors import compiled, recordings, trees
+from fedweave.tensors.convolutions import as_products
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
+RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
 # Local steps of a repetition after which compiling them has paid for itself: a millisecond each, in three repetitions,
 # against 49 seconds for all of them, or 14 where the cache holds the program. It is the same in both cases: compiled
 # steps round differently, and a result must not depend on what ran before.
@@ -61,11 +63,13 @@ class Batched(Executor):
     Attributes:
         chunk: clients per chunk, 0 for all of them.
         compiled: compile the steps of local training.
+        recorded: on a GPU, replay them as CUDA graphs.
         fitted: the chunk that memory turned out to hold; empty while nothing was too large.
     """
 
     chunk: int = 0
     compiled: bool = False
+    recorded: bool = False
     fitted: list[int] = field(default_factory=list, compare=False)
 
     def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
@@ -81,6 +85,7 @@ class Batched(Executor):
             except torch.OutOfMemoryError:
                 size = half(len(part))
             if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
+                recordings.forget()
                 gc.collect()
                 torch.cuda.empty_cache()
         if size < requested:
@@ -98,7 +103,7 @@ class Batched(Executor):
             data: ClientData = part.view(own, padded)
             return function(*args, data)
 
-        with compilation(self.compiled):
+        with running(Mode(self.compiled, self.recorded)), as_products(part.federation.ids.device.type):
             return vmap(mapped)(slices, part.stacked())
 
 
@@ -121,7 +126,8 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
 
     On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
     optimiser step is limited by memory, which the loop's fused kernels read once. Small models are several times faster
-    stacked, graphs by a half.
+    stacked, graphs by a half. On a GPU, steps of models that are not large are recorded: their kernels take less time
+    than their launches.
 
     Args:
         steps: local steps of the whole run, as far as they are known.
@@ -131,7 +137,8 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
     if name == "loop" or (name == "auto" and heavy and device == "cpu"):
         return Loop()
     pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compiled.available()
-    return Batched(chunk, name == "compiled" or pays)
+    small = parameter_count(network) <= RECORDED
+    return Batched(chunk, name == "compiled" or pays, device != "cpu" and name != "batched" and small)
 
 
 def exact(device: str, tf32: bool = False) -> None:
@@ -152,8 +159,9 @@ def exact(device: str, tf32: bool = False) -> None:
 def describe(executor: Executor) -> str:
     """The executor in words, for the log and the record of a run."""
     match executor:
-        case Batched(chunk=chunk, compiled=fused, fitted=fitted):
+        case Batched(chunk=chunk, compiled=fused, recorded=recorded, fitted=fitted):
             size = min(fitted, default=chunk)
-            return ("compiled" if fused else "batched") + (f", {size} clients at once" if size else "")
+            words = ["compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
+            return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
         case _:
             return "loop"

@@ -7,9 +7,11 @@ their key alone, so every executor, chunk size, order and resume sees the same n
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 # Odd 64-bit constants of the splitmix64 finaliser, as signed integers because torch has no full uint64 arithmetic.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -39,6 +41,23 @@ def _mixed(number: int) -> int:
     for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
         h = (h ^ h >> bits) * factor % 2**64
     return h - 2**64 * (h >> 63)
+
+
+def _quarters(h: Tensor) -> Tensor:
+    """int64 [K] as int16 [4 K], the lowest bits first."""
+    if _views_are_mapped():
+        return h.view(torch.int16)
+    return torch.stack([h, h >> 16, h >> 32, h >> 48], 1).to(torch.int16).flatten()
+
+
+@cache
+def _views_are_mapped() -> bool:
+    """Whether `vmap` takes a view as another type, which copies nothing; PyTorch 2.11 does not, 2.13 does."""
+    try:
+        vmap(lambda h: h.view(torch.int16))(torch.zeros(1, 1, dtype=torch.int64))
+    except RuntimeError:
+        return False
+    return True
 
 
 def key(*ints: int) -> Tensor:
@@ -73,6 +92,6 @@ def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
     if base is None or p == 0.0:
         return h
     # Sixteen bits decide about one element, so that one hash serves four.
-    bits = _hashes(fold(base, salt), -(-h.numel() // 4)).view(torch.int16)[: h.numel()].reshape(h.shape)
+    bits = _quarters(_hashes(fold(base, salt), -(-h.numel() // 4)))[: h.numel()].reshape(h.shape)
     dropped = round(p * 2**16)
     return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))

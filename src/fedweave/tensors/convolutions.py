@@ -1,0 +1,69 @@
+"""Convolutions of many clients at once, each with its own kernel, as batched matrix products.
+
+Under `vmap` PyTorch makes them one convolution with a group for every client, which cuDNN takes group by group, with
+copies in between. A product over unfolded images (im2col; Chellapilla et al. 2006, section 2) takes all clients at
+once.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+# Numbers of a client's unfolded images up to which a product is quicker, for its copies.
+LARGEST = 4_000_000
+CONVOLUTIONS = (F.conv2d, torch.conv2d)
+
+
+@contextmanager
+def as_products(device: str) -> Iterator[None]:
+    """On a GPU, two-dimensional convolutions inside this block are products where that is quicker."""
+    if device == "cpu":
+        yield
+        return
+    with _Products():
+        yield
+
+
+class _Products(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in CONVOLUTIONS and (product := _product(*args, **(kwargs or {}))) is not None:
+            return product
+        return func(*args, **(kwargs or {}))
+
+
+def _product(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """What `F.conv2d` returns, or None for a convolution that PyTorch takes itself."""
+    # Inside a gradient, whose own transform hides the clients' axis, PyTorch has no rule for the way back of `unfold`.
+    own = torch._C._functorch.is_batchedtensor(weight)
+    if not own or input.dim() != 4 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
+        return None
+    down, right = _pair(padding)
+    x = F.pad(input, (right, right, down, down)) if down or right else input
+    sizes, steps = weight.shape[2:], _pair(stride)
+    outputs = [(side - size) // step + 1 for side, size, step in zip(x.shape[2:], sizes, steps, strict=True)]
+    if min(outputs) < 1 or len(x) * weight[0].numel() * math.prod(outputs) > LARGEST:
+        return None
+    patches = x.unfold(2, sizes[0], steps[0]).unfold(3, sizes[1], steps[1])  # [B, c, h, w, k, k]
+    columns = patches.permute(0, 1, 4, 5, 2, 3).reshape(len(x), weight[0].numel(), math.prod(outputs))
+    # A product for every image: a kernel's gradient in one piece would be a long sum on few processors.
+    out = torch.bmm(weight.flatten(1).expand(len(x), -1, -1), columns)
+    out = out if bias is None else out + bias[:, None]
+    return out.reshape(len(x), len(weight), *outputs)
+
+
+def _pair(value: Any) -> tuple[int, ...]:
+    return (value, value) if isinstance(value, int) else tuple(value)

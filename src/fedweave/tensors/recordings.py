@@ -1,0 +1,144 @@
+"""Recorded steps: the kernels of one step as a CUDA graph, which replays them for every other step of its shape.
+
+A step of a small model is hundreds of kernels of a few microseconds, and Python needs longer to start them than a GPU
+to run them. A replay starts all of them with one call. They are the kernels of the plain step, so the result has the
+same bits.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Leaves = list[Tensor]
+# (variant, state, inputs, this step's slices of the tables) -> (new state, value); it may write to the state.
+Advanced = tuple[Leaves, Tensor]
+Step = Callable[[bool, Leaves, Leaves, Leaves], Advanced]
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+LIMIT = 16  # recordings of one process; a run that needs more has shapes that change all the time
+WARM_UP = 2  # steps before recording, in which libraries choose their kernels and take their memory
+_RECORDINGS: "dict[Hashable, Recording | None]" = {}
+_ONE_AT_A_TIME = threading.Lock()  # a recording's tensors serve one training at a time
+
+
+class Recording:
+    """Steps of one shape, over tensors at fixed addresses: what a run brings is copied there first.
+
+    Args:
+        step: reads and returns tensors at fixed shapes and types, without waiting for the GPU.
+        capture: records what a function does, and returns the replay.
+        state, inputs, tables: examples; tables have a leading axis of steps [K, ...].
+    """
+
+    def __init__(self, step: Step, capture: Capture, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
+        self._step, self._capture = step, capture
+        self.state, self._inputs, self._tables = ([_copy(t) for t in leaves] for leaves in (state, inputs, tables))
+        self._place = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
+        self._values: Tensor | None = None
+        self._replays: dict[bool, Callable[[], None]] = {}
+
+    def load(self, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
+        """Begin a run at its first step."""
+        for own, given in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
+            own.copy_(given)
+        self._place.zero_()
+
+    def advance(self, variant: bool) -> None:
+        """The next step; the first one of a variant is recorded."""
+        if variant not in self._replays:
+            self._replays[variant] = self._recorded(variant)
+        self._replays[variant]()
+
+    def results(self) -> Advanced:
+        """The state, and the values [K, ...] of all steps, as copies."""
+        if self._values is None:
+            raise ValueError("no step has been taken")
+        return [_copy(t) for t in self.state], _copy(self._values)
+
+    def _recorded(self, variant: bool) -> Callable[[], None]:
+        before = [_copy(t) for t in (*self.state, self._place)]
+        replay = self._capture(lambda: self._next(variant))
+        for own, value in zip((*self.state, self._place), before, strict=True):
+            own.copy_(value)
+        return replay
+
+    def _next(self, variant: bool) -> None:
+        slices = [table.index_select(0, self._place)[0] for table in self._tables]
+        state, value = self._step(variant, self.state, self._inputs, slices)
+        for own, new in zip(self.state, state, strict=True):
+            if new is not own:
+                own.copy_(new)
+        if self._values is None:
+            self._values = value.new_zeros(len(self._tables[0]), *value.shape)
+        self._values.index_copy_(0, self._place, value[None])
+        # Warm-up steps may not pass the table's end.
+        self._place.add_(1).clamp_(max=len(self._tables[0]) - 1)
+
+
+def run(
+    key: Hashable, step: Step, variants: Callable[[Recording], None], state: Leaves, inputs: Leaves, tables: Leaves
+) -> Advanced | None:
+    """A whole run: its last state and values [K, ...], or None where it cannot be recorded.
+
+    Args:
+        key: equal keys promise equal steps.
+        variants: calls `advance` K times.
+
+    Raises:
+        OutOfMemoryError: the GPU does not hold the tensors of a step twice; all recordings are dropped.
+    """
+    place = (key, *(tuple((t.shape, t.dtype, t.device) for t in leaves) for leaves in (state, inputs, tables)))
+    with _ONE_AT_A_TIME:
+        try:
+            if (recording := _recording(place, step, state, inputs, tables)) is None:
+                return None
+            recording.load(state, inputs, tables)
+            variants(recording)
+            return recording.results()
+        except torch.OutOfMemoryError:
+            forget()
+            raise
+        except Exception as error:
+            warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
+            _RECORDINGS[place] = None
+            return None
+
+
+def forget() -> None:
+    """Drop all recordings and their memory."""
+    _RECORDINGS.clear()
+    _pool.cache_clear()
+
+
+def _recording(place: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
+    if place not in _RECORDINGS:
+        _RECORDINGS[place] = Recording(step, cuda_graph, state, inputs, tables) if len(_RECORDINGS) < LIMIT else None
+    return _RECORDINGS[place]
+
+
+def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
+    """`step` as a CUDA graph, after some steps that warm up."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step()
+    main.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool()):
+        step()
+    return graph.replay
+
+
+@cache
+def _pool() -> Any:
+    """Memory that all graphs share: one runs at a time, and leaves nothing in it."""
+    return torch.cuda.graph_pool_handle()
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
