@@ -72,3 +72,53 @@ def test_recorded_steps_have_the_same_bits(name: str, kind: str) -> None:
     for a, b in zip(expected, actual, strict=True):
         assert not isinstance(a, Tensor) or torch.equal(a.nan_to_num(-1), b.nan_to_num(-1))
     assert None not in recordings._RECORDINGS.values()
+
+
+def step(variant: bool, state: list[Tensor], inputs: list[Tensor], at: list[Tensor]) -> recordings.Advanced:
+    """Adds a row to the state."""
+    return [state[0] + inputs[0] * at[0]], state[0].clone()
+
+
+def three(recording: recordings.Recording) -> None:
+    for _ in range(3):
+        recording.advance(False)
+
+
+def total(key: int, times: int = 1) -> float | None:
+    """0 + 2 (1 + 2 + 3), as often as asked for; None if it was not recorded."""
+    zero, two, rows = torch.zeros(()), torch.tensor(2.0), torch.tensor([1.0, 2.0, 3.0])
+    runs = [recordings.run(key, step, three, [zero], [two], [rows]) for _ in range(times)]
+    return None if runs[-1] is None else float(runs[-1][0][0])
+
+
+def test_the_recording_that_was_not_used_longest_gives_way() -> None:
+    """A process that trains one method after the other records the last ones."""
+    for key in range(recordings.LIMIT + 5):
+        assert total(key, times=2) == 12.0
+    assert len(recordings._RECORDINGS) == recordings.LIMIT
+    keys = [place[0] for place in recordings._RECORDINGS if isinstance(place, tuple)]
+    assert keys == [*range(5, recordings.LIMIT + 5)]
+
+
+def test_steps_that_change_all_the_time_are_not_recorded_for_ever() -> None:
+    """No recording served twice: from then on steps are plain, and what is recorded stays."""
+    for key in range(2 * recordings.LIMIT):
+        assert total(key) == 12.0
+    assert total(1000) is None
+    assert total(2 * recordings.LIMIT - 1) == 12.0
+
+
+def test_a_failure_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that cannot be recorded is left to the caller, for good; memory that is too small is the executor's."""
+    monkeypatch.setattr(recordings, "cuda_graph", lambda step: 1 / 0)
+    with pytest.warns(UserWarning, match="not recorded: ZeroDivisionError"):
+        assert total(0) is None
+    assert total(0) is None
+
+    def full(step: Callable[[], None]) -> Callable[[], None]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(recordings, "cuda_graph", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        total(1)
+    assert not recordings._RECORDINGS

@@ -7,6 +7,7 @@ same bits.
 
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
@@ -19,9 +20,10 @@ Leaves = list[Tensor]
 Advanced = tuple[Leaves, Tensor]
 Step = Callable[[bool, Leaves, Leaves, Leaves], Advanced]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-LIMIT = 16  # recordings of one process; a run that needs more has shapes that change all the time
+LIMIT = 16  # recordings of a process at a time
 WARM_UP = 2  # steps before recording, in which libraries choose their kernels and take their memory
-_RECORDINGS: "dict[Hashable, Recording | None]" = {}
+_RECORDINGS: "OrderedDict[Hashable, Recording | None]" = OrderedDict()  # the last one used at the end
+_UNUSED: list[Hashable] = []  # recordings in a row that were dropped after one run
 _ONE_AT_A_TIME = threading.Lock()  # a recording's tensors serve one training at a time
 
 
@@ -40,12 +42,14 @@ class Recording:
         self._place = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
         self._values: Tensor | None = None
         self._replays: dict[bool, Callable[[], None]] = {}
+        self.runs = 0
 
     def load(self, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
         """Begin a run at its first step."""
         for own, given in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
             own.copy_(given)
         self._place.zero_()
+        self.runs += 1
 
     def advance(self, variant: bool) -> None:
         """The next step; the first one of a variant is recorded."""
@@ -111,13 +115,30 @@ def run(
 def forget() -> None:
     """Drop all recordings and their memory."""
     _RECORDINGS.clear()
+    _UNUSED.clear()
     _pool.cache_clear()
 
 
 def _recording(place: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
+    """The recording of this shape, in the place of the one that was used least recently; None where steps change all
+    the time, so that no recording serves two runs.
+    """
     if place not in _RECORDINGS:
-        _RECORDINGS[place] = Recording(step, cuda_graph, state, inputs, tables) if len(_RECORDINGS) < LIMIT else None
+        if len(_UNUSED) >= LIMIT:
+            return None
+        if len(_RECORDINGS) >= LIMIT:
+            _drop_oldest()
+        _RECORDINGS[place] = Recording(step, cuda_graph, state, inputs, tables)
+    _RECORDINGS.move_to_end(place)
     return _RECORDINGS[place]
+
+
+def _drop_oldest() -> None:
+    place, recording = _RECORDINGS.popitem(last=False)
+    if recording is None or recording.runs > 1:
+        _UNUSED.clear()
+    else:
+        _UNUSED.append(place)
 
 
 def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
