@@ -18,7 +18,7 @@ ARMS = {
     "group": [i % 2 for i in range(20)],
     "group_names": ["left", "right"],
 }
-NAMES = (*ARMS, "splits")
+NAMES = (*ARMS, "splits", "units", "sharing", "evaluated")
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
 
 
@@ -35,7 +35,7 @@ def write_study(
     """Write runs of every method on every task, and (with `extras`) tuning, ablations, label tables; returns `folder`.
 
     A task's block may have dataset, setting, metric, points, select, note, published, splits (one for each of `seeds`),
-    and the clients' client_names, group, group_names.
+    and the clients' client_names, group, group_names, units, sharing, evaluated.
     """
     for t, (task, block) in enumerate((tasks or {"blobs": {}}).items()):
         for m, (label, skill) in enumerate(methods.items()):

@@ -71,12 +71,12 @@ def _answer(corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) ->
 def client_rows(study: results.Study) -> pd.DataFrame:
     """Scores by method, client and seed in the form that is stored beside a study's table.
 
-    `part` is the part of the graph from which a client has its test nodes, where clients share them, and the client's
-    own number elsewhere. Tests take the clients of one part as one.
+    `part` is the number of the part to which a client belongs, where clients share test nodes or are of one unit, and
+    the client's own number elsewhere. Tests take the clients of one part as one.
     """
     clients = results.clients(study)
     about = results.board(study, clients)[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
-    sharing = {run.name: run.info.get("sharing") for run in study.runs}
+    sharing = {run.name: results.sharing(runs) for runs in results.by_task(study).values() for run in runs}
     owners = (sharing[run] for run in clients["run"])
     parts = [owner[client] if owner else client for owner, client in zip(owners, clients["client"], strict=True)]
     rows = clients.assign(part=parts).merge(about, on="run")[list(CLIENT_COLUMNS)]

@@ -20,6 +20,7 @@ Time = Annotated[str, typer.Option(help="column of times, for a chronological sp
 Gap = Annotated[int, typer.Option(help="rows between two parts of a chronological split")]
 Recording = Annotated[str, typer.Option(help="column of recordings, such as sessions, for a grouped split")]
 Group = Annotated[str, typer.Option(help="column of the client's group, for tables and figures alone")]
+Unit = Annotated[str, typer.Option(help="column of the client's unit, such as a person: tests take its clients as one")]
 Relation = Annotated[str, typer.Option(help="CSV of pairs of clients: a given client graph")]
 Val = Annotated[float | None, typer.Option(help="share of the training rows that validates, if no row is 'val'")]
 Normalize = Annotated[str, typer.Option(help="of arrays: none, standard, standard_client or unit")]

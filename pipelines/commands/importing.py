@@ -58,8 +58,8 @@ def import_(
     file: own.File, client: own.Client, label: own.Label, name: own.Name = "", features: own.Features = "",
     target: own.Target = "", text: own.Text = "", window: own.Window = 0, horizon: own.Horizon = 0,
     stride: own.Stride = 0, split: own.Split = "", shares: own.Shares = "", time: own.Time = "", gap: own.Gap = 0,
-    recording: own.Recording = "", group: own.Group = "", relation: own.Relation = "", val: own.Val = None,
-    normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
+    recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "", relation: own.Relation = "",
+    val: own.Val = None, normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
     methods: Annotated[str, typer.Option(help="of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="of training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
@@ -77,8 +77,8 @@ def import_(
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
     options = own.of_words(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
-        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=_pairs(relation),
-        val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
+        relation=_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     made = fw.Federation.from_file(file, client=client, **options)
     written = write(file, made, {"client": client, **options}, force)

@@ -38,9 +38,9 @@ def compare(
     methods: Methods = "local,fedavg,fedavg_ft,ditto", features: own.Features = "", target: own.Target = "",
     text: own.Text = "", window: own.Window = 0, horizon: own.Horizon = 0, stride: own.Stride = 0,
     split: own.Split = "", shares: own.Shares = "", time: own.Time = "", gap: own.Gap = 0,
-    recording: own.Recording = "", group: own.Group = "", relation: own.Relation = "", val: own.Val = None,
-    normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None, name: own.Name = "",
-    model: Model = "mlp",
+    recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "", relation: own.Relation = "",
+    val: own.Val = None, normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
+    name: own.Name = "", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="of training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of a search for each method's settings")] = 0,
@@ -56,8 +56,8 @@ def compare(
     plugins.load(plugins.paths(uses or [], "--uses").values())
     data = own.of_words(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
-        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
-        normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
+        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     train, options, evaluate = training(settings or [], metric)
     federation = fw.Federation.from_file(file, client=client, **data)

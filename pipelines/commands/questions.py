@@ -11,7 +11,7 @@ The parts of a question are separated by bars, such as `mean | fedsheafhn/table1
     first | studies | method                       in how many settings the method is first
     interval | study | setting | first | second    95 % interval of a difference over seeds and clients
     p | study | setting | first | second           test over clients, of means over seeds; in intervals and tests,
-                                                   clients that share test nodes are one
+                                                   clients that share test nodes, or a unit, are one
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     better | studies | control                     how many tests of a method against the control, of how many in all
                                                    settings, find the method better after Holm's correction over all,

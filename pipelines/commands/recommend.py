@@ -28,7 +28,7 @@ def recommend(
     methods: Annotated[str, typer.Option(help="that race, with commas; default: one or two of each family")] = "",
     features: own.Features = "", target: own.Target = "", text: own.Text = "", window: own.Window = 0,
     horizon: own.Horizon = 0, stride: own.Stride = 0, split: own.Split = "", shares: own.Shares = "",
-    time: own.Time = "", gap: own.Gap = 0, recording: own.Recording = "", group: own.Group = "",
+    time: own.Time = "", gap: own.Gap = 0, recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "",
     relation: own.Relation = "", val: own.Val = None, normalize: own.Normalize = "",
     preprocess: own.Preprocess = "", embed: own.Embed = None, name: own.Name = "", model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="of a full training")] = 50,
@@ -45,8 +45,8 @@ def recommend(
     plugins.load(plugins.paths(uses or [], "--uses").values())
     data = own.of_words(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
-        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, relation=relation, val=val,
-        normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
+        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     train, options, evaluate = own_data.training(settings or [], metric)
     if evaluate:

@@ -70,8 +70,8 @@ def _enter(board: Board, key: str, method: str, row: Row) -> None:
 
 
 def clients(study: str, key: str) -> dict[str, np.ndarray]:
-    """Method -> scores [seeds, clients] in one setting, in the unit of the page. Clients that share test nodes are one
-    column, their mean, as tests take columns to be independent.
+    """Method -> scores [seeds, clients] in one setting, in the unit of the page. Clients that share test nodes, or are
+    of one unit, are one column, their mean, as tests take columns to be independent.
     """
     scores = _clients(*_place(f"{study}{CLIENTS}"), key)
     metrics = {row["metric"] for row in rows(study).get(key, {}).values()}

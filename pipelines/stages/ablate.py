@@ -124,7 +124,7 @@ def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Ite
     paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
     measured = results.with_score(scores(results_of))
     frames = {variant: results.matrix(measured, variant) for variant in results_of}
-    values = results.independent({variant: frames[variant] for variant in (base, *paired)}, run.info.get("sharing"))
+    values = results.independent({variant: frames[variant] for variant in (base, *paired)}, results.sharing([run]))
     pairs = [(variant, base) for variant in paired]
     tests = {c.method: c for c in statistics.against(values, pairs, run.higher_is_better, run.splits)}
     for variant, outcome in results_of.items():

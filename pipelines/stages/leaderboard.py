@@ -120,7 +120,8 @@ def explained(console: Console, study: results.Study, tables: results.Tables, re
     """Print the leaderboard of every task and what explains them.
 
     Args:
-        reasons: whether to say below a board why its test has no power; who prints warnings says so there.
+        reasons: whether to say below a board why its test has no power, and which clients count as one; who prints
+            warnings says so there.
     """
     shown = boards(console, tables)
     for task, board in shown.items():
@@ -128,7 +129,8 @@ def explained(console: Console, study: results.Study, tables: results.Tables, re
         runs = results.by_task(study)[task]
         if splits := verdicts.splits_in_words(runs):
             console.print(splits, soft_wrap=True, highlight=False)
-        if reasons and (reason := verdicts.reason_without_power(runs, results.values(runs, tables.clients))):
+        reason = verdicts.reason_without_power(runs, tables.clients) or verdicts.count_in_words(runs, tables.clients)
+        if reasons and reason:
             console.print(reason, soft_wrap=True)
         console.print("")
     explain(console, study, tables, shown.values())

@@ -88,6 +88,10 @@ def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
     assert made.names[:3] == ("subject 1, left", "subject 1, right", "subject 2, left")
     sides = [made.group_names[g].split()[0] for g in made.group]
     assert sides == [name.split()[-1] for name in made.names]
+    people = [name.split(",")[0] for name in made.names]
+    assert (*people,) == made.units == shoulder.units
+    assert len({*people}) == 10
+    assert data.partition(shoulder, "dirichlet", 20, 0, beta=1.0).units == ()  # its clients are no arms
     assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*made.train, *made.val, *made.test))
 
 

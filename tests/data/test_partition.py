@@ -1,9 +1,11 @@
 """Partitions: they are partitions, they have the law they claim, and they refuse what cannot be done."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,23 +201,22 @@ def test_natural_owners() -> None:
     assert [len(part[0]) for part in (made.train, made.val, made.test)] == [14, 2, 4]
 
 
-def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> None:
+def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path) -> None:
     owner, names = np.repeat(np.arange(3), 20), ("subject 1, left", "Zoë", "c")
     clients = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
+    clients["units"] = ("Ann", "Ann", "Zoë, 2")
     dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **clients)
     data.save_dataset(tmp_path / "features", dataset)
     made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
     data.save_partition(tmp_path / "p.npz", made)
     loaded = data.load_partition(tmp_path / "p.npz")
     assert (loaded.names, loaded.group_names, loaded.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
-    data.describe(tmp_path, dataset, loaded)
-    assert [line.split(",")[-6] for line in (tmp_path / "labels.csv").read_text().splitlines()[1:]] == [
-        "right",
-        "left",
-        "right",
-    ]
+    assert loaded.units == clients["units"]
+    assert data.describe(tmp_path, dataset, loaded)["units"] == 2
+    table = pd.read_csv(tmp_path / "labels.csv")
+    assert (table["group"].tolist(), table["unit"].tolist()) == (["right", "left", "right"], [*clients["units"]])
     plain = data.partition(toy(), "iid", 5, 0)
-    assert (plain.names, plain.group_names) == ((), ())
+    assert (plain.names, plain.group_names, plain.units) == ((), (), ())
     for changes in (
         {"names": ("a", "b")},
         {"group_names": ("left",)},
@@ -224,6 +225,48 @@ def test_natural_clients_have_names_and_groups_that_survive(tmp_path: Path) -> N
     ):
         with pytest.raises(BadInput, match=r"partition: (names|group) must"):
             replace(made, **changes)
+
+
+UNITS = {
+    "2 for 3 natural clients, each with an owner; give one for each, or none": ("Ann", "Bob"),
+    "1 is no name; give texts": ("Ann", 1, "Bob"),
+    "None is no name": ("Ann", None, "Bob"),
+    "'' is no name": ("Ann", "", "Bob"),
+    r"\['Ann', 'Ann', 'Bob'\] must be a tuple of names": ["Ann", "Ann", "Bob"],
+}
+
+
+@pytest.mark.parametrize("message", UNITS)
+def test_units_are_one_name_for_each_client(message: str) -> None:
+    owner, x = np.repeat(np.arange(3), 20), np.zeros((60, 1, 1, 1), np.float32)
+    good = data.partition(Dataset("o", "images", x, owner % 2, 2, owner=owner), "natural", 3, 0)
+    with pytest.raises(BadInput, match=f"dataset o: units: {message}"):
+        Dataset("o", "images", x, owner % 2, 2, owner=owner, units=UNITS[message])
+    with pytest.raises(
+        BadInput, match=f"partition: units: {message}".replace("natural clients, each with an owner", "clients")
+    ):
+        replace(good, units=UNITS[message])
+
+
+def test_units_need_clients_that_the_data_come_with() -> None:
+    x, y = np.zeros((60, 1, 1, 1), np.float32), np.arange(60) % 2
+    with pytest.raises(BadInput, match="units: 2 for 0 natural clients, each with an owner"):
+        Dataset("o", "images", x, y, 2, units=("Ann", "Bob"))
+    series = Dataset(
+        "s", "series", np.zeros((2, 9), np.float32), None, 0, time=np.zeros(9, np.float32), units=("a", "a")
+    )
+    split = {"window": 2, "horizon": 1, "split": {"train": 0.5, "val": 0.2, "test": 0.3}}
+    assert data.partition(series, "natural", 2, 0, **split).units == ("a", "a")
+    assert data.partition(toy(), "iid", 5, 0).units == ()
+
+
+def test_a_data_set_without_units_is_stored_as_before(tmp_path: Path) -> None:
+    """So that its stages do not run again; and what was stored before can be read."""
+    data.save_dataset(tmp_path, toy())
+    assert "units" not in json.loads((tmp_path / "meta.json").read_text())
+    data.save_partition(tmp_path / "p.npz", data.partition(toy(), "iid", 5, 0))
+    assert "units" not in np.load(tmp_path / "p.npz").files
+    assert data.load_partition(tmp_path / "p.npz").units == data.load_dataset(tmp_path).units == ()
 
 
 BAD = [

@@ -102,10 +102,11 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     assert (apart.significance["better"] == "FedAGHN").all()
     assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
     assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
-    assert "with 4 for 12 no test can call a difference significant" in verdicts.reason_without_power(
-        study.runs, pooled
+    assert verdicts.reason_without_power(study.runs, joined.clients) == (
+        "Clients that share test nodes count as one: 12 clients, 4 parts. With 4 of these no test can call a "
+        "difference significant; it takes 6 or more."
     )
-    assert verdicts.reason_without_power(study.runs[:1], pooled) == ""
+    assert verdicts.reason_without_power(study.runs[:1], joined.clients) == ""
 
 
 @pytest.mark.usefixtures("undrawn")

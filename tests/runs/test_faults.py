@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from fedweave import data
-from fedweave.data.base import save_dataset, save_partition
 from fedweave.files import atomic_path, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.stages import train
@@ -40,8 +39,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_params([0])
     whole = data.load("digits", "unused")
     dataset = replace(whole, x=whole.x[:300], y=whole.labels[:300])
-    save_dataset(paths.FEATURES / "digits", dataset)
-    save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
+    data.save_dataset(paths.FEATURES / "digits", dataset)
+    data.save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
     write_atomic(paths.tuned("small", "digits", KEY), '{"best": {}}')
     train.main(KEY)  # once in this process, so that those it forks have everything imported
     cleared(checkpoints=True)

@@ -146,19 +146,38 @@ def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np
     """Number of each client's group [N] and the groups' names."""
     if group is None:
         return None, ()
-    if isinstance(group, Mapping):
-        members = {str(key): str(value) for key, value in group.items()}
+    members = _of_clients(group, "group", owner, names)
+    titles = tuple(sorted({*members}))
+    return np.array([titles.index(title) for title in members], dtype=np.int64), titles
+
+
+def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Name of each client's unit, such as a person; none without units."""
+    if unit is None:
+        return ()
+    import pandas as pd
+
+    entries = np.array([*unit.values()] if isinstance(unit, Mapping) else unit, dtype=object)
+    missing = int((pd.isna(entries) | (entries == "")).sum())
+    if missing:
+        raise BadInput(f"unit: {missing} of {entries.size} entries are missing; give a client alone its own name there")
+    return tuple(_of_clients(unit, "unit", owner, names))
+
+
+def _of_clients(values: Any, what: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
+    """One name for each client [N], from a mapping or from one value a row."""
+    if isinstance(values, Mapping):
+        members = {str(key): str(value) for key, value in values.items()}
     else:
-        column = as_column(np.asarray(group, dtype=object), "group", len(owner))
+        column = as_column(np.asarray(values, dtype=object), what, len(owner))
         pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
         members = dict(pairs)
         if len(pairs) > len(members):
-            raise BadInput("group: a client is in two groups; give all rows of a client the same")
+            raise BadInput(f"{what}: a client is in two {what}s; give all rows of a client the same")
     missing = [name for name in names if name not in members]
     if missing:
-        raise BadInput(f"group: client {missing[0]!r} has none; name one for each client")
-    titles = tuple(sorted({members[name] for name in names}))
-    return np.array([titles.index(members[name]) for name in names], dtype=np.int64), titles
+        raise BadInput(f"{what}: client {missing[0]!r} has none; name one for each client")
+    return [members[name] for name in names]
 
 
 def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
@@ -232,7 +251,8 @@ def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     relation = [] if partition.relation is None else [partition.relation]
     targets = dataset.labels if dataset.targets is None else dataset.targets
-    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation])
+    units = [np.array(partition.units)] if partition.units else []
+    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation, *units])
     return {"name": "given", "clients": partition.clients, "seed": 0, "content": content}
 
 

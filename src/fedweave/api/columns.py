@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LISTED = 20  # names of columns in a message
-PER_ROW = ("split", "time", "recording", "group")  # options that may be names of columns
+PER_ROW = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
+
+OF_CLIENTS = ("group", "unit")  # options that say something of a client, which may be its name
 
 
 def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
@@ -77,7 +79,7 @@ def check_roles(client: str, labels: Sequence[str], named: Mapping[str, str]) ->
         if label in labels[:place]:
             raise BadInput(f"label: {label!r} is named twice; name each column once")
     for role, column in named.items():
-        other = "label" if column in labels else "client" if column == client and role != "group" else ""
+        other = "label" if column in labels else "client" if column == client and role not in OF_CLIENTS else ""
         if other:
             raise BadInput(f"{role}: {column!r} is also the column of {other}; name another, or leave {role} out")
 

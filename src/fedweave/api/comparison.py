@@ -18,7 +18,7 @@ from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import named_metric
 from fedweave.api.warn import findings
 from fedweave.errors import BadInput, choose
-from fedweave.results import Run, Study, statistics
+from fedweave.results import Run, Study, parts, statistics
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Test:
         p_seeds: of the paired t test over seeds; NaN for one seed.
         better: the name of the better one, if p is below 0.05 and the interval leaves out zero; else empty.
         clients, seeds, splits: how many; with several splits, clients of each.
+        counted: which clients count as one, and how many they are; empty where each counts alone.
     """
 
     method: str
@@ -47,6 +48,7 @@ class Test:
     clients: int
     seeds: int
     splits: int = 1
+    counted: str = ""
 
     __test__ = False  # no test of pytest
 
@@ -57,6 +59,7 @@ class Test:
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
             f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), p = {self.p:.3g} over {over}: {verdict}"
+            + (f"; {self.counted}" if self.counted else "")
         )
 
 
@@ -241,10 +244,10 @@ class Comparison:
         values = results.values(pair, self.chosen)
         renamed = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
         test = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
-        seeds, clients = renamed[method].shape
+        seeds, clients = len(renamed[method]), len(parts.common(pair, self.chosen))
         numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
         splits = len(pair[0].info.get("splits") or [None])
-        return Test(method, other, *numbers, test.better, clients, seeds, splits)
+        return Test(method, other, *numbers, test.better, clients, seeds, splits, parts.in_words(pair, self.chosen))
 
     @property
     def plot(self) -> ComparisonPlots:

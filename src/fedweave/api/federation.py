@@ -53,7 +53,7 @@ class Federation:
         shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
         group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = None,
         target: str | None = None, window: int | None = None, horizon: int | None = None, stride: int = 1,
-        name: str = "own-data", seed: int = 0,
+        name: str = "own-data", seed: int = 0, unit: Any = None,
     ) -> "Federation":  # fmt: skip
         """A federation from arrays with one entry per row.
 
@@ -80,6 +80,8 @@ class Federation:
                 those of the client) or "unit". Default: "none", of forecasts "standard".
             name: of the data in tables.
             seed: of a drawn split.
+            unit: of each row, or {client: unit}: the person, hospital or household behind a client. Tests and intervals
+                take the clients of one unit as one.
 
         Raises:
             BadInput: lengths that differ, values that are not finite, parts that overlap or are empty, or labels of
@@ -92,7 +94,7 @@ class Federation:
         """
         options = RowOptions(
             split, shares, time, gap, recording, group, relation, val, normalize, target, window, horizon, stride, name,
-            seed,
+            seed, unit,
         )  # fmt: skip
         return cls(**rows.of_arrays(x, y, client, options))
 
@@ -115,7 +117,7 @@ class Federation:
             embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
             preprocess: "pooled": the training rows of all clients scale a column. "client": the client's own scale it.
             text: columns whose words are counted in 256 hashes, or {column: number of hashes, or words}.
-            options: those of `from_arrays`; split, time, recording and group may be names of columns.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
 
         Raises:
             BadInput: a column that is not there or cannot be a feature, and as `from_arrays`.
@@ -136,7 +138,7 @@ class Federation:
             path: of the file; its name is the default for `name`.
             client, label: names of columns, or of arrays with one entry per row.
             options: of a table those of `from_pandas`. Of arrays those of `from_arrays`: `features` names the array of
-                features, "x" if it is left out, and split, time, recording and group may be names of arrays.
+                features, "x" if it is left out, and split, time, recording, group and unit may be names of arrays.
 
         Raises:
             BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
@@ -160,7 +162,7 @@ class Federation:
             table: one row per image, or the path of its CSV or Parquet file.
             file, client, label: names of columns of the table.
             size: height and width to which images are resized; default: all have the same.
-            options: those of `from_arrays`; split, time, recording and group may be names of columns.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
 
         Raises:
             BadInput: a file that is missing, damaged or of another size.
@@ -206,7 +208,7 @@ class Federation:
             edges: a table of two columns, or its file: names of nodes. Edges between two clients are left out. All
                 edges are made to run in both directions.
             node, client, label, features: names of columns of the table of nodes.
-            options: those of `from_arrays`; split, time, recording and group may be names of columns. Of graphs
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns. Of graphs
                 without `edges`, split may be one list of "train", "val" or "test" per client, a label per node.
 
         Raises:

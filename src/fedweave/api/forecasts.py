@@ -58,9 +58,7 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     made = _cut(steps, width, series, time, names, owner, options)
     parts = _split(made, owner, None if recording is None else series, names, horizon, options)
     arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
-    group = options.group
-    if group is not None and not isinstance(group, Mapping):
-        group = np.asarray(group, dtype=object)[made.first]
+    group, unit = (_of_windows(given, made.first) for given in (options.group, options.unit))
     scaled = options.normalize or "standard"
     of = "each client alone" if scaled == "standard_client" else "all clients together"
     dataset = Dataset(
@@ -69,8 +67,13 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     )  # fmt: skip
     notes = () if not made.dropped else (f"{made.dropped} windows with a missing value are left out",)
     return federation_fields(
-        dataset, arrangement, replace(options, group=group, normalize=scaled), made.x.shape[1:], notes
+        dataset, arrangement, replace(options, group=group, unit=unit, normalize=scaled), made.x.shape[1:], notes
     )
+
+
+def _of_windows(values: Any, first: np.ndarray) -> Any:
+    """What is said of clients, of each window in place of each step."""
+    return values if values is None or isinstance(values, Mapping) else np.asarray(values, dtype=object)[first]
 
 
 def _channels(values: Any, name: str) -> np.ndarray:

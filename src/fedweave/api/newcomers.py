@@ -105,7 +105,21 @@ def _grown(federation: Federation, fresh: Federation) -> Partition:
     else:  # parts and edges number the nodes of a client
         parts = {part: getattr(old, part) + getattr(new, part) for part in (*PARTS, "edges")}
         parts["nodes"] = old.nodes + tuple(nodes + count for nodes in new.nodes or ())
-    return Partition(**parts, relation=old.relation, names=federation.names + fresh.names)
+    units = _units(federation, fresh)
+    return Partition(**parts, relation=old.relation, names=federation.names + fresh.names, units=units)
+
+
+def _units(federation: Federation, fresh: Federation) -> tuple[str, ...]:
+    """Units of all clients; a newcomer may be of the unit of another client.
+
+    Raises:
+        BadInput: only the newcomers have units, or only the others.
+    """
+    old, new = federation.partition.units, fresh.partition.units
+    if bool(old) != bool(new):
+        whose, way = ("training", "give unit= of the newcomers") if old else ("newcomers", "leave unit= out")
+        raise BadInput(f"join: only the clients of {whose} have units; {way}")
+    return old + new
 
 
 def _options(federation: Federation, arrivals: Data) -> RowOptions:

@@ -34,6 +34,7 @@ class RowOptions:
     stride: int = 1
     name: str = "own-data"
     seed: int = 0
+    unit: Any = None
     least_classes: int = 2  # newcomers may have one, as training had others
 
     def __post_init__(self) -> None:
@@ -116,11 +117,14 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
 
 
 def structure(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
-    """What a partition says of its clients: names, groups and the given client graph."""
+    """What a partition says of its clients: names, groups, units and the given client graph."""
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
     pairs = None if options.relation is None else read_pairs(options.relation, "relation")
     relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
-    return {"names": arrangement.names, "group": members, "group_names": groups, "relation": relation}
+    units = arrays.as_units(options.unit, arrangement.owner, arrangement.names)
+    return {
+        "names": arrangement.names, "group": members, "group_names": groups, "relation": relation, "units": units
+    }  # fmt: skip
 
 
 def federation_fields(

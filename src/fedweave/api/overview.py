@@ -47,6 +47,8 @@ def table(made: "Federation") -> "pd.DataFrame":
     if partition.group is not None:
         titles = partition.group_names
         frame["group"] = [titles[g] if titles else int(g) for g in partition.group]
+    if partition.units:
+        frame["unit"] = partition.units
     return frame
 
 

@@ -14,7 +14,7 @@ from fedweave.federation.graph_words import is_control
 from fedweave.metrics import unit
 from fedweave.results import RULE, by_task, format_score, not_above, sampled, unfinished, without_score
 from fedweave.results.selection import progress
-from fedweave.results.verdicts import listed, reason_without_power
+from fedweave.results.verdicts import count_in_words, listed, reason_without_power
 
 if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
@@ -93,7 +93,7 @@ def _rules(done: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
 
 
 def _few(done: "Comparison") -> list[str]:
-    """A line where not even agreement of all clients would be significant."""
+    """A line where not even agreement of all clients would be significant, or where clients count as one."""
     runs = [*done.study.runs]
-    line = reason_without_power(runs, results.values(runs, done.chosen))
+    line = reason_without_power(runs, done.chosen) or count_in_words(runs, done.chosen)
     return [line] if line else []

@@ -7,13 +7,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from fedweave.data import partitions, sources
-from fedweave.data.base import Dataset, Partition, load_dataset, load_partition, save_dataset, save_partition
+from fedweave.data.base import Dataset, Partition
 from fedweave.data.facts import check_finite, check_fits
 from fedweave.data.loading import load
 from fedweave.data.normalise import NORMALISATIONS, Scaling, fit_scaling, normalise
 from fedweave.data.partitions.registry import PARTITIONS, accepted, partition, splits
 from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import complete, download, require
+from fedweave.data.storage import load_dataset, load_partition, save_dataset, save_partition
 from fedweave.data.summary import describe, summary
 from fedweave.data.units import fit_units
 

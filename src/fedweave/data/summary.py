@@ -34,6 +34,8 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
         out["relation"] = partition.relation.shape[1]
     if partition.group is not None:
         out["groups"] = len(np.unique(partition.group))
+    if partition.units:
+        out["units"] = len({*partition.units})
     return out | ({"layout": partition.layout} if partition.layout else {}) | {"note": dataset.note}
 
 
@@ -103,12 +105,14 @@ def _spread(sizes: list[int]) -> dict[str, float]:
 
 
 def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
-    """One line a client: its name or number, group, sizes of the parts, rows of each class (by its name or number)."""
+    """One line a client: its name or number, group, unit, sizes of the parts, rows of each class (or its number)."""
     columns: dict[str, Any] = {"client": partition.names or range(partition.clients)}
     if partition.group is not None:
         columns["group"] = (
             [partition.group_names[g] for g in partition.group] if partition.group_names else partition.group
         )
+    if partition.units:
+        columns["unit"] = partition.units
     columns |= {part: [len(rows) for rows in getattr(partition, part)] for part in PARTS}
     names = dataset.class_names or range(dataset.classes)
     columns |= {

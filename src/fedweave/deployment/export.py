@@ -208,6 +208,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
         None if pairs is None else tuple(map(tuple, pairs.tolist())),
         {},
         scaling,
+        units=prepared.units,
     )
     made = replace(blank, forms=forms(blank, federation), secure=secure)
     if secure:

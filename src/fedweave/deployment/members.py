@@ -1,4 +1,4 @@
-"""The server's picture of its clients: identities, names and graph, without any data."""
+"""The server's picture of its clients: identities, names, units and graph, without any data."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +32,12 @@ def evaluated(spec: "AppSpec", members: Sequence[int]) -> list[int]:
 def names(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:
     """Names of the members; clients that the specification does not know are called by their number."""
     return tuple(spec.clients[i] if i < len(spec.clients) else f"client {i}" for i in members)
+
+
+def units(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:
+    """Units of the members, or none; a client that the specification does not know is a unit of its own."""
+    known = spec.units
+    return tuple(known[i] if i < len(known) else f"client {i}" for i in members) if known else ()
 
 
 def _relation(spec: "AppSpec", ids: Tensor) -> Tensor | None:

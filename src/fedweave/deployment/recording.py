@@ -45,7 +45,7 @@ class Board:
         """The run as files of results describe it, without data."""
         crowd, spec = members.stand_in(self.spec, session.members), self.spec
         names = members.names(spec, session.members)
-        about = (spec.data["note"], names, spec.group_names)
+        about = (spec.data["note"], names, spec.group_names, members.units(spec, session.members))
         return PreparedRun(spec.run, spec.method, crowd, Loop(), spec.settings, "cpu", self.point, *about)
 
     def _recorded(self, session: Session) -> PreparedRun:

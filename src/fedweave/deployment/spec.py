@@ -48,6 +48,7 @@ class AppSpec:
         forms: what nodes send: "enrol" -> stage -> tensors, "train" -> list of {"from": round, "tensors": ...}.
         scaling: numbers by which features are scaled, for data that are prepared on a node.
         secure: whether nodes mask their uploads, so that the server learns their mean only.
+        units: unit of each client, by identity, or none.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class AppSpec:
     forms: Mapping[str, Any]
     scaling: Mapping[str, Any]
     secure: bool = False
+    units: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -116,6 +118,8 @@ def text_of(spec: AppSpec) -> str:
     """The text of spec.json."""
     run = asdict(spec.run)
     content = {name: getattr(spec, name) for name in AppSpec.__dataclass_fields__ if name != "run"}
+    if not spec.units:  # the text, and so the hash, of a federation without units is that of earlier versions
+        del content["units"]
     return json.dumps({"version": VERSION, "run": run, **content}, indent=1, sort_keys=True, default=list) + "\n"
 
 
@@ -159,6 +163,7 @@ def _tuples(content: dict[str, Any]) -> dict[str, Any]:
     names = ("clients", "group", "group_names")
     plain = {name: None if content[name] is None else tuple(content[name]) for name in names}
     pairs = content["relation"]
+    plain["units"] = tuple(content.get("units", ()))
     return {**content, **plain, "relation": None if pairs is None else tuple(map(tuple, pairs))}
 
 

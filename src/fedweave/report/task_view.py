@@ -14,7 +14,7 @@ from fedweave.report.board import STYLES, Row, columns_of, rows_of
 from fedweave.report.graphs import Collaboration
 from fedweave.report.method_views import POINTS, Figure, Grid
 from fedweave.report.rounds import rounds
-from fedweave.results import Run, Tables, published, statistics
+from fedweave.results import Run, Tables, parts, published, statistics
 from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, marked, outcome, to_control
 from fedweave.results.verdicts import listed, reason_without_power, test_in_words, verdict
 
@@ -69,9 +69,9 @@ def view(
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
-        facts=_facts(task, ordered),
+        facts=[*_facts(task, ordered), *_tests(ordered, tables.clients)],
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, scores), *_late(board), *method_views.leaking(tables.leaky, task)],
+        notes=[*_notes(ordered, marks, tables.clients), *_late(board), *method_views.leaking(tables.leaky, task)],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
@@ -133,8 +133,14 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
         ("seeds", _span(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
         ("evaluated", "; ".join(points)),
-        *([("test", test)] if (test := test_in_words(runs)) else []),
     ]
+
+
+def _tests(runs: list[Run], clients: pd.DataFrame) -> list[tuple[str, str]]:
+    """Which test compares the methods, and which clients it counts as one."""
+    test, counted = test_in_words(runs), parts.in_words(runs, clients)
+    words = "; ".join(filter(None, (test, counted)))
+    return [("test" if test else "interval", words)] if words else []
 
 
 def _count(run: Run) -> str:
@@ -168,7 +174,7 @@ def _of_metric(runs: list[Run]) -> list[str]:
     return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
-def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.ndarray]) -> list[str]:
+def _notes(runs: list[Run], marks: Mapping[str, str], clients: pd.DataFrame) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
     notes += _of_metric(runs)
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
@@ -182,7 +188,7 @@ def _notes(runs: list[Run], marks: Mapping[str, str], scores: Mapping[str, np.nd
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
     notes += _incidents(runs)
-    if no_power := reason_without_power(runs, scores):
+    if no_power := reason_without_power(runs, clients):
         notes.append(no_power)
     if runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")

@@ -3,6 +3,7 @@
 from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.cached_tables import current, stored
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_score, interval
+from fedweave.results.parts import independent, sharing, values
 from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import (
     POOLED,
@@ -34,11 +35,9 @@ from fedweave.results.tables import (
     board,
     curves,
     dvc_metrics,
-    independent,
     leaderboard_rows,
     significance,
     tables,
-    values,
     write,
 )
 
@@ -82,6 +81,7 @@ __all__ = [
     "reported_graphs",
     "rescored",
     "sampled",
+    "sharing",
     "significance",
     "stored",
     "tables",

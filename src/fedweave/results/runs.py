@@ -206,8 +206,8 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _check_names(file: Path, info: Mapping[str, Any]) -> None:
-    """Names and groups of clients are optional, but there is one for each client."""
-    for key in ("client_names", "group"):
+    """Names, groups, units and parts of clients are optional, but there is one for each client."""
+    for key in ("client_names", "group", "units", "sharing"):
         entries, count = info.get(key), info.get("clients")
         if entries is not None and count is not None and len(entries) != count:
             raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {AGAIN}")

@@ -15,6 +15,7 @@ from fedweave.results import published, statistics
 from fedweave.results.formats import format_score, interval
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
+from fedweave.results.parts import values
 from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.references import controls
 from fedweave.results.runs import Run, Study, by_task, load_study
@@ -118,28 +119,6 @@ def curves(study: Study) -> pd.DataFrame:
         part = per_seed.agg(["mean", "std", "count"]).rename(columns={"count": "seeds"}).reset_index()
         parts.append(part.assign(run=run.name, task=run.task, method=run.label, metric=run.info["metric"]))
     return pd.concat(parts, ignore_index=True)[["run", "task", "method", "metric", *keys, "mean", "std", "seeds"]]
-
-
-def values(runs: list[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Label -> [S, N] on the clients that all `runs` of a task have, for tests: see `independent`."""
-    return independent({run.label: matrix(table, run.name) for run in runs}, runs[0].info.get("sharing"))
-
-
-def independent(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | None = None) -> dict[str, np.ndarray]:
-    """Name -> [S, N] on the clients that all `frames` (seeds by clients) have.
-
-    Tests take columns to be independent. Clients that share test nodes also share training data, so they become one
-    column, their mean. Clients that are scored on the same official rows (`test: weighted`) train on rows of their own;
-    a test is valid given those rows.
-
-    Args:
-        sharing: for each client, the part of the graph from which it has its test nodes, where clients share them.
-    """
-    common = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
-    owner = sharing or range(max(common, default=0) + 1)
-    # A list might be taken for names of columns
-    groups = np.array([owner[client] for client in common], dtype=np.int64)
-    return {label: frame[common].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from fedweave.metrics import unit
-from fedweave.results import statistics
+from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
 from fedweave.results.marks import marked
 from fedweave.results.runs import Run
 
-__all__ = ["listed", "marked", "reason_without_power", "splits_in_words", "test_in_words", "verdict"]
+__all__ = ["count_in_words", "listed", "marked", "reason_without_power", "splits_in_words", "test_in_words", "verdict"]
 
 SIGNED = "Wilcoxon's signed-rank test over clients"
 MIXED = "linear mixed model over seeds, splits and clients"
@@ -27,31 +26,40 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
         return "No method reached a finite score."
     row = board[board["method"] == leader].iloc[0]
     score = format_score(row["mean"], row["std"], row["metric"]) + unit(row["metric"])
-    parts = {
+    names = {
         mark: [method for method in board["method"] if marks[method] == mark and method != leader]
         for mark in ("behind", "undecided", "tied")
     }
-    if not any(parts.values()):
+    if not any(names.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    phrases = [f"significantly ahead of {_behind(parts['behind'])}"] if parts["behind"] else []
-    phrases += [f"not significantly different from {listed(parts['tied'], 'or')}"] if parts["tied"] else []
-    phrases += [f"undecided against {listed(parts['undecided'])}"] if parts["undecided"] else []
+    phrases = [f"significantly ahead of {_behind(names['behind'])}"] if names["behind"] else []
+    phrases += [f"not significantly different from {listed(names['tied'], 'or')}"] if names["tied"] else []
+    phrases += [f"undecided against {listed(names['undecided'])}"] if names["undecided"] else []
     return f"{leader} leads with {score}: {'; '.join(phrases)}."
 
 
-def reason_without_power(runs: Sequence[Run], scores: Mapping[str, np.ndarray]) -> str:
-    """Why no test over the columns of `scores`, label -> [S, N], can find a significant difference; empty where one
-    can.
+def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
+    """Why no test of the `runs` of a task can find a significant difference; empty where one can.
+
+    Args:
+        table: a table of `results.clients`.
     """
-    columns = next(iter(scores.values())).shape[1]
+    columns = next(iter(parts.values(runs, table).values())).shape[1]
     if len(runs) < 2 or runs[0].splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
-    if sharing := runs[0].info.get("sharing"):
-        return (
-            f"Clients that share test nodes count as one: with {columns} for {len(sharing)} "
-            "no test can call a difference significant; it takes 6 or more."
-        )
-    return f"With {columns} clients no test can call a difference significant; it takes 6 or more."
+    counted = count_in_words(runs, table)
+    what = "of these" if counted else "clients"
+    return f"{counted} With {columns} {what} no test can call a difference significant; it takes 6 or more.".lstrip()
+
+
+def count_in_words(runs: Sequence[Run], table: pd.DataFrame) -> str:
+    """A sentence on the clients that tests and intervals count as one; empty where each counts alone.
+
+    Args:
+        table: a table of `results.clients`.
+    """
+    words = parts.in_words(runs, table)
+    return words and f"{words[0].upper()}{words[1:]}."
 
 
 def splits_in_words(runs: Sequence[Run]) -> str:

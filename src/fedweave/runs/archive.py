@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.data.partitions.registry import TRAITS
 from fedweave.federation.executors import describe
 from fedweave.federation.records import EdgeValue
 from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
+from fedweave.runs.parts import sharing
 from fedweave.runs.preparation import PreparedRun
 
 # Files of a run that not every method writes
@@ -104,7 +104,7 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "clients": prepared.federation.clients,
         **_identities(prepared),
         **({} if prepared.federation.evaluated is None else {"evaluated": prepared.federation.sample.tolist()}),
-        "sharing": _sharing(prepared),
+        "sharing": sharing(prepared),
         **({"splits": prepared.run.task.partition["seeds"]} if prepared.split else {}),
         "cohorts": federations.cohorts(run, prepared.federation),
         "leaks": prepared.method.leaks,
@@ -144,19 +144,14 @@ def _processor(device: str) -> str:
     return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _sharing(prepared: PreparedRun) -> list[int] | None:
-    """Per client, the part of the graph from which it has its test nodes, where others have theirs too."""
-    group, traits = prepared.federation.group, TRAITS.get(prepared.run.task.partition["name"])
-    return group.tolist() if group is not None and traits and traits.shared_test else None
-
-
 def _identities(prepared: PreparedRun) -> dict[str, Any]:
-    """Names of the clients [N], the group of each and the names of the groups, or null where the data have none."""
+    """Names of the clients [N], the group and the unit of each, the names of the groups; null where there are none."""
     group = prepared.federation.group
     return {
         "client_names": [*(prepared.names or (f"client {i}" for i in range(prepared.federation.clients)))],
         "group": None if group is None else group.tolist(),
         "group_names": [*prepared.group_names] or None,
+        "units": [*prepared.units] or None,
     }
 
 

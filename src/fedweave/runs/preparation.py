@@ -26,6 +26,7 @@ from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.parallel import keep_memory
+from fedweave.runs.parts import check_equal
 from fedweave.study.spec import Run
 
 CHECKED = 8  # rows that a user's model is checked on
@@ -45,6 +46,7 @@ class PreparedRun:
         point: the evaluation point that is reported, "pre" or "post".
         note: what the data set says of itself.
         names, group_names: of clients and of groups, or none.
+        units: unit of each client, or none.
         split: where the task has several, seed of a repetition -> the objects of its split; these are of the first.
     """
 
@@ -58,6 +60,7 @@ class PreparedRun:
     note: str = ""
     names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     split: Callable[[int], "PreparedRun"] | None = None
 
     def of(self, seed: int) -> "PreparedRun":
@@ -102,7 +105,9 @@ def prepare(
         own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
         if own is splits[0]:
             return replace(first, run=run)
-        return replace(_prepared(_on(run, own), dataset, data.partition(dataset, **own), model, sample), run=run)
+        dealt = data.partition(dataset, **own)
+        check_equal(run.key, {split["seed"]: made.units for split, made in ((splits[0], partition), (own, dealt))})
+        return replace(_prepared(_on(run, own), dataset, dealt, model, sample), run=run)
 
     return replace(first, run=run, split=split)
 
@@ -173,17 +178,9 @@ def _prepared(
     if control := graph_controls.build(run, method, federation, partition.names):
         method = replace(method, control=control)
     made = PreparedRun(
-        run,
-        method,
-        federation.to(device),
-        assembly.executor(run, method, device),
-        assembly.settings(run),
-        device,
-        assembly.point(run),
-        dataset.note,
-        partition.names,
-        partition.group_names,
-    )
+        run, method, federation.to(device), assembly.executor(run, method, device), assembly.settings(run), device,
+        assembly.point(run), dataset.note, partition.names, partition.group_names, partition.units,
+    )  # fmt: skip
     if made.mapped:
         check_memory(made)
     if model is None:

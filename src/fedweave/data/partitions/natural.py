@@ -43,7 +43,7 @@ def natural(
         BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
     """
     shares = parse(split, val, tested=True)
-    owners = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
+    owners = dataset.natural_clients
     if clients != owners:
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
     between = dataset.overlap if gap is None else integer("gap", gap, dataset.overlap)
@@ -62,9 +62,9 @@ def natural(
 
 
 def _identities(dataset: Dataset) -> dict[str, Any]:
-    """What the data set knows of its natural clients: names, groups and the given relation between them."""
+    """What the data set knows of its natural clients: names, groups, units and the given relation between them."""
     labels = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
-    return {"relation": dataset.relation, **labels}
+    return {"relation": dataset.relation, "units": dataset.units, **labels}
 
 
 def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:

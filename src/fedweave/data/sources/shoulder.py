@@ -59,6 +59,7 @@ def shoulder(root: Path) -> Dataset:
         names=tuple(f"subject {person}, {arm}" for person in people for arm in SIDES),
         group=np.tile(np.arange(len(SIDES)), len(people)),
         group_names=tuple(f"{arm} arm" for arm in SIDES),
+        units=tuple(f"subject {person}" for person in people for _ in SIDES),
     )
 
 

@@ -1,0 +1,109 @@
+"""Data sets and partitions on disk."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
+from fedweave.errors import BadInput
+from fedweave.files import atomic_path, check_regular, sweep, write_atomic
+from fedweave.readers.arrays import map_npy, read_npz
+
+_DENSE = ("relation", "test_weight", "group")
+_TEXTS = ("names", "group_names", "units")
+_TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
+_NEW = ("categories", "channels", "class_names", "columns", "units")  # in meta.json only where there are any
+
+
+def save_dataset(folder: Path | str, dataset: Dataset) -> None:
+    """Write one .npy per array and meta.json, which goes first and comes last, and so marks a complete folder."""
+    folder = Path(folder)
+    (folder / "meta.json").unlink(missing_ok=True)
+    sweep(folder)
+    values = {f.name: getattr(dataset, f.name) for f in fields(Dataset)}
+    arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+    for key, array in arrays.items():
+        with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
+    for key in _NEW:
+        if not plain[key]:
+            del plain[key]
+    shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
+    write_atomic(folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
+
+
+def load_dataset(folder: Path | str) -> Dataset:
+    """Read a folder of `save_dataset`; arrays are mapped from disk, read-only.
+
+    Raises:
+        BadInput: a file is missing, damaged, or not what meta.json says.
+    """
+    folder = Path(folder)
+    check_regular(folder / "meta.json")
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        shapes = meta.pop("arrays")
+    except Exception as error:
+        raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
+    try:
+        arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays)
+    except BadInput:
+        raise
+    except Exception as error:  # any error that a wrong type leads to
+        raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
+
+
+def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
+    check_regular(path)
+    try:
+        array = map_npy(path)
+    except Exception as error:  # a damaged header can raise nearly anything
+        raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
+    header = [str(array.dtype), list(array.shape)]
+    require(header == expected, f"{path}: holds {header}, meta.json says {expected}; run the download stage again")
+    return array
+
+
+def save_partition(path: Path | str, partition: Partition) -> None:
+    """Write `partition` as one .npz: ragged entries as a flat array and sizes, the rest as they are."""
+    out: dict[str, np.ndarray] = {}
+    for key in RAGGED:
+        value = getattr(partition, key)
+        if value is not None:
+            out[key] = np.concatenate(value, axis=-1)
+            out[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
+    out |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
+    out |= {key: np.array(getattr(partition, key)) for key in _TEXTS if getattr(partition, key)}
+    if partition.layout:
+        out["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **out)
+
+
+def load_partition(path: Path | str) -> Partition:
+    """Read a file of `save_partition`.
+
+    Raises:
+        BadInput: the file is missing, damaged, or not a partition.
+    """
+    check_regular(path)
+    try:
+        data = read_npz(Path(path))
+        entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in RAGGED if key in data}
+        entries |= {key: data[key] for key in _DENSE if key in data}
+        entries |= {key: tuple(str(text) for text in data[key]) for key in _TEXTS if key in data}
+        return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
+    except BadInput:
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen different types for damaged files
+        raise BadInput(f"{path}: not a partition file ({error}); run the partition stage") from error
+
+
+def _split(flat: np.ndarray, sizes: np.ndarray) -> Rows:
+    require(int(sizes.sum()) == flat.shape[-1], "sizes do not add up")
+    return tuple(np.split(flat, np.cumsum(sizes)[:-1], axis=-1))

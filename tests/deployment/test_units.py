@@ -1,0 +1,44 @@
+"""Units of clients on separate hosts: in spec.json, and in what the server says of its members."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from fedweave import data
+from fedweave.deployment import export, members, spec
+from fedweave.runs import repetition
+from fedweave.study.spec import parse
+from tests.servers import DIGITS
+
+
+def specified(units: tuple[str, ...]) -> spec.AppSpec:
+    raw = {
+        "study": "small", "seeds": [0], "methods": {"fedavg": {}},
+        "tasks": {"digits": {**DIGITS, "model": {"name": "mlp", "hidden": [4]}}},
+        "runs": {"digits-fedavg": {"task": "digits", "method": "fedavg"}},
+    }  # fmt: skip
+    run = parse(raw).run("digits-fedavg")
+    dataset = data.load("digits", "unused")
+    dealt = replace(data.partition(dataset, **run.task.partition), units=units)
+    return export.specify(repetition.prepare(run, dataset, dealt), dataset, dealt)
+
+
+def test_units_travel_with_the_specification(tmp_path: Path) -> None:
+    plain = specified(())
+    count = len(plain.clients)
+    units = tuple(f"home {i // 2}" for i in range(count))
+    named = specified(units)
+    spec.write(named, tmp_path)
+    read = spec.read(tmp_path / spec.FILE)
+    assert (read.units, read.hash) == (units, named.hash)
+    assert members.units(read, [1, 0, count]) == ("home 0", "home 0", f"client {count}")
+    assert named.hash != plain.hash
+
+
+def test_a_specification_without_units_is_as_before(tmp_path: Path) -> None:
+    plain = specified(())
+    spec.write(plain, tmp_path)
+    assert "units" not in json.loads((tmp_path / spec.FILE).read_text())
+    read = spec.read(tmp_path / spec.FILE)
+    assert (read.units, read.hash) == ((), plain.hash)
+    assert members.units(read, [0, 1]) == ()

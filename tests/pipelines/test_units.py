@@ -1,0 +1,63 @@
+"""A study from the download to the leaderboard: the two arms of a person count as one client in its tests."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave import results
+from fedweave.files import write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.commands import claims
+from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.stages import download, evaluate, leaderboard, partition, train
+from fedweave.results import statistics
+
+METHODS = ("local", "fedavg_ft")
+SPLIT = {"train": 0.1, "val": 0.2, "test": 0.7}
+PARAMS = {
+    "study": "small", "about": "", "seeds": [0, 1], "datasets": ["shoulder"],
+    "tasks": {
+        "arms": {
+            "dataset": "shoulder", "setting": "arms", "normalize": "standard", "model": {"name": "mlp", "hidden": [4]},
+            "partition": {"name": "natural", "clients": 20, "seed": 0, "split": SPLIT},
+            "train": {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.2}, "evaluate": {"select": "last"},
+        }
+    },
+    "runs": {f"arms-{name}": {"task": "arms", "method": name} for name in METHODS},
+    "methods": {name: {} for name in METHODS}, "tune": {"trials": 0, "seeds": [1000]}, "ablate": {},
+}  # fmt: skip
+WORDS = "Clients of one unit count as one: 20 clients, 10 units."
+
+
+def test_a_study_is_over_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(dump(PARAMS))
+    download.main("shoulder")
+    partition.main("arms")
+    assert json.loads(Path("data/partitions/arms/summary.json").read_text())["units"] == 10
+    for run in PARAMS["runs"]:
+        write_atomic(paths.tuned("small", "arms", run), '{"best": {}}')
+        train.main(run)
+    evaluate.main()
+    info = json.loads((paths.run("small", "arms-local") / "run.json").read_text())
+    assert info["sharing"] == [client // 2 for client in range(20)]
+    assert info["units"][:3] == ["subject 1", "subject 1", "subject 2"]
+    study = results.load_study(paths.RESULTS / "small")
+    chosen = results.clients(study)
+    people = {run.label: results.matrix(chosen, run.name).to_numpy().reshape(2, 10, 2).mean(2) for run in study.runs}
+    tests = pd.read_csv(study.folder / "significance.csv").query("family == 'pairs'")
+    first, second = people.values()
+    assert tests["p"].tolist() == pytest.approx([statistics.signed_rank(first.mean(0), second.mean(0))])
+    board = pd.read_csv(study.folder / "leaderboard.csv").set_index("method")
+    for name, values in people.items():
+        np.testing.assert_allclose(board.loc[name, ["low", "high"]].astype(float), statistics.interval(values))
+    rows = claims.client_rows(study)
+    assert (rows["part"] == rows["client"] // 2).all()
+    capsys.readouterr()
+    leaderboard.main()
+    assert WORDS in capsys.readouterr().out

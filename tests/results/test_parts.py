@@ -1,0 +1,147 @@
+"""Clients that count as one in tests and intervals: those of one unit, and those that share test nodes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedweave import report, results
+from fedweave.errors import BadInput
+from fedweave.pipelines.stages import leaderboard, terminal
+from fedweave.results import statistics, verdicts
+from tests.fake_results import ARMS, write_study
+
+METHODS = {"Local": -3.0, "FedAvg-FT": -0.4, "FedAGHN": 0.0}
+PEOPLE = [name.split(",")[0] for name in ARMS["client_names"]]
+PAIRS = [client // 2 for client in range(20)]
+
+
+def study(folder: Path, **block: Any) -> results.Study:
+    """Three methods on twenty clients."""
+    tasks = {"blobs": {**ARMS, **block}}
+    return results.load_study(write_study(folder / "results" / "toy", tasks, METHODS, clients=20, extras=False))
+
+
+def counted(made: results.Study) -> str:
+    return verdicts.count_in_words(made.runs, results.clients(made))
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(0, 2**32 - 1))
+def test_columns_are_means_of_parts_whatever_their_numbers(owner: list[int], seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    frame = pd.DataFrame(draws.normal(size=(3, len(owner))))
+    one = results.independent({"a": frame}, owner)["a"]
+    members = [[i for i, part in enumerate(owner) if part == number] for number in sorted({*owner})]
+    np.testing.assert_allclose(one, np.stack([frame[mine].mean(axis=1) for mine in members], axis=1))
+    renumbered = results.independent({"a": frame}, [9 - part for part in owner])["a"]
+    np.testing.assert_allclose(renumbered[:, ::-1], one)
+    alone = results.independent({"a": frame}, [*range(len(owner))])["a"]
+    np.testing.assert_array_equal(alone, results.independent({"a": frame})["a"])
+
+
+def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
+    """Tests and intervals are those of the study with the first client of every unit."""
+    draws = np.random.default_rng(0)
+    gains = {"a": draws.normal(0.8, 1, size=8), "b": np.zeros(8)}  # of clients, which differ more than seeds
+    halves = {name: pd.DataFrame(gain + draws.normal(0, 0.1, size=(3, 8))) for name, gain in gains.items()}
+    doubled = {name: half[[client // 2 for client in range(16)]] for name, half in halves.items()}
+    for frame in doubled.values():
+        frame.columns = range(16)
+    once, twice = (
+        statistics.against(results.independent(frames, owner), [("a", "b")], True)[0]
+        for frames, owner in ((halves, None), (doubled, PAIRS[:16]))
+    )
+    np.testing.assert_allclose(twice[2:7], once[2:7])
+    as_if_apart = statistics.against(results.independent(doubled), [("a", "b")], True)[0]
+    assert as_if_apart.p < once.p
+    assert as_if_apart.high - as_if_apart.low < once.high - once.low
+
+
+def test_units_of_single_clients_change_nothing(tmp_path: Path) -> None:
+    apart = study(tmp_path / "a")
+    named = study(tmp_path / "b", units=ARMS["client_names"])  # sharing is null then
+    for first, second in zip(results.tables(apart), results.tables(named), strict=True):
+        pd.testing.assert_frame_equal(first, second)
+    assert counted(apart) == counted(named) == ""
+
+
+def test_means_stay_and_tests_are_over_units(tmp_path: Path) -> None:
+    apart, paired = study(tmp_path / "a"), study(tmp_path / "b", units=PEOPLE, sharing=PAIRS)
+    before, after = results.tables(apart), results.tables(paired)
+    same = ["method", "mean", "std", "client_std", "worst10", "gain", "loss", "clients"]
+    pd.testing.assert_frame_equal(before.board[same], after.board[same])
+    scores = {run.label: results.matrix(after.clients, run.name).to_numpy() for run in paired.runs}
+    units = {label: values.reshape(3, 10, 2).mean(2) for label, values in scores.items()}
+    board = after.board.set_index("method")
+    for label, values in units.items():
+        np.testing.assert_allclose(board.loc[label, ["low", "high"]].astype(float), statistics.interval(values))
+    expected = [tuple(test) for test in statistics.all_pairs(units, True)]
+    pairs = after.significance[after.significance["family"] == "pairs"].drop(columns=["task", "family"])
+    assert [row[:2] for row in pairs.itertuples(index=False)] == [test[:2] for test in expected]
+    np.testing.assert_allclose(pairs["p_adjusted"], [test[6] for test in expected])
+    assert after.ranks["blocks"].iloc[0] == 10
+
+
+SHARED = [client // 4 for client in range(20)]  # unit of two people each
+WORDS = {
+    "Clients of one unit count as one: 20 clients, 10 units.": {"units": PEOPLE, "sharing": PAIRS},
+    "Clients of one unit count as one: 7 clients, 5 units.": {
+        "units": PEOPLE, "sharing": PAIRS, "evaluated": [0, 1, 2, 3, 5, 8, 10]
+    },
+    "Clients that share test nodes count as one: 20 clients, 5 parts.": {"sharing": SHARED},
+    "Clients of one unit, or that share test nodes, count as one: 20 clients, 5 parts.": {
+        "units": PEOPLE, "sharing": SHARED
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WORDS)
+def test_the_sentence_counts_the_clients_that_are_scored(
+    sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = WORDS[sentence]
+    made = study(tmp_path, **block)
+    if "evaluated" in block:
+        for run in made.runs:
+            run.evaluations.drop(index=run.evaluations.index[~run.evaluations["client"].isin(block["evaluated"])],
+                                 inplace=True)  # fmt: skip
+    assert sentence in counted(made)
+    tables = results.tables(made)
+    leaderboard.explained(terminal.console(), made, tables)
+    assert sentence in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_says_which_clients_count_as_one(tmp_path: Path) -> None:
+    folder = study(tmp_path, units=PEOPLE, sharing=PAIRS).folder
+    results.write(folder)
+    page = report.build(folder).read_text(encoding="utf-8")
+    assert "over clients; clients of one unit count as one: 20 clients, 10 units" in " ".join(page.split())
+
+
+def test_too_few_units_have_no_power(tmp_path: Path) -> None:
+    made = study(tmp_path, units=[f"house {i // 5}" for i in range(20)], sharing=[i // 5 for i in range(20)])
+    assert verdicts.reason_without_power(made.runs, results.clients(made)) == (
+        "Clients of one unit count as one: 20 clients, 4 units. With 4 of these no test can call a difference "
+        "significant; it takes 6 or more."
+    )
+
+
+def test_one_run_that_knows_its_units_speaks_for_its_task(tmp_path: Path) -> None:
+    """Runs that an earlier version wrote do not have them; and a list of a wrong length is refused."""
+    made = study(tmp_path, units=PEOPLE, sharing=PAIRS)
+    first = made.runs[0].folder / "run.json"
+    about = json.loads(first.read_text())
+    first.write_text(json.dumps({key: value for key, value in about.items() if key not in ("units", "sharing")}))
+    loaded = results.load_study(made.folder)
+    assert counted(loaded) == "Clients of one unit count as one: 20 clients, 10 units."
+    assert {values.shape for values in results.values([*loaded.runs], results.clients(loaded)).values()} == {(3, 10)}
+    for key in ("units", "sharing"):
+        first.write_text(json.dumps({**about, key: about[key][1:]}))
+        with pytest.raises(BadInput, match=rf"run\.json: {key}: 19 entries for 20 clients; train the run again"):
+            results.load_study(made.folder)
