@@ -90,19 +90,26 @@ def with_fewer_rows(
     """
     judged = {**options.get("evaluate", {}), "every": max(1, options["train"]["rounds"] // EVALUATIONS)}
     judged |= {"models": False, "predictions": False}
-    scores = {1.0: results.validation(full).to_numpy()}
-    measured = np.isfinite(scores[1.0]).any(0)
+    scores = {1.0: results.validation(full)}
     for share in SHARES:
         made = arranged(thinned(federation, share), [candidate], {**options, "evaluate": judged})
         place = folder / f"{round(100 * share)}-percent"
         perform(made, place, True, progress, drawn=False)
-        scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0]).to_numpy()
+        scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0])
+    return _curve(scores, results.sharing([full]))
+
+
+def _curve(scores: Mapping[float, pd.DataFrame], sharing: Sequence[int] | None) -> pd.DataFrame:
+    """The rows of `with_fewer_rows` from share -> validation scores (seeds by clients)."""
+    measured = scores[1.0].columns[scores[1.0].notna().any()]
+    names = {str(share): share for share in sorted(scores)}
+    columns = results.independent({name: scores[share][measured] for name, share in names.items()}, sharing)
     rows = []
-    for share, values in sorted((share, values[:, measured]) for share, values in scores.items()):
-        low, high = statistics.interval(values)
-        row = {"share": share, "mean": float(values.mean()), "low": low, "high": high}
+    for name, share in names.items():
+        low, high = statistics.interval(columns[name])
+        row = {"share": share, "mean": float(scores[share][measured].to_numpy().mean()), "low": low, "high": high}
         if share < 1:
-            gain = scores[1.0][:, measured] - values
+            gain = columns[str(1.0)] - columns[name]
             row |= dict(
                 zip(("gain", "gain_low", "gain_high"), (float(gain.mean()), *statistics.interval(gain)), strict=True)
             )
@@ -124,8 +131,9 @@ def slope(run: Run) -> tuple[float, float, float]:
     table = late.pivot(index=["seed", "client"], columns="round", values="value").dropna()
     centred = rounds - rounds.mean()
     slopes = 10.0 * (table.to_numpy() @ centred) / (centred**2).sum()
-    square = pd.Series(slopes, index=table.index).unstack("client").dropna(axis="columns").to_numpy()
-    return float(square.mean()), *statistics.interval(square)
+    square = pd.Series(slopes, index=table.index).unstack("client").dropna(axis="columns")
+    columns = results.independent({run.name: square}, results.sharing([run]))[run.name]
+    return float(square.to_numpy().mean()), *statistics.interval(columns)
 
 
 def one_model(run: Run) -> bool:

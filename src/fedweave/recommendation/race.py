@@ -90,7 +90,9 @@ class Race:
 
     def _judged(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-        scores = {name: results.validation(run).to_numpy() for name, run in runs.items()}
+        scores = results.independent(
+            {name: results.validation(run) for name, run in runs.items()}, results.sharing([*runs.values()])
+        )
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
         higher = study.runs[0].higher_is_better
         sent = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
@@ -129,7 +131,7 @@ def outcomes(
     others are compared with.
 
     Args:
-        scores: validation values [S, N] by candidate; none of one that diverged.
+        scores: validation values [S, N] by candidate, a column for each part; none of one that diverged.
         means: their means.
         too_much: candidates that send more than the budget allows.
     """
