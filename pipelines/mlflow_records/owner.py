@@ -24,7 +24,23 @@ def project(uri: str) -> str:
     Raises:
         BadInput: the file that keeps the name is damaged.
     """
-    return "" if addresses.is_own(uri) else _name()
+    return "" if addresses.is_own(uri) else name()
+
+
+def name() -> str:
+    """The name of this project wherever projects meet.
+
+    Raises:
+        BadInput: the file that keeps the name is damaged.
+    """
+    if not FILE.is_file():
+        _make()
+    text = FILE.read_text(encoding="utf-8", errors="replace").strip()
+    if not NAME.fullmatch(text):
+        raise BadInput(
+            f"{FILE}: {text[:60]!r} is no project's name; put the tag `{PROJECT}` of its runs in MLflow there"
+        )
+    return text
 
 
 def tags(name: str) -> Mapping[str, str]:
@@ -37,17 +53,6 @@ def tags(name: str) -> Mapping[str, str]:
 def only(name: str) -> str:
     """The filter for the runs of the project `name`; in its own store all are."""
     return f"tags.{PROJECT} = '{name}'" if name else ""
-
-
-def _name() -> str:
-    if not FILE.is_file():
-        _make()
-    name = FILE.read_text(encoding="utf-8", errors="replace").strip()
-    if not NAME.fullmatch(name):
-        raise BadInput(
-            f"{FILE}: {name[:60]!r} is no project's name; put the tag `{PROJECT}` of its runs in MLflow there"
-        )
-    return name
 
 
 def _make() -> None:

@@ -14,11 +14,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from prefect import State, Task, flow, get_run_logger, runtime, task
+from prefect import State, Task, flow, get_run_logger, runtime, tags, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
@@ -28,11 +28,18 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import dvc_graph, host, planning, ray_cluster, remote_stages, slurm_flow
+from fedweave.pipelines.scheduling import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, slurm_flow
 from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible
-from fedweave.pipelines.scheduling.pool import Lost, Place, cancel_remote_runs, run_remotely
+from fedweave.pipelines.scheduling.pool import (
+    Lost,
+    Place,
+    cancel_remote_runs,
+    check_project,
+    run_remotely,
+    server_settings,
+)
 from fedweave.study import catalogue
 
 # What DVC says of an outcome that is not a run, and the name of the state that it becomes in the UI.
@@ -208,7 +215,7 @@ def reproduce(
     Args:
         study: a name of `fedweave list studies`; empty: the one that params.yaml holds.
         targets: only these stages and what they depend on, for example `tune`; empty: all.
-        where: training runs `here`, on the `workers` of the pool gpu-pool, by `ray` on this host or on the cluster of
+        where: training runs `here`, on the `workers` of the project's pool, by `ray` on this host or on the cluster of
             RAY_ADDRESS, or by `slurm` as cluster.yaml says.
         parallel: how many stages run at once; 0: one per GPU, at least two; with workers the pool's limit; with ray the
             cores of this host.
@@ -257,15 +264,6 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def _server() -> dict[Any, str]:
-    """Settings by which Prefect finds the server of `make ui`, if it runs and no other is named, which must answer."""
-    if named := PREFECT_API_URL.value():
-        addresses.check_prefect(named, ", or unset PREFECT_API_URL for a temporary one")
-        return {}
-    here = addresses.prefect_api()
-    return {} if addresses.silence_of(here) else {PREFECT_API_URL: here}
-
-
 def _share(text: str) -> float:
     """A part of a GPU."""
     if not 0 < (share := float(text)) <= 1:
@@ -287,10 +285,12 @@ def main() -> None:
     try:
         _ = options["study"] and catalogue.place(options["study"])
         addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
-        server = _server()
+        server, pool = server_settings(), pool_names.current()
+        if options["where"] == "workers":
+            check_project(server)
     except BadInput as error:
         parser.exit(2, f"error: {error}\n")
-    with temporary_settings(server):
+    with temporary_settings(server), tags(pool):
         reproduce(**options)
 
 

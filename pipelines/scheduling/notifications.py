@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import pool_names
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from prefect.automations import Automation
 
-BLOCK, AUTOMATION = "fedweave", "fedweave: notify"
+AUTOMATION = "fedweave: notify"
 FLOW = "reproduce"  # the stages of its workers are flows too, and send nothing
 STATES = ("Completed", "Failed", "Crashed", "TimedOut")
 # PAGES is the address of Prefect's UI. Slack, Mattermost and Google Chat show the field `text` of a message; the others
@@ -40,9 +41,14 @@ def check(address: str) -> None:
         raise BadInput(f"--webhook: {address!r} is not a web address; give one such as https://HOST/PATH")
 
 
-def register(address: str) -> None:
-    """Let the server post a message to `address` whenever a flow `reproduce` has ended; an earlier address is
-    replaced.
+def block(pool: str) -> str:
+    """The block that holds the address of the project of `pool`."""
+    return pool_names.deployment("fedweave", pool)
+
+
+def register(address: str, pool: str = pool_names.DEFAULT) -> None:
+    """Let the server post a message to `address` whenever a flow `reproduce` of the project of `pool` has ended; an
+    earlier address is replaced.
     """
     from datetime import timedelta
 
@@ -54,13 +60,15 @@ def register(address: str) -> None:
     pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
     trigger = EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in STATES}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
-        match_related={"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+        match_related=[
+            {"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
+            {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"},
+        ],
         for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
     )  # fmt: skip
-    action = CallWebhook(block_document_id=_block(address), payload=PAYLOAD.replace("PAGES", pages))
-    automation = Automation(
-        name=AUTOMATION, description="posts the end of every flow", trigger=trigger, actions=[action]
-    )
+    action = CallWebhook(block_document_id=_block(address, block(pool)), payload=PAYLOAD.replace("PAGES", pages))
+    name = pool_names.deployment(AUTOMATION, pool)
+    automation = Automation(name=name, description="posts the end of every flow", trigger=trigger, actions=[action])
     save(automation)
 
 
@@ -75,11 +83,11 @@ def save(automation: "Automation") -> None:
         automation.create()
 
 
-def _block(address: str) -> "UUID":
+def _block(address: str, name: str) -> "UUID":
     """The block that holds the address, which Prefect encrypts."""
     from prefect.blocks.webhook import Webhook
     from prefect.types import SecretDict
     from pydantic import SecretStr
 
-    block = Webhook(url=SecretStr(address), headers=SecretDict({"Content-Type": "application/json"}))
-    return cast("UUID", block.save(BLOCK, overwrite=True))
+    webhook = Webhook(url=SecretStr(address), headers=SecretDict({"Content-Type": "application/json"}))
+    return cast("UUID", webhook.save(name, overwrite=True))

@@ -1,28 +1,53 @@
-"""Training on the workers of `gpu-pool`."""
+"""The Prefect server of a flow, and training on the workers of the project's pool there."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
-from fedweave.pipelines.scheduling import remote_stages
+from fedweave.pipelines import addresses
+from fedweave.pipelines.scheduling import pool_names, pool_owner, remote_stages
 
 Place = Literal["here", "workers", "ray", "slurm"]
-DEPLOYMENT = "stage/stage"
 POLL = 2.0  # seconds between two looks at a stage elsewhere
 
 
 class Lost(RuntimeError):
     """A stage whose worker ended without a word."""
+
+
+def server_settings() -> dict[Any, str]:
+    """Settings by which Prefect finds the server of `make ui`, if it runs and no other is named, which must answer.
+
+    Raises:
+        BadInput: the one that is named does not.
+    """
+    if named := PREFECT_API_URL.value():
+        addresses.check_prefect(named, ", or unset PREFECT_API_URL for a temporary one")
+        return {}
+    here = addresses.prefect_api()
+    return {} if addresses.silence_of(here) else {PREFECT_API_URL: here}
+
+
+def check_project(server: dict[Any, str]) -> None:
+    """Refuse to send stages to the workers of another project, at the server of these settings.
+
+    Raises:
+        BadInput: the pool is another project's, or nobody's.
+    """
+    with temporary_settings(server), get_client(sync_client=True) as client:
+        pool_owner.check_stages(client, pool_names.current(), bool(os.environ.get(pool_names.VARIABLE)))
 
 
 def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> None:
@@ -34,8 +59,9 @@ def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> Non
     """
     with remote_stages.issue(stage) as work_order:
         parameters = {"work_order": asdict(work_order), "retries": retries}
+        deployment = f"stage/{pool_names.deployment('stage', pool_names.current())}"
         run = cast(
-            FlowRun, run_deployment(DEPLOYMENT, parameters=parameters, flow_run_name=stage, timeout=0, tags=[tag()])
+            FlowRun, run_deployment(deployment, parameters=parameters, flow_run_name=stage, timeout=0, tags=[tag()])
         )
         with get_client(sync_client=True) as client:
             while run.state is None or not run.state.is_final():

@@ -1,12 +1,14 @@
-"""`fedweave deploy` and `fedweave worker`: the pool of workers for training, once per server and once per host."""
+"""`fedweave deploy` and `fedweave worker`: the pool of workers for training, once per project and once per host."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -14,15 +16,21 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.processes import search_path
 from fedweave.pipelines.project import PLACE
-from fedweave.pipelines.scheduling import gpus, notifications
+from fedweave.pipelines.scheduling import gpus, notifications, pool_names, pool_owner
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-POOL, WRITER, STAGES = "gpu-pool", "writer", "stages"
+WRITER, STAGES = "writer", "stages"
 HEARTBEAT = 30  # seconds between two signs of life of a run
 LOST = "no sign of life for {} seconds: its worker was lost"
 Role = Literal["both", "writer", "stages"]
+Pool = Annotated[
+    str,
+    typer.Option(
+        envvar=pool_names.VARIABLE, help="pool of this project, such as vision; only where projects share a server"
+    ),
+]
 
 
 def deploy(
@@ -36,47 +44,86 @@ def deploy(
             help="address that gets a message when a flow has completed or failed; it stays until another is given",
         ),
     ] = "",
+    pool: Pool = "",
 ) -> None:
     """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
-    and who hears of the end of a flow.
+    and who hears of the end of a flow. What another project has registered there stays as it is.
     """
+    pool = pool_names.check(pool)
     if webhook:
         notifications.check(webhook)
     os.environ["PREFECT_API_URL"] = _server()
     os.environ.pop(PLACE, None)  # it stays a variable in the deployments
-    register(slots)
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    content = deployments(pool)
+    register(slots, pool)
+    _deploy(content)
+    if webhook:
+        notifications.register(webhook, pool)
+    _report([entry["name"] for entry in content["deployments"]], pool, slots, bool(webhook))
+
+
+def deployments(pool: str) -> dict[str, Any]:
+    """What prefect.yaml says, with the names that its deployments have in `pool`, and the pool as a tag: the UI shows
+    it with every run, and the automations look for it.
+
+    Raises:
+        BadInput: prefect.yaml is missing, or has no deployments.
+    """
+    from fedweave.study.config import read_yaml
+
+    content: dict[str, Any] = read_yaml(Path("prefect.yaml"))
+    if not content.get("deployments"):
+        raise BadInput("prefect.yaml: deployments: there are none; move the file away, then: fedweave init .")
+    for entry in content["deployments"]:
+        entry["name"] = pool_names.deployment(entry["name"], pool)
+        entry["tags"] = [*(tag for tag in entry.get("tags") or [] if tag not in (pool_names.DEFAULT, pool)), pool]
+        place = entry.get("work_pool") or {}
+        if place.get("name") == pool_names.DEFAULT:
+            entry["work_pool"] = {**place, "name": pool}
+    return content
+
+
+def _deploy(content: dict[str, Any]) -> None:
+    """Let Prefect deploy what a file with `content` says.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(content, file, default=str)  # JSON is YAML; dates are its only other values
+        file.flush()
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stdout + done.stderr, file=sys.stderr)
         raise BadInput("prefect.yaml: could not be deployed; see above")
-    if webhook:
-        notifications.register(webhook)
-    _report(slots, bool(webhook))
 
 
-def _report(slots: int, notifies: bool) -> None:
+def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
     """Say what was registered, and what to do next."""
-    from fedweave.study.config import read_yaml
-
-    names = ", ".join(entry["name"] for entry in read_yaml(Path("prefect.yaml"))["deployments"])
     count = "one training stage" if slots == 1 else f"{slots} training stages"
-    print(f"deployments {names}; pool {POOL}: {count} at once")
+    print(f"deployments {', '.join(names)}; pool {pool}: {count} at once")
     if notifies:
-        print(f"a message to the webhook when a flow has ended: block webhook/{notifications.BLOCK} in Prefect's UI")
-    print("next, on every host: fedweave worker")
-    print("then: prefect deployment run reproduce/reproduce")
+        block = notifications.block(pool)
+        print(f"a message to the webhook when a flow has ended: block webhook/{block} in Prefect's UI")
+    option = "" if pool == pool_names.DEFAULT else f" --pool {pool}"
+    print(f"next: fedweave worker{option}; on every other host: fedweave worker --role stages{option}")
+    print(f"then: prefect deployment run reproduce/{pool_names.deployment('reproduce', pool)}")
 
 
-def register(slots: int) -> None:
-    """Create or update the pool, its queues with their limits, and the automation that watches for lost workers."""
+def register(slots: int, pool: str = pool_names.DEFAULT) -> None:
+    """Create or update the pool, its queues with their limits, and the automation that watches for lost workers.
+
+    Raises:
+        BadInput: the pool belongs to another project.
+    """
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        _pool(client)
-        _queue(client, WRITER, 1)  # one folder holds dvc.lock
-        _queue(client, STAGES, slots)
-    _watch()
+        _pool(client, pool, pool_owner.claim(client, pool))
+        _queue(client, pool, WRITER, 1)  # one folder holds dvc.lock
+        _queue(client, pool, STAGES, slots)
+    _watch(pool)
 
 
 def worker(
@@ -88,19 +135,23 @@ def worker(
     ] = 0,
     name: Annotated[str, typer.Option(help="what Prefect calls this worker; default: the host and the role")] = "",
     health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
+    pool: Pool = "",
 ) -> NoReturn:
     """Work for the Prefect server in this folder, until Ctrl-C or SIGTERM: flows that read and write dvc.lock here, or
     single stages.
     """
+    named, pool = bool(pool), pool_names.check(pool)
+    os.environ["PREFECT_API_URL"] = _server()
+    _check(role, pool, named)
     slots = limit or max(1, len(gpus.visible()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
-    command = [sys.executable, *f"-m prefect worker start --pool {POOL} --type process --limit {most}".split()]
+    command = [sys.executable, *f"-m prefect worker start --pool {pool} --type process --limit {most}".split()]
     command += ["--name", name or f"{socket.gethostname()}-{role}"]
     command += [word for queue in queues for word in ("--work-queue", queue)]
     command += ["--with-healthcheck"] if health_port else []
     own = {
-        "PREFECT_API_URL": _server(),
+        pool_names.VARIABLE: pool,  # where its flows send stages
         PLACE: str(Path.cwd()),
         "PATH": search_path(),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
@@ -115,6 +166,21 @@ def worker(
     os.execve(sys.executable, command, {**os.environ, **own, **health})
 
 
+def _check(role: Role, pool: str, named: bool) -> None:
+    """Refuse to work for another project; a host that only trains says for which project it does.
+
+    Raises:
+        BadInput: the pool is not for this role in this folder.
+    """
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        if role == "stages":
+            print(f"pool {pool}: of {pool_owner.check_stages(client, pool, named)}", flush=True)
+        else:
+            pool_owner.check_flows(client, pool)
+
+
 def _server() -> str:
     """The server's address: PREFECT_API_URL, or the one of `make ui`.
 
@@ -124,27 +190,27 @@ def _server() -> str:
     return addresses.check_prefect(os.environ.get("PREFECT_API_URL") or addresses.prefect_api())
 
 
-def _pool(client: "SyncPrefectClient") -> None:
+def _pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    about = f"training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
+    about = f"{owner}: training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
     client.create_work_pool(
-        WorkPoolCreate(name=POOL, type="process", description=about, base_job_template=template), overwrite=True
+        WorkPoolCreate(name=name, type="process", description=about, base_job_template=template), overwrite=True
     )
 
 
-def _queue(client: "SyncPrefectClient", name: str, limit: int) -> None:
+def _queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> None:
     from prefect.exceptions import ObjectAlreadyExists
 
     try:
-        client.create_work_queue(name, concurrency_limit=limit, work_pool_name=POOL)
+        client.create_work_queue(name, concurrency_limit=limit, work_pool_name=pool)
     except ObjectAlreadyExists:
-        client.update_work_queue(client.read_work_queue_by_name(name, POOL).id, concurrency_limit=limit)
+        client.update_work_queue(client.read_work_queue_by_name(name, pool).id, concurrency_limit=limit)
 
 
-def _watch() -> None:
+def _watch(pool: str) -> None:
     """Let the server call a run crashed when its heartbeat stops, so that a lost worker holds no slot."""
     from datetime import timedelta
 
@@ -161,11 +227,10 @@ def _watch() -> None:
     trigger = EventTrigger(
         after={beat}, expect={beat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
         # The workers of other pools may send heartbeats less often.
-        match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": POOL},
+        match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": pool},
         for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=patience),
     )  # fmt: skip
     action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(patience), force=False)
-    automation = Automation(
-        name="fedweave: lost workers", description=LOST.format(patience), trigger=trigger, actions=[action]
-    )
+    name = pool_names.deployment("fedweave: lost workers", pool)
+    automation = Automation(name=name, description=LOST.format(patience), trigger=trigger, actions=[action])
     notifications.save(automation)

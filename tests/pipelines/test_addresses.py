@@ -11,7 +11,7 @@ import pytest
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, ui
 from fedweave.pipelines.commands import studies
-from fedweave.pipelines.scheduling import flows, workers
+from fedweave.pipelines.scheduling import flows, pool, workers
 from tests.servers import ROOT, free_port
 
 
@@ -71,6 +71,6 @@ def test_a_flow_uses_a_temporary_server_where_none_is_named(monkeypatch: pytest.
 
     monkeypatch.setenv("PREFECT_PORT", str(free_port()))
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
-        assert flows._server() == {}
+        assert pool.server_settings() == {}
         monkeypatch.setattr(addresses, "silence_of", lambda _: "")
-        assert flows._server() == {PREFECT_API_URL: addresses.prefect_api()}
+        assert pool.server_settings() == {PREFECT_API_URL: addresses.prefect_api()}

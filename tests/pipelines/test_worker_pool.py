@@ -47,12 +47,16 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 @pytest.fixture(scope="module")
-def deployed(
-    prefect_api: str, tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[str, Any]]]
-) -> str:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy project, which owns the pool."""
+    made = tmp_path_factory.mktemp("deployed")
+    toy_project.make(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, Any]]]) -> str:
     """The server, with the pool, the queues, the deployments and the webhook registered."""
-    folder = tmp_path_factory.mktemp("deployed")
-    toy_project.make(folder)
     env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api, "FEDWEAVE_WEBHOOK": webhook[0]}
     command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -60,7 +64,7 @@ def deployed(
     assert done.stdout.splitlines() == [
         "deployments reproduce, nightly, tune, stage; pool gpu-pool: 2 training stages at once",
         "a message to the webhook when a flow has ended: block webhook/fedweave in Prefect's UI",
-        "next, on every host: fedweave worker",
+        "next: fedweave worker; on every other host: fedweave worker --role stages",
         "then: prefect deployment run reproduce/reproduce",
     ]
     return prefect_api
@@ -75,12 +79,15 @@ def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
         yield lambda method, *words, **named: getattr(client, method)(*words, **named)
 
 
-def test_the_server_limits_what_runs_and_shows_every_parameter(ask: Callable[..., object]) -> None:
+def test_the_server_limits_what_runs_and_shows_every_parameter(
+    ask: Callable[..., object], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers,
     registered twice without harm.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
+    monkeypatch.chdir(folder)
     workers.register(3)
     queues = {queue.name: queue.concurrency_limit for queue in ask("read_work_queues", work_pool_name="gpu-pool")}
     assert (queues["writer"], queues["stages"]) == (1, 3)
@@ -102,19 +109,26 @@ def test_a_webhook_hears_of_the_end_of_a_flow(
     webhook: tuple[str, list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of failure and of completion, once each, also where the address was registered twice."""
+    """Of failure and of completion, once each, also where the address was registered twice; of no flow of another
+    project.
+    """
+    from prefect import tags
+
     from fedweave.pipelines.scheduling.flows import reproduce
 
     address, messages = webhook
     notifications.register(address)
     monkeypatch.chdir(tmp_path)
     toy_project.make(tmp_path)
+    with tags("vision"):
+        reproduce(targets=["make@a"], retries=0)
     Path("fail").touch()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError), tags("gpu-pool"):
         reproduce(targets=["make@b"], retries=0)
     assert until(lambda: any(message["state"] == "Failed" for message in messages))
     Path("fail").unlink()
-    reproduce(targets=["make@b"], retries=0)
+    with tags("gpu-pool"):
+        reproduce(targets=["make@b"], retries=0)
     assert until(lambda: any(message["state"] == "Completed" for message in messages))
     assert [message["state"] for message in messages] == ["Failed", "Completed"]
     failed = messages[0]
@@ -154,10 +168,14 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
 
 def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str, dealt: Project) -> None:
     """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to
-    do.
+    do. The pool that .env names travels with the project.
     """
     runs = ["digits-fedavg", "digits-local"]
     writer = dealt.copy(tmp_path / "writer", tmp_path / "remote")
+    with (writer.folder / ".env").open("a") as file:
+        file.write("FEDWEAVE_POOL=digits\n")
+    said = writer.python("fedweave.pipelines.commands.main", "deploy", "--slots", "2", PREFECT_API_URL=deployed)
+    assert "pool digits: 2 training stages at once" in said.stdout
     clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
     api = {"PREFECT_API_URL": deployed}
     words = ("fedweave.pipelines.commands.main", "worker", "--role", "stages", "--limit", "1", "--name")
@@ -178,14 +196,13 @@ def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: st
 
 
 def test_cancelling_a_flow_ends_its_stages_on_the_workers(
-    tmp_path: Path, deployed: str, ask: Callable[..., object]
+    tmp_path: Path, folder: Path, deployed: str, ask: Callable[..., object]
 ) -> None:
     """`prefect flow-run cancel` of the flow: both stages end with everything they started, nothing is written later,
     and nothing says that it will be tried again. The worker was started in the background, as with `nohup ... &`, where
     SIGINT is ignored, and ends at the first SIGTERM.
     """
-    toy_project.make(tmp_path)
-    (tmp_path / "hold").touch()
+    (folder / "hold").touch()
     env = {
         **HOME,
         "PREFECT_API_URL": deployed,
@@ -195,23 +212,23 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     words = f"fedweave.pipelines.commands.main worker --limit 2 --name all --health-port {port}"
     command = ["/bin/sh", "-c", f"trap '' INT; exec {sys.executable} -m {words}"]
     prefect = [sys.executable, "-m", "prefect"]
-    with process(command, tmp_path, env, tmp_path / "worker.log") as worker:
+    with process(command, folder, env, tmp_path / "worker.log") as worker:
         start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
-        subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
-        assert until(lambda: len(list((tmp_path / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
+        subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=folder)
+        assert until(lambda: len(list((folder / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
             -3000:
         ]
-        pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        pids = [int(path.name) for path in (folder / "pids").iterdir()]
         runs = [run for run in ask("read_flow_runs") if run.deployment_id and run.state and run.state.is_running()]
         assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]
         assert until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         (flow,) = (run for run in runs if run.name == "toy")
         cancel = [*prefect, "flow-run", "cancel", str(flow.id)]
-        subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=tmp_path)
+        subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=folder)
         assert until(lambda: not any(map(alive, pids)), 90)
         assert until(lambda: all(ask("read_flow_run", run.id).state.is_cancelled() for run in runs), 90)
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)
     assert "Retry" not in (tmp_path / "worker.log").read_text()
-    (tmp_path / "hold").unlink()
-    assert not list(tmp_path.glob("made-*.txt"))
+    (folder / "hold").unlink()
+    assert not list(folder.glob("made-*.txt"))

@@ -1,0 +1,38 @@
+"""Names of a pool and of its deployments: alone on a server a project has the default ones, beside others its own."""
+
+import os
+import re
+
+from fedweave.errors import BadInput, shown
+
+VARIABLE = "FEDWEAVE_POOL"  # all hosts of a project have it where its .env does
+DEFAULT = "gpu-pool"
+NAME = re.compile(r"(?!prefect)[a-z0-9][a-z0-9-]{0,39}")  # Prefect keeps names that begin with its own for itself
+
+
+def current() -> str:
+    """The pool of this project: FEDWEAVE_POOL, or the default.
+
+    Raises:
+        BadInput: FEDWEAVE_POOL is no name of a pool.
+    """
+    return check(os.environ.get(VARIABLE, ""))
+
+
+def check(name: str) -> str:
+    """`name`, or the default where it is empty.
+
+    Raises:
+        BadInput: it is no name of a pool.
+    """
+    if name and not NAME.fullmatch(name):
+        raise BadInput(
+            f"{VARIABLE}: {shown(name)} is no name of a pool; give at most 40 lower-case letters, digits and hyphens, "
+            "such as vision; it must not begin with prefect"
+        )
+    return name or DEFAULT
+
+
+def deployment(name: str, pool: str) -> str:
+    """What the deployment `name` of prefect.yaml is called in `pool`."""
+    return name if pool == DEFAULT else f"{name}-{pool}"

@@ -1,0 +1,156 @@
+"""Whose pool it is: the folder that has deployed it owns it, until the pool's variable at the server is deleted."""
+
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.mlflow_records import owner as projects
+from fedweave.pipelines.scheduling.pool_names import VARIABLE
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+PREFIX = "fedweave-"  # of the variables that hold the owners of pools
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The folder that has deployed a pool.
+
+    Attributes:
+        project: its name, which other paths to the same folder share.
+        user: who deployed, as host and folder for people to read.
+        host: the name of the machine.
+        folder: the path of the project there.
+        history: what its clones share; empty without git.
+    """
+
+    project: str
+    user: str
+    host: str
+    folder: str
+    history: str
+
+    def __str__(self) -> str:
+        return f"the project in {self.folder} on {self.host} (user {self.user})"
+
+    @property
+    def here(self) -> bool:
+        """Whether the current folder is this one, under whatever path; a copy beside it is another."""
+        if (self.host, self.folder) == (socket.gethostname(), str(Path.cwd())):
+            return True
+        if self.project != projects.name():
+            return False
+        original = Path(self.folder, projects.FILE)
+        try:
+            return self.host != socket.gethostname() or not original.is_file() or original.samefile(projects.FILE)
+        except PermissionError:  # the folder of another user: this one is a copy
+            return False
+
+
+def claim(client: "SyncPrefectClient", pool: str) -> Owner:
+    """Make the current folder the owner of `pool`, or bring what the server knows of it up to date.
+
+    Raises:
+        BadInput: another folder owns it.
+    """
+    from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    mine = Owner(**projects.tags(projects.name()), history=_history())
+    try:
+        client.create_variable(VariableCreate(name=PREFIX + pool, value=asdict(mine)))
+    except ObjectAlreadyExists:
+        found = read(client, pool)
+        if found and not found.here:
+            raise BadInput(
+                f"pool {pool}: belongs to {found}; deploy this project under a name of its own: "
+                f"fedweave deploy --pool NAME, or {VARIABLE}=NAME in .env for all its hosts; "
+                f"if that project is gone: prefect variable unset {PREFIX}{pool}"
+            ) from None
+        client.update_variable(VariableUpdate(name=PREFIX + pool, value=asdict(mine)))
+    return mine
+
+
+def check_flows(client: "SyncPrefectClient", pool: str) -> None:
+    """Refuse to run the flows of `pool` in a folder that does not own it.
+
+    Raises:
+        BadInput: another folder owns it, or none.
+    """
+    found = _deployed(client, pool)
+    if not found.here:
+        raise BadInput(
+            f"pool {pool}: belongs to {found}, and its flows run there only; in a clone of that project: "
+            f"fedweave worker --role stages; another project needs a pool of its own: fedweave deploy --pool NAME, "
+            "then fedweave worker --pool NAME"
+        )
+
+
+def check_stages(client: "SyncPrefectClient", pool: str, named: bool) -> Owner:
+    """The owner of `pool`; refuse to share stages with it in the folder of another project.
+
+    Args:
+        named: the user has named the pool, and so said that this is a host of its project.
+
+    Raises:
+        BadInput: nobody owns it, or a folder that this one is no clone of.
+    """
+    found = _deployed(client, pool)
+    if not (named or found.here or (found.history and found.history == _history())):
+        raise BadInput(
+            f"pool {pool}: belongs to {found}, and {Path.cwd()} is no clone of it with the same first commit of git; "
+            f"set {VARIABLE} in .env to the pool of this project; on a host of that project: {VARIABLE}={pool}"
+        )
+    return found
+
+
+def read(client: "SyncPrefectClient", pool: str) -> Owner | None:
+    """Who owns `pool`; None where nobody does."""
+    variable = client.read_variable_by_name(PREFIX + pool)
+    return _owner(variable.value, variable.name) if variable else None
+
+
+def _deployed(client: "SyncPrefectClient", pool: str) -> Owner:
+    """The owner of `pool`.
+
+    Raises:
+        BadInput: it has none.
+    """
+    if found := read(client, pool):
+        return found
+    names = [entry.name for entry in client.read_variables() if entry.name.startswith(PREFIX)]
+    there = ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
+    raise BadInput(
+        f"pool {pool}: nobody has deployed it at this server (deployed: {there}); name another one ({VARIABLE}), or "
+        "deploy it in the project's main folder: fedweave deploy"
+    )
+
+
+def _owner(value: Any, name: str) -> Owner:
+    """The owner that a variable holds.
+
+    Raises:
+        BadInput: somebody has changed it by hand.
+    """
+    fields = Owner.__dataclass_fields__
+    if not isinstance(value, Mapping) or {*value} != {*fields} or not all(isinstance(v, str) for v in value.values()):
+        raise BadInput(f"Prefect's variable {name}: does not hold the owner of a pool; prefect variable unset {name}")
+    return Owner(**value)
+
+
+def _history() -> str:
+    """The first commit of git and the place of this folder in the checkout; empty without git or commits."""
+    try:
+        commits = _git("rev-list", "--max-parents=0", "HEAD").split()
+        return f"{commits[-1]}:{_git('rev-parse', '--show-prefix').strip()}"
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
