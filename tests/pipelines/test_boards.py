@@ -48,6 +48,8 @@ def test_the_readme_says_what_the_quick_study_shows() -> None:
     better = ["None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven"]
     count = better[(rows["vs_local"] == "better").sum()]
     assert f"{count} of eleven methods are significantly better than local training ({means['Local']:.1f} %)" in text
+    undecided = better[(rows["vs_local"] == "undecided").sum()].lower()
+    assert f"and {undecided} are undecided" in text
     gain, loss, clients = (int(rows.loc[leader, key]) for key in ("gain", "loss", "clients"))
     assert f"{leader} ({means[leader]:.1f} %), is better for {gain} of {clients} clients and worse for {loss}" in text
     assert not (rows["vs_fedavg_ft"] == "better").any()
