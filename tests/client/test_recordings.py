@@ -122,3 +122,28 @@ def test_a_failure_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         total(1)
     assert not recordings._RECORDINGS
+
+
+def test_a_large_input_is_read_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it stays; one that changes from run to run is copied, and the steps are recorded once more."""
+    monkeypatch.setattr(recordings, "LARGE", 8)
+    counts: list[int] = []
+    monkeypatch.setattr(recordings, "cuda_graph", lambda step: counts.append(1) or taped(step))  # type: ignore[func-returns-value]
+    zeros, rows, two = torch.zeros(2), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0])
+
+    def ends(factor: Tensor) -> list[float]:
+        done = recordings.run(0, step, three, [zeros], [factor], [rows])
+        assert done is not None
+        return done[0][0].tolist()
+
+    for _ in range(2):
+        assert ends(two) == [12.0, 24.0]
+    assert len(counts) == 1
+    two.mul_(2)
+    assert ends(two) == [24.0, 48.0]
+    assert len(counts) == 1
+    for k in (1.0, 3.0, 5.0):
+        assert ends(torch.tensor([k, 0.0])) == [6 * k, 0.0]
+    assert ends(two) == [24.0, 48.0]
+    assert len(counts) == 2
+    assert two.tolist() == [4.0, 8.0]

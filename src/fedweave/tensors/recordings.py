@@ -21,6 +21,7 @@ Advanced = tuple[Leaves, Tensor]
 Step = Callable[[bool, Leaves, Leaves, Leaves], Advanced]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 LIMIT = 16  # recordings of a process at a time
+LARGE = 2**26  # bytes from which on an input is read where it lies, such as the features of a data set
 WARM_UP = 2  # steps before recording, in which libraries choose their kernels and take their memory
 _RECORDINGS: "OrderedDict[Hashable, Recording | None]" = OrderedDict()  # the last one used at the end
 _UNUSED: list[Hashable] = []  # recordings in a row that were dropped after one run
@@ -30,6 +31,8 @@ _ONE_AT_A_TIME = threading.Lock()  # a recording's tensors serve one training at
 class Recording:
     """Steps of one shape, over tensors at fixed addresses: what a run brings is copied there first.
 
+    A large input is not copied as long as every run brings the same memory.
+
     Args:
         step: reads and returns tensors at fixed shapes and types, without waiting for the GPU.
         capture: records what a function does, and returns the replay.
@@ -38,18 +41,30 @@ class Recording:
 
     def __init__(self, step: Step, capture: Capture, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
         self._step, self._capture = step, capture
-        self.state, self._inputs, self._tables = ([_copy(t) for t in leaves] for leaves in (state, inputs, tables))
+        self.state, self._tables = ([_copy(t) for t in leaves] for leaves in (state, tables))
+        self._inputs = [t.detach() if t.nbytes >= LARGE else _copy(t) for t in inputs]
         self._place = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
         self._values: Tensor | None = None
+        self._copied: set[int] = set()  # places of large inputs that change from run to run
         self._replays: dict[bool, Callable[[], None]] = {}
         self.runs = 0
 
     def load(self, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
         """Begin a run at its first step."""
+        for place, given in enumerate(inputs):
+            if self._inputs[place].nbytes >= LARGE and not self._readable(place, given):
+                self._inputs[place] = _copy(given)
+                self._copied.add(place)
+                self._replays.clear()
         for own, given in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
-            own.copy_(given)
+            if own.data_ptr() != given.data_ptr():
+                own.copy_(given)
         self._place.zero_()
         self.runs += 1
+
+    def _readable(self, place: int, given: Tensor) -> bool:
+        """Whether the place of a large input can serve a run: a copy of this recording, or the memory that comes."""
+        return place in self._copied or self._inputs[place].data_ptr() == given.data_ptr()
 
     def advance(self, variant: bool) -> None:
         """The next step; the first one of a variant is recorded."""
