@@ -21,6 +21,8 @@ def sharing(prepared: "PreparedRun") -> list[int] | None:
     group, traits = prepared.federation.group, TRAITS.get(prepared.run.task.partition["name"])
     relations: list[Sequence[Any]] = [prepared.units] if prepared.units else []
     relations += [group.tolist()] if group is not None and traits and traits.shared_test else []
+    if not relations:
+        return None
     parts = joined(relations, prepared.federation.clients)
     return parts.tolist() if len(np.unique(parts)) < len(parts) else None
 
@@ -34,16 +36,16 @@ def joined(relations: Sequence[Sequence[Any]], count: int) -> np.ndarray:
     >>> joined([["Ann", "Bob", "Bob", "Cy", "Dee"], [0, 0, 1, 2, 3]], 5).tolist()
     [0, 0, 0, 1, 2]
     """
-    first = np.arange(count)  # of all clients that are known to be in the client's part
-    numbers = [np.unique(relation, return_inverse=True)[1] for relation in relations]
-    while True:
-        before = first
-        for number in numbers:
-            least = np.full(count, count)
-            np.minimum.at(least, number, first)
-            first = least[number]
-        if (first == before).all():
-            return np.asarray(np.unique(first, return_inverse=True)[1])
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    values = np.array([np.unique(relation, return_inverse=True)[1] for relation in relations]).reshape(-1, count)
+    # A graph whose first nodes are the clients; the others are the values, at most `count` of each relation.
+    ends = values + count * np.arange(1, len(values) + 1)[:, None]
+    pairs = np.tile(np.arange(count), len(values)), ends.ravel().astype(np.int64)
+    size = count * (len(values) + 1)
+    graph = coo_array((np.ones(len(pairs[0])), pairs), shape=(size, size))
+    return np.unique(connected_components(graph, directed=False)[1][:count], return_inverse=True)[1]
 
 
 def check_equal(run: str, units: Mapping[int, tuple[str, ...]]) -> None:

@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 # Numbers of a client's unfolded images up to which a product is quicker, for its copies.
 LARGEST = 4_000_000
-CONVOLUTIONS = (F.conv2d, torch.conv2d)
 
 
 @contextmanager
@@ -32,7 +31,7 @@ def as_products(device: str) -> Iterator[None]:
 
 class _Products(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in CONVOLUTIONS and (product := _product(*args, **(kwargs or {}))) is not None:
+        if func is torch.conv2d and (product := _product(*args, **(kwargs or {}))) is not None:
             return product
         return func(*args, **(kwargs or {}))
 
@@ -51,14 +50,14 @@ def _product(
     own = torch._C._functorch.is_batchedtensor(weight)
     if not own or input.dim() != 4 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
         return None
-    down, right = _pair(padding)
-    x = F.pad(input, (right, right, down, down)) if down or right else input
-    sizes, steps = weight.shape[2:], _pair(stride)
-    outputs = [(side - size) // step + 1 for side, size, step in zip(x.shape[2:], sizes, steps, strict=True)]
-    if min(outputs) < 1 or len(x) * weight[0].numel() * math.prod(outputs) > LARGEST:
+    (down, right), steps, sizes, fan_in = _pair(padding), _pair(stride), weight.shape[2:], math.prod(weight.shape[1:])
+    sides = input.shape[2] + 2 * down, input.shape[3] + 2 * right
+    outputs = [(side - size) // step + 1 for side, size, step in zip(sides, sizes, steps, strict=True)]
+    if min(outputs) < 1 or len(input) * fan_in * math.prod(outputs) > LARGEST:
         return None
+    x = F.pad(input, (right, right, down, down)) if down or right else input
     patches = x.unfold(2, sizes[0], steps[0]).unfold(3, sizes[1], steps[1])  # [B, c, h, w, k, k]
-    columns = patches.permute(0, 1, 4, 5, 2, 3).reshape(len(x), weight[0].numel(), math.prod(outputs))
+    columns = patches.permute(0, 1, 4, 5, 2, 3).reshape(len(x), fan_in, math.prod(outputs))
     # A product for every image: a kernel's gradient in one piece would be a long sum on few processors.
     out = torch.bmm(weight.flatten(1).expand(len(x), -1, -1), columns)
     out = out if bias is None else out + bias[:, None]
