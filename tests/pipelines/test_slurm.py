@@ -86,6 +86,25 @@ class Login:
         """The processes that train the longest run."""
         return running(f"stages.train {RUN}", self.project.folder / ".fedweave" / "cluster" / "small" / "project")
 
+    def use_both_nodes(self) -> bool:
+        """Whether jobs run on both nodes, not always at the same time: the short ones end soon."""
+        seen: set[str] = set()
+
+        def both() -> bool:
+            seen.update(node for state, node in self.queue().values() if state == "RUNNING")
+            return len(seen) == 2
+
+        return until(both, 120)
+
+    def hold(self) -> None:
+        """Stop the processes of the longest run after a third of its rounds, so that it cannot end before the test has
+        acted; SLURM lets them go on when it ends their job.
+        """
+        assert until(lambda: "round 20/60" in self.log(), 240), self.log()
+        for process in self.training():
+            os.kill(process, signal.SIGSTOP)
+        assert "round 60/60" not in self.log()
+
     def empty(self) -> bool:
         """Whether no job is left in the queue."""
         return until(lambda: not self.slurm("squeue", "--noheader").strip(), 240)
@@ -115,9 +134,9 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: 
     """The longest run is preempted in its middle, and goes on from its last checkpoint; DVC has nothing left to do."""
     said = login.fedweave("submit")
     assert "3 stages in one job of SLURM" in said
+    assert login.use_both_nodes()
+    login.hold()
     assert "small: 3 stages are submitted and not collected" in login.fedweave("submit", code=2)
-    assert until(lambda: len({node for state, node in login.queue().values() if state == "RUNNING"}) == 2, 120)
-    assert until(lambda: "round 20/60" in login.log(), 240), login.log()
     node = login.queue()[f"train@{RUN}"][1]
     urgent = ["-p", "urgent", "-w", node, "--mem=1500M", "-c2"]
     login.slurm("sbatch", *urgent, "--output=/dev/null", "--wrap", "sleep 1")
@@ -142,7 +161,7 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: 
 def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
     """A cancelled run goes on when submitted again; one at its limit of time, and a killed one, do so on their own."""
     login.fedweave("submit")
-    assert until(lambda: "round 20/60" in login.log(), 240), login.log()
+    login.hold()
     assert "stages cancelled" in login.fedweave("cancel")
     assert login.empty()
     first = login.log()
